@@ -1,0 +1,76 @@
+# Everything runs from a fresh clone with git, make and Python 3.11 or newer. The virtual environment is .venv;
+# a stamp per requirement set makes second runs quick.
+
+PYTHON ?= python3.13 python3.12 python3.11 python3   # candidates; the first that is new enough is taken
+VENV := .venv
+BIN := $(VENV)/bin
+CHECKED := $(wildcard src tests tools bench)
+SCALE ?= commit
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check soak bench docs fuzz requirements clean FORCE
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
+
+demo: $(VENV)/base.stamp ## install the base, then run the demo
+	$(BIN)/stagepost demo
+
+test: check ## checks, then the whole suite on two cores; SEED=n repeats a run
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(if $(SEED),--hypothesis-seed=$(SEED))
+
+check: $(VENV)/test.stamp ## format, lint, types, tidiness
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict $(CHECKED)
+	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
+
+soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
+	$(BIN)/python tests/soak/run.py --scale $(SCALE)
+
+bench: $(VENV)/test.stamp ## measure and print; CHECK=1 fails when a budget is missed
+	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check)
+
+docs: $(VENV)/base.stamp ## rewrite docs/protocols from the protocol specs
+	$(BIN)/python tools/protocol_docs.py docs/protocols
+
+fuzz: $(VENV)/test.stamp ## one minute of random and mutated input into every decoder
+	$(BIN)/python tests/soak/run.py --only fuzz --seconds 60
+
+# Pins that still fit are kept; UPGRADE=1 moves to the newest. Files hold names, versions and hashes, never addresses.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make requirements' $(if $(UPGRADE),--upgrade)
+requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 moves every pin
+	$(COMPILE) pyproject.toml --output-file requirements/base.txt
+	$(COMPILE) pyproject.toml --extra test --constraint requirements/base.txt --output-file requirements/test.txt
+	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
+	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
+
+clean: ## remove the virtual environment, caches and results
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment holds absolute paths, so one that came along with a copied folder is made anew.
+ifneq ($(shell cat $(VENV)/made-for 2>/dev/null),$(CURDIR))
+$(VENV)/made-for: FORCE
+endif
+$(VENV)/made-for:
+	@for candidate in $(PYTHON); do \
+	  if $$candidate -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    rm -rf $(VENV) && $$candidate -m venv $(VENV) && printf '%s\n' '$(CURDIR)' >$@ && exit 0; exit 1; \
+	  fi; \
+	done; \
+	echo 'stagepost needs Python 3.11 or newer with its venv module; none of these is: $(strip $(PYTHON))' >&2; exit 1
+
+$(VENV)/base.stamp: $(VENV)/made-for pyproject.toml requirements/base.txt requirements/build.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.txt -r requirements/base.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/base.stamp requirements/test.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/test.txt
+	@touch $@
+
+$(VENV)/compile.stamp: $(VENV)/made-for requirements/compile.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/compile.txt
+	@touch $@

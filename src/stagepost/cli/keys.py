@@ -1,0 +1,211 @@
+"""`stagepost keys`: make test keys, look at key files, evolve a KES key."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from stagepost.dmq.text_envelope import Content, IssuedCertificate
+
+WORD64_MAX = 2**64 - 1
+WORD64 = click.IntRange(0, WORD64_MAX)
+
+Facts = dict[str, str | int | bool | list[str] | None]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+
+
+@click.group()
+def keys() -> None:
+    """Make test keys, show key files and the KES periods left, evolve a KES key.
+
+    \b
+    Example:
+      stagepost keys new my-pool
+    """
+
+
+@keys.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--start-kes-period", type=WORD64, default=0, show_default=True, help="First KES period.")
+@click.option("--issue-number", type=WORD64, default=0, show_default=True, help="Certificate counter.")
+@json_option
+def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -> None:
+    """Make a cold key, a KES key and an operational certificate in DIR.
+
+    The files are those of cardano-cli. The cold key lies beside the others, which is fine for tests; that of
+    a real pool belongs on a machine without a network.
+
+    \b
+    Example:
+      stagepost keys new my-pool --start-kes-period 120
+    """
+    from stagepost.runtime.pool_keys import FILE_NAMES, make_keys
+
+    _disable_core_dumps()
+    issued = make_keys(folder, start_kes_period=start_kes_period, issue_number=issue_number)
+    summary = _pool_facts(issued.cold_verification_key) | _certificate_facts(issued)
+    _print({"folder": str(folder), "files": list(FILE_NAMES), **summary}, as_json)
+
+
+@keys.command()
+@click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
+@json_option
+@click.pass_context
+def show(context: click.Context, path: Path, as_json: bool) -> None:
+    """Show what a key or certificate file holds, or all of them in DIR. Secrets are never shown.
+
+    Exit code 1 if a certificate is not valid, or does not belong to the keys beside it.
+
+    \b
+    Example:
+      stagepost keys show my-pool
+    """
+    from stagepost.dmq.text_envelope import IssuedCertificate
+    from stagepost.runtime import key_files
+
+    paths = _files_in(path) if os.path.isdir(path) else [path]
+    contents = {file: key_files.load(file) for file in paths}
+    all_good = True
+    for index, (file, content) in enumerate(contents.items()):
+        facts = {"file": str(file), **_facts(content)}
+        if isinstance(content, IssuedCertificate):
+            neighbours = [other for other in contents.values() if other is not content]
+            facts |= _agreement(content, neighbours)
+            all_good &= content.is_valid and False not in (
+                facts["matches_cold_key"],
+                facts["matches_kes_key"],
+            )
+        if index and not as_json:
+            click.echo()
+        _print(facts, as_json)
+    if not all_good:
+        context.exit(1)
+
+
+@keys.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "to_period",
+    type=click.IntRange(min=0),
+    metavar="PERIOD",
+    help="Period to reach, 0 to 63. Default: the next.",
+)
+@json_option
+def evolve(file: Path, to_period: int | None, as_json: bool) -> None:
+    """Move the KES signing key in FILE forward and erase what it no longer needs.
+
+    PERIOD counts from the certificate's start: the KES period of the chain minus the start KES period.
+    There is no way back.
+
+    \b
+    Example:
+      stagepost keys evolve my-pool/kes.skey --to 3
+    """
+    from stagepost.runtime import key_files
+
+    _disable_core_dumps()
+    key = key_files.evolve(file, to_period)
+    _print({"file": str(file), **_facts(key)}, as_json)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    from stagepost.errors import StorageError
+    from stagepost.runtime.pool_keys import FILE_NAMES
+
+    found = [folder / name for name in FILE_NAMES if os.path.lexists(folder / name)]
+    if not found:
+        raise StorageError(
+            f"{folder} holds none of {', '.join(FILE_NAMES)}",
+            advice="give the folder made by `stagepost keys new`",
+        )
+    return found
+
+
+def _facts(content: Content) -> Facts:
+    """What may be told about one file's content."""
+    from stagepost.crypto import kes
+    from stagepost.dmq import text_envelope
+
+    facts: Facts = {"type": text_envelope.KINDS[type(content)].type_name}
+    match content:
+        case kes.SigningKey():
+            facts |= {
+                "verification_key": content.verification_key.hex(),
+                "period": content.period,
+                "periods_left": content.periods_left,
+            }
+        case text_envelope.KesVerificationKey():
+            facts |= {"verification_key": content.verification_key.hex()}
+        case text_envelope.ColdSigningKey() | text_envelope.ColdVerificationKey():
+            facts |= _pool_facts(content.verification_key)
+            facts |= {"verification_key": content.verification_key.hex()}
+        case text_envelope.IssuedCertificate():
+            facts |= _pool_facts(content.cold_verification_key) | _certificate_facts(content)
+    return facts
+
+
+def _pool_facts(cold_verification_key: bytes) -> Facts:
+    from stagepost.crypto.hashing import pool_id
+    from stagepost.crypto.pool_ids import format_pool_id
+
+    pool = pool_id(cold_verification_key)
+    return {"pool_id": format_pool_id(pool), "pool_id_hex": pool.hex()}
+
+
+def _certificate_facts(issued: IssuedCertificate) -> Facts:
+    from stagepost.crypto import kes
+
+    certificate = issued.certificate
+    return {
+        "cold_verification_key": issued.cold_verification_key.hex(),
+        "kes_verification_key": certificate.kes_verification_key.hex(),
+        "issue_number": certificate.issue_number,
+        "first_kes_period": certificate.start_kes_period,
+        "last_kes_period": certificate.start_kes_period + kes.periods_of(kes.DMQ_DEPTH) - 1,
+        "certificate_valid": issued.is_valid,
+    }
+
+
+def _agreement(issued: IssuedCertificate, neighbours: list[Content]) -> Facts:
+    """Whether the certificate is about the keys beside it; None where there is none to compare with."""
+    from stagepost.crypto import kes
+    from stagepost.dmq import text_envelope
+
+    cold_kinds = (text_envelope.ColdSigningKey, text_envelope.ColdVerificationKey)
+    kes_kinds = (kes.SigningKey, text_envelope.KesVerificationKey)
+    cold = {other.verification_key for other in neighbours if isinstance(other, cold_kinds)}
+    kes_keys = {other.verification_key for other in neighbours if isinstance(other, kes_kinds)}
+    return {
+        "matches_cold_key": cold == {issued.cold_verification_key} if cold else None,
+        "matches_kes_key": kes_keys == {issued.certificate.kes_verification_key} if kes_keys else None,
+    }
+
+
+def _print(facts: Facts, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        if value is not None:
+            click.echo(f"{name.replace('_', ' '):<22} {_shown(value)}")
+
+
+def _shown(value: str | int | bool | list[str]) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _disable_core_dumps() -> None:
+    """A crash while a secret is in memory must not write it to disk."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

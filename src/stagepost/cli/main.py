@@ -1,0 +1,107 @@
+"""The command `stagepost`: finds the subcommand, and turns errors into one sentence, advice, code and exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from stagepost import __version__
+from stagepost.errors import ConfigError, StagepostError, StorageError, TransportError
+
+DONE = 0
+NOT_THAT_OUTCOME = 1
+USAGE = 2
+UNREACHABLE = 3
+INTERRUPTED = 130
+
+# Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
+SUBCOMMANDS = {
+    "demo": ("stagepost.cli.demo", "keys, a signed message and a real exchange, explained"),
+    "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
+    "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
+    "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
+}
+
+
+class Subcommands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        command = getattr(importlib.import_module(SUBCOMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
+
+
+@click.command(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="stagepost")
+@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error to stderr.")
+@click.option("--no-color", is_flag=True, help="No colours, also on a terminal (as NO_COLOR does).")
+@click.pass_context
+def stagepost(context: click.Context, verbose: bool, no_color: bool) -> None:
+    """Carry a message from a program's hand to finality, and prove every step.
+
+    \b
+    Example:
+      stagepost demo
+    """
+    context.obj = {"verbose": verbose}
+    if no_color or os.environ.get("NO_COLOR"):
+        context.color = False
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit status that it ends with."""
+    verbose = any(argument in ("-v", "--verbose") for argument in arguments)
+    try:
+        outcome = stagepost.main(args=list(arguments), prog_name="stagepost", standalone_mode=False)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except StagepostError as error:
+        if verbose:
+            import traceback
+
+            traceback.print_exc()
+        show_error(error)
+        return exit_status(error)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `| head` does; that is no fault.
+        sys.stderr.close()
+        return DONE
+    return outcome if isinstance(outcome, int) else DONE
+
+
+def show_error(error: StagepostError) -> None:
+    click.echo(error.text, err=True)
+    if error.advice:
+        click.echo(f"  {error.advice}", err=True)
+    click.echo(str(error.code), err=True)
+
+
+def exit_status(error: StagepostError) -> int:
+    if isinstance(error, StorageError | TransportError):
+        return UNREACHABLE
+    if isinstance(error, ConfigError):
+        return USAGE
+    return NOT_THAT_OUTCOME
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""`stagepost message`: make one DMQ message, look into it, and check what it proves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from stagepost.dmq.message import DmqMessage
+
+TTL_S = 1_790
+"""Ten seconds below what networks allow: a clock that is a little fast must not make a message too far ahead."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+profile_option = click.option(
+    "--profile",
+    type=click.Choice(["dmq-node", "gouroboros", "seed"]),
+    default="dmq-node",
+    show_default=True,
+    help="Wire profile; `seed` also reads the older layout.",
+)
+
+
+@click.group()
+def message() -> None:
+    """Make, inspect or verify one DMQ message.
+
+    \b
+    Example:
+      stagepost message make note.txt --keys my-pool --out note.cbor
+    """
+
+
+@message.command()
+@click.argument("source", metavar="FILE|-")
+@click.option(
+    "--keys", "folder", required=True, type=click.Path(path_type=Path), help="Folder of `keys new`."
+)
+@click.option(
+    "--ttl", "ttl_s", type=click.IntRange(min=1), default=TTL_S, show_default=True, help="Seconds to live."
+)
+@click.option("--kes-period", type=click.IntRange(min=0), help="Default: the present period of the key.")
+@click.option(
+    "--pad", is_flag=True, help="Fill a short body up to the 90 bytes that networks require, with zeros."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the raw message here; default: hex on stdout."
+)
+@json_option
+def make(
+    source: str, folder: Path, ttl_s: int, kes_period: int | None, pad: bool, out: Path | None, as_json: bool
+) -> None:
+    """Sign the content of FILE as a message.
+
+    The KES key is moved forward if --kes-period asks for it, in memory only: `keys evolve` does it for good.
+
+    \b
+    Example:
+      stagepost message make note.txt --keys my-pool --pad --out note.cbor
+    """
+    import time
+
+    from stagepost.cli.input_bytes import read_input
+    from stagepost.crypto.kes import SigningKey
+    from stagepost.dmq.message import BODY_BYTES_MAX, BODY_BYTES_MIN, sign_message
+    from stagepost.dmq.text_envelope import IssuedCertificate
+    from stagepost.runtime import key_files
+    from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY
+
+    body = read_input(source, BODY_BYTES_MAX)
+    if pad:
+        body = body.ljust(BODY_BYTES_MIN, b"\0")
+    key = key_files.load_as(SigningKey, folder / KES_SIGNING_KEY)
+    issued = key_files.load_as(IssuedCertificate, folder / CERTIFICATE)
+    present = issued.certificate.start_kes_period + key.period
+    signed = sign_message(
+        body,
+        key=key,
+        certificate=issued.certificate,
+        cold_verification_key=issued.cold_verification_key,
+        kes_period=present if kes_period is None else kes_period,
+        expires_at=int(time.time()) + ttl_s,
+    )
+    if out is not None:
+        _write(out, signed.raw)
+    if as_json:
+        click.echo(json.dumps(_facts(signed)))
+    elif out is None:
+        click.echo(signed.raw.hex())
+    else:
+        click.echo(f"{signed.message_id.hex()}   {len(signed.raw)} bytes in {out}   expires in {ttl_s} s")
+
+
+@message.command()
+@click.argument("source", metavar="FILE|-")
+@profile_option
+@json_option
+def inspect(source: str, profile: str, as_json: bool) -> None:
+    """Show the fields of a message (raw or hex). Nothing is verified: see `message verify`.
+
+    \b
+    Example:
+      stagepost message inspect note.cbor
+    """
+    from stagepost.cli.input_bytes import read_bytes
+    from stagepost.dmq.message import DmqMessage
+
+    decoded = DmqMessage.decode(read_bytes(source), profile=profile)
+    facts = _facts(decoded)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        click.echo(f"{name:<24}{value}")
+
+
+@message.command()
+@click.argument("source", metavar="FILE|-")
+@click.option(
+    "--at", "at_unix_s", type=click.IntRange(min=0), help="Judge expiry at this Unix time. Default: now."
+)
+@click.option("--max-kes-evolutions", type=click.IntRange(1, 64), default=62, show_default=True)
+@profile_option
+@json_option
+@click.pass_context
+def verify(
+    context: click.Context,
+    source: str,
+    at_unix_s: int | None,
+    max_kes_evolutions: int,
+    profile: str,
+    as_json: bool,
+) -> None:
+    """Check id, dates, certificate and KES signature. Exit code 1 if any of them fails.
+
+    Whether the pool is known and has stake is the node's knowledge, and is not checked here.
+
+    \b
+    Example:
+      stagepost message verify note.cbor
+    """
+    import time
+
+    from stagepost.cli.input_bytes import read_bytes
+    from stagepost.dmq import proof
+    from stagepost.dmq.message import DmqMessage
+    from stagepost.dmq.validation import check_expiry
+
+    decoded = DmqMessage.decode(read_bytes(source), profile=profile)
+    now = time.time() if at_unix_s is None else at_unix_s
+    findings = [
+        ("id", proof.check_id(decoded)),
+        ("expiry", check_expiry(decoded.expires_at, now)),
+        ("period", proof.check_period(decoded, max_kes_evolutions)),
+        ("certificate", proof.check_certificate(decoded)),
+        ("signature", proof.check_kes_signature(decoded)),
+    ]
+    is_valid = not any(fault for _, fault in findings)
+    if as_json:
+        faults = {name: None if fault is None else fault.text for name, fault in findings}
+        click.echo(
+            json.dumps({"message_id": decoded.message_id.hex(), "is_valid": is_valid, "faults": faults})
+        )
+    else:
+        from stagepost.crypto.pool_ids import format_pool_id
+
+        click.echo(f"{decoded.message_id.hex()}   {'valid' if is_valid else 'NOT VALID'}")
+        click.echo(f"pool {format_pool_id(decoded.pool_id)}")
+        for name, fault in findings:
+            click.echo(f"  {name:<14}{'ok' if fault is None else fault.text}")
+    if not is_valid:
+        context.exit(1)
+
+
+def _facts(decoded: DmqMessage) -> dict[str, str | int]:
+    from stagepost.crypto.pool_ids import format_pool_id
+
+    certificate = decoded.operational_certificate
+    return {
+        "message_id": decoded.message_id.hex(),
+        "pool_id": format_pool_id(decoded.pool_id),
+        "expires_at": decoded.expires_at,
+        "kes_period": decoded.kes_period,
+        "kes_evolution": decoded.kes_evolution,
+        "certificate_start": certificate.start_kes_period,
+        "certificate_issue": certificate.issue_number,
+        "kes_verification_key": certificate.kes_verification_key.hex(),
+        "cold_verification_key": decoded.cold_verification_key.hex(),
+        "body_bytes": len(decoded.body),
+        "message_bytes": len(decoded.raw),
+        "layout": f"{decoded.layout.value} elements",
+    }
+
+
+def _write(path: Path, content: bytes) -> None:
+    from stagepost.errors import StorageError
+
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise StorageError(
+            f"could not write {path}: {error.strerror}", advice="choose another --out"
+        ) from error

@@ -1,0 +1,53 @@
+"""The operational certificate: a pool's cold key vouches for a KES key from a start period on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stagepost.crypto import ed25519
+
+WORD64_MAX = 2**64 - 1
+KES_VERIFICATION_KEY_BYTES = 32
+
+
+class OperationalCertificate(msgspec.Struct, frozen=True):
+    """The four fields as they stand in a DMQ message; the cold verification key travels beside them."""
+
+    kes_verification_key: bytes
+    issue_number: int
+    start_kes_period: int
+    cold_signature: bytes
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """The 48 raw bytes under the cold signature: no CBOR. `OverflowError` beyond 64 bits."""
+        return (
+            self.kes_verification_key
+            + self.issue_number.to_bytes(8, "big")
+            + self.start_kes_period.to_bytes(8, "big")
+        )
+
+    def verify(self, cold_verification_key: bytes) -> bool:
+        """True if the cold key signed this certificate; False for any value that cannot be one."""
+        return (
+            len(self.kes_verification_key) == KES_VERIFICATION_KEY_BYTES
+            and 0 <= self.issue_number <= WORD64_MAX
+            and 0 <= self.start_kes_period <= WORD64_MAX
+            and ed25519.verify(cold_verification_key, self.signed_bytes, self.cold_signature)
+        )
+
+
+def issue(
+    kes_verification_key: bytes, *, issue_number: int, start_kes_period: int, cold_seed: bytes
+) -> OperationalCertificate:
+    """A certificate signed by the cold key with this secret seed."""
+    if len(kes_verification_key) != KES_VERIFICATION_KEY_BYTES:
+        raise ValueError(
+            f"a KES verification key has {KES_VERIFICATION_KEY_BYTES} bytes, "
+            f"found {len(kes_verification_key)}"
+        )
+    for name, value in (("issue_number", issue_number), ("start_kes_period", start_kes_period)):
+        if not 0 <= value <= WORD64_MAX:
+            raise ValueError(f"{name} is 0 to {WORD64_MAX}, found {value}")
+    unsigned = OperationalCertificate(kes_verification_key, issue_number, start_kes_period, b"")
+    return msgspec.structs.replace(unsigned, cold_signature=ed25519.sign(cold_seed, unsigned.signed_bytes))

@@ -1,0 +1,152 @@
+"""The window of message submission: ids announced, outstanding and acknowledged.
+
+These are the rules that a state graph cannot hold. Both sides run the same class on what they say and hear; the
+caller knows who spoke and blames accordingly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.errors import ErrorCode
+from stagepost.identifiers import MessageId, abbreviated
+
+IDS_UNACKNOWLEDGED_MAX = 132
+IDS_REQUESTED_MAX = 33
+SIZE_TOLERANCE_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRules:
+    """Where profiles differ. Whoever follows the documents may ask either way at any fill, and reply with nothing."""
+
+    ids_unacknowledged_max: int = IDS_UNACKNOWLEDGED_MAX
+    blocking_follows_fill: bool = True
+    blocking_reply_may_be_empty: bool = False
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A broken rule: its name in running nodes' reports, the code that we print, and what happened."""
+
+    rule: str
+    code: ErrorCode
+    text: str
+
+
+class _IdsRequest(msgspec.Struct, frozen=True):
+    blocking: bool
+    requested: int
+
+
+class _MessagesRequest(msgspec.Struct, frozen=True):
+    sizes: dict[MessageId, int]
+
+
+class Announcements:
+    """One submission instance. Each method returns the rule that was broken, or None and the state moved on."""
+
+    def __init__(self, rules: WindowRules | None = None) -> None:
+        self._rules = rules or WindowRules()
+        self._announced: deque[MessageIdAndSize] = deque()
+        # Nobody is stopped from announcing an id twice; it is available until the last of them is acknowledged.
+        self._times_announced: Counter[MessageId] = Counter()
+        self._sizes: dict[MessageId, int] = {}
+        self._ids_requests: deque[_IdsRequest] = deque()
+        self._messages_requests: deque[_MessagesRequest] = deque()
+
+    @property
+    def unacknowledged(self) -> int:
+        return len(self._announced)
+
+    @property
+    def ids_due(self) -> int:
+        """Ids that unanswered requests may still bring."""
+        return sum(request.requested for request in self._ids_requests)
+
+    def request_ids(self, *, blocking: bool, acknowledged: int, requested: int) -> Violation | None:
+        violation = self._check_ids_request(blocking, acknowledged, requested)
+        if violation is not None:
+            return violation
+        for _ in range(acknowledged):
+            oldest = self._announced.popleft().message_id
+            self._times_announced[oldest] -= 1
+            if not self._times_announced[oldest]:
+                del self._times_announced[oldest], self._sizes[oldest]
+        self._ids_requests.append(_IdsRequest(blocking, requested))
+        return None
+
+    def _check_ids_request(self, blocking: bool, acknowledged: int, requested: int) -> Violation | None:
+        left = len(self._announced) - acknowledged
+        if left < 0:
+            text = f"{acknowledged} ids acknowledged, {len(self._announced)} are outstanding"
+            return Violation("AckedTooManySigIds", ErrorCode.PROTOCOL_WINDOW, text)
+        would_be = left + self.ids_due + requested
+        if would_be > self._rules.ids_unacknowledged_max:
+            text = f"{would_be} ids would be outstanding, the limit is {self._rules.ids_unacknowledged_max}"
+            return Violation("RequestedTooManySigIds", ErrorCode.PROTOCOL_WINDOW, text)
+        if requested == 0 and (blocking or acknowledged == 0):
+            kind = "blocking" if blocking else "non-blocking"
+            return Violation(
+                "RequestedNothing", ErrorCode.PROTOCOL_REQUEST, f"a {kind} request asks for nothing"
+            )
+        if self._rules.blocking_follows_fill:
+            expected = left + self.ids_due
+            if blocking and expected:
+                text = f"blocking request while {expected} ids are outstanding"
+                return Violation("RequestBlocking", ErrorCode.PROTOCOL_REQUEST, text)
+            if not blocking and not expected:
+                text = "non-blocking request while no id is outstanding"
+                return Violation("RequestNonBlocking", ErrorCode.PROTOCOL_REQUEST, text)
+        return None
+
+    def reply_ids(self, ids: Sequence[MessageIdAndSize]) -> Violation | None:
+        assert self._ids_requests, "a reply without a request is a matter for the referee"
+        request = self._ids_requests[0]
+        if len(ids) > request.requested:
+            text = f"{len(ids)} ids in a reply, {request.requested} were requested"
+            return Violation("SigIdsNotRequested", ErrorCode.PROTOCOL_WINDOW, text)
+        if request.blocking and not ids and not self._rules.blocking_reply_may_be_empty:
+            text = "the reply to a blocking request is empty"
+            return Violation("EmptyBlockingReply", ErrorCode.PROTOCOL_WINDOW, text)
+        self._ids_requests.popleft()
+        for announced in ids:
+            self._announced.append(announced)
+            self._times_announced[announced.message_id] += 1
+            self._sizes[announced.message_id] = announced.size_in_bytes
+        return None
+
+    def reply_no_ids(self) -> None:
+        """The supplier gave the word back without news: that request is answered."""
+        assert self._ids_requests, "a reply without a request is a matter for the referee"
+        self._ids_requests.popleft()
+
+    def request_messages(self, ids: Sequence[MessageId]) -> Violation | None:
+        unavailable = next((wanted for wanted in ids if wanted not in self._sizes), None)
+        if unavailable is not None:
+            text = f"message {abbreviated(unavailable)} was requested, which is not announced (any more)"
+            return Violation("RequestedUnavailableSig", ErrorCode.PROTOCOL_WINDOW, text)
+        self._messages_requests.append(_MessagesRequest({wanted: self._sizes[wanted] for wanted in ids}))
+        return None
+
+    def reply_messages(self, messages: Sequence[MessageIdAndSize]) -> Violation | None:
+        """`messages` are the ids and real sizes of what came; requested ones that are missing are gone."""
+        assert self._messages_requests, "a reply without a request is a matter for the referee"
+        announced_sizes = self._messages_requests[0].sizes
+        for message in messages:
+            announced = announced_sizes.get(message.message_id)
+            if announced is None:
+                text = f"message {abbreviated(message.message_id)} came, which was not requested"
+                return Violation("SigNotRequested", ErrorCode.PROTOCOL_WINDOW, text)
+            if abs(message.size_in_bytes - announced) > SIZE_TOLERANCE_BYTES:
+                text = (
+                    f"message {abbreviated(message.message_id)} has {message.size_in_bytes} bytes, "
+                    f"announced were {announced}"
+                )
+                return Violation("TxSizeError", ErrorCode.PROTOCOL_SIZE, text)
+        self._messages_requests.popleft()
+        return None

@@ -1,0 +1,116 @@
+"""Local message submission, node to client: a program hands a message to its node and hears accept or reject."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.message_field import MalformedMessage, MessageField, SubmittedField
+from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.wire.codec import Dialect
+from stagepost.wire.layout import Layout, Text, Union
+
+REASON_TEXT_BYTES_MAX = 8_192
+
+
+# Messages
+
+
+class Invalid(msgspec.Struct, frozen=True):
+    """Every fault without a code of its own."""
+
+    text: str
+
+
+class AlreadyReceived(msgspec.Struct, frozen=True):
+    """The node holds this message already."""
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """The message's time is over."""
+
+
+class Other(msgspec.Struct, frozen=True):
+    text: str
+
+
+RejectReason: TypeAlias = Invalid | AlreadyReceived | Expired | Other
+
+
+class SubmitMessage(msgspec.Struct, frozen=True):
+    message: DmqMessage | MalformedMessage
+
+
+class AcceptMessage(msgspec.Struct, frozen=True):
+    """The message is in the node's mempool."""
+
+
+class RejectMessage(msgspec.Struct, frozen=True):
+    reason: RejectReason
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The conversation is over."""
+
+
+# Layouts
+
+
+def dialect(message: MessageField) -> Dialect:
+    text = Text(REASON_TEXT_BYTES_MAX)
+    # Reasons 1 and 2 are written with one element; one library writes an empty text behind them.
+    reason = Union(
+        (
+            Layout(Invalid, 0, (("text", text),)),
+            Layout(AlreadyReceived, 1, surplus=(("text", text),)),
+            Layout(Expired, 2, surplus=(("text", text),)),
+            Layout(Other, 3, (("text", text),)),
+        )
+    )
+    return Dialect(
+        "local submission",
+        (
+            Layout(SubmitMessage, 0, (("message", SubmittedField(message)),)),
+            Layout(AcceptMessage, 1),
+            Layout(RejectMessage, 2, (("reason", reason),)),
+            Layout(Done, 3),
+        ),
+    )
+
+
+# States
+
+IDLE = State("Idle", Role.CLIENT)
+BUSY = State("Busy", Role.SERVER)
+DONE = State("Done", speaker=None)
+
+SEED_IDLE = replace(IDLE, id=1, timeout_s=300)
+SEED_BUSY = replace(BUSY, id=2, timeout_s=30)
+SEED_DONE = replace(DONE, id=3, timeout_s=10)
+
+# Specs
+
+LOCAL_SUBMISSION = ProtocolSpec(
+    name="LocalMessageSubmission",
+    initial=IDLE,
+    edges=(
+        Edge(IDLE, SubmitMessage, BUSY),
+        Edge(IDLE, Done, DONE),
+        Edge(BUSY, AcceptMessage, IDLE),
+        Edge(BUSY, RejectMessage, IDLE),
+    ),
+)
+
+SEED_LOCAL_SUBMISSION = ProtocolSpec(
+    name="LocalMessageSubmission seed",
+    initial=SEED_IDLE,
+    edges=(
+        Edge(SEED_IDLE, SubmitMessage, SEED_BUSY),
+        Edge(SEED_IDLE, Done, SEED_DONE),
+        Edge(SEED_BUSY, AcceptMessage, SEED_IDLE),
+        Edge(SEED_BUSY, RejectMessage, SEED_IDLE),
+    ),
+)

@@ -1,0 +1,101 @@
+"""Every mini-protocol that we speak, and how an instance of one is put together for a profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+
+from stagepost.dmq import handshake as handshake_protocol
+from stagepost.dmq import keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.message import NETWORK_SIZES, MessageSizes
+from stagepost.dmq.message_field import MessageField
+from stagepost.dmq.profiles import MiniProtocol, Profile
+from stagepost.dmq.submission import Flavour
+from stagepost.statemachine.spec import ProtocolSpec
+from stagepost.wire.codec import Codec, CodecTable, Dialect
+
+ALL_SPECS: tuple[ProtocolSpec, ...] = (
+    handshake_protocol.HANDSHAKE,
+    keep_alive.KEEP_ALIVE,
+    peer_sharing.PEER_SHARING,
+    submission.SUBMISSION_V1,
+    submission.SUBMISSION_V2,
+    submission.SEED_SUBMISSION,
+    local_submission.LOCAL_SUBMISSION,
+    local_submission.SEED_LOCAL_SUBMISSION,
+    local_notification.LOCAL_NOTIFICATION,
+    local_notification.SEED_LOCAL_NOTIFICATION,
+)
+
+
+def spec_for(profile: Profile, protocol: MiniProtocol, submission_version: int = 1) -> ProtocolSpec:
+    """The state graph of `protocol` in `profile`. The documents know one version of submission only."""
+    match protocol:
+        case MiniProtocol.HANDSHAKE:
+            return handshake_protocol.HANDSHAKE
+        case MiniProtocol.KEEP_ALIVE:
+            return keep_alive.KEEP_ALIVE
+        case MiniProtocol.PEER_SHARING:
+            return peer_sharing.PEER_SHARING
+        case MiniProtocol.MESSAGE_SUBMISSION if profile.follows_documents:
+            return submission.SEED_SUBMISSION
+        case MiniProtocol.MESSAGE_SUBMISSION:
+            return submission.SUBMISSION_V2 if submission_version == 2 else submission.SUBMISSION_V1
+        case MiniProtocol.LOCAL_MESSAGE_SUBMISSION if profile.follows_documents:
+            return local_submission.SEED_LOCAL_SUBMISSION
+        case MiniProtocol.LOCAL_MESSAGE_SUBMISSION:
+            return local_submission.LOCAL_SUBMISSION
+        case MiniProtocol.LOCAL_MESSAGE_NOTIFICATION if profile.follows_documents:
+            return local_notification.SEED_LOCAL_NOTIFICATION
+        case MiniProtocol.LOCAL_MESSAGE_NOTIFICATION:
+            return local_notification.LOCAL_NOTIFICATION
+
+
+def codec_for(
+    profile: Profile,
+    protocol: MiniProtocol,
+    submission_version: int = 1,
+    *,
+    sizes: MessageSizes | None = NETWORK_SIZES,
+) -> Codec:
+    """A fresh codec for one instance, speaking the profile's dialect until the peer shows another."""
+    version = 1 if profile.follows_documents else submission_version
+    table = _table(profile, protocol, version, MessageField(profile.message_layouts, sizes))
+    if protocol is not MiniProtocol.MESSAGE_SUBMISSION:
+        return Codec(table, table.dialects[0].name)
+    # The second version begins in dmq-node's flavour whatever the profile: peers disagree on it more than on the first.
+    return Codec(table, Flavour.HASKELL.value if version == 2 else profile.flavour.value)
+
+
+@cache
+def _table(profile: Profile, protocol: MiniProtocol, version: int, field: MessageField) -> CodecTable:
+    spec = spec_for(profile, protocol, version)
+    said_in: dict[str, set[type[object]]] = defaultdict(set)
+    for edge in spec.edges:
+        said_in[edge.source.name].add(edge.message)
+    is_notification = protocol is MiniProtocol.LOCAL_MESSAGE_NOTIFICATION
+    return CodecTable(
+        spec.name,
+        said_in,
+        _dialects(profile, protocol, version, field),
+        any_type=protocol is MiniProtocol.HANDSHAKE,
+        headless_third={"BusyBlocking": local_notification.HEADLESS_BLOCKING_REPLY}
+        if is_notification
+        else None,
+    )
+
+
+def _dialects(profile: Profile, protocol: MiniProtocol, version: int, field: MessageField) -> list[Dialect]:
+    match protocol:
+        case MiniProtocol.HANDSHAKE:
+            return [handshake_protocol.DIALECT]
+        case MiniProtocol.KEEP_ALIVE:
+            return [keep_alive.DIALECT]
+        case MiniProtocol.PEER_SHARING:
+            return [peer_sharing.DIALECT]
+        case MiniProtocol.MESSAGE_SUBMISSION:
+            return [submission.dialect(version, flavour, field) for flavour in Flavour]
+        case MiniProtocol.LOCAL_MESSAGE_SUBMISSION:
+            return [local_submission.dialect(field)]
+        case MiniProtocol.LOCAL_MESSAGE_NOTIFICATION:
+            return [local_notification.dialect(profile.list_form, field)]

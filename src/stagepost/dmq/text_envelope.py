@@ -1,0 +1,244 @@
+"""Keys and certificates as cardano-cli writes them: JSON with a type, a description and CBOR in hex.
+
+Only text and values here; `runtime.key_files` reads and writes the files. A refusal names what was found and
+what was expected, and never repeats any part of the content, which may be secret.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as HexError
+from binascii import unhexlify
+from typing import NoReturn, TypeAlias, TypeVar
+
+import msgspec
+
+from stagepost.crypto import ed25519, kes
+from stagepost.crypto.operational_certificate import OperationalCertificate
+from stagepost.errors import DecodeError, KeyFileError
+from stagepost.wire import cbor
+
+KES_SIGNING_KEY_BYTES = 608
+# The same key with its period appended, as the `kes` crate and mithril write it.
+KES_SIGNING_KEY_WITH_PERIOD_BYTES = 612
+
+
+class KesVerificationKey(msgspec.Struct, frozen=True):
+    verification_key: bytes
+
+
+class ColdVerificationKey(msgspec.Struct, frozen=True):
+    verification_key: bytes
+
+
+class ColdSigningKey:
+    """The secret seed of a pool's cold key; not shown, copied or pickled."""
+
+    __slots__ = ("seed", "verification_key")
+
+    def __init__(self, seed: bytes) -> None:
+        self.seed = seed
+        self.verification_key = ed25519.public_key(seed)
+
+    def __repr__(self) -> str:
+        return f"<cold signing key of {self.verification_key.hex()}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a cold signing key is neither copied nor pickled")
+
+
+class IssuedCertificate(msgspec.Struct, frozen=True):
+    """A certificate together with the cold verification key that it is to be checked with."""
+
+    certificate: OperationalCertificate
+    cold_verification_key: bytes
+
+    @property
+    def is_valid(self) -> bool:
+        return self.certificate.verify(self.cold_verification_key)
+
+
+Content: TypeAlias = (
+    kes.SigningKey | KesVerificationKey | ColdSigningKey | ColdVerificationKey | IssuedCertificate
+)
+ContentT = TypeVar("ContentT", bound=Content)
+
+SECRET_KINDS = (kes.SigningKey, ColdSigningKey)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What the envelope calls one kind of content, and what people call it."""
+
+    type_name: str
+    description: str
+    title: str
+
+
+KINDS: dict[type[object], Kind] = {
+    kes.SigningKey: Kind("KesSigningKey_ed25519_kes_2^6", "KES Signing Key", "a KES signing key"),
+    KesVerificationKey: Kind(
+        "KesVerificationKey_ed25519_kes_2^6", "KES Verification Key", "a KES verification key"
+    ),
+    ColdSigningKey: Kind(
+        "StakePoolSigningKey_ed25519", "Stake Pool Operator Signing Key", "a cold signing key"
+    ),
+    ColdVerificationKey: Kind(
+        "StakePoolVerificationKey_ed25519", "Stake Pool Operator Verification Key", "a cold verification key"
+    ),
+    IssuedCertificate: Kind("NodeOperationalCertificate", "", "an operational certificate"),
+}
+_CONTENT_BY_TYPE_NAME = {kind.type_name: content_type for content_type, kind in KINDS.items()}
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    type: str
+    description: str
+    cbor_hex: str
+
+
+def encode(content: Content) -> bytes:
+    """The envelope as text, ready to be written. Secret if the content is."""
+    kind = KINDS[type(content)]
+    envelope = _Envelope(kind.type_name, kind.description, _write(content).hex())
+    return msgspec.json.format(msgspec.json.encode(envelope), indent=4) + b"\n"
+
+
+def decode(text: bytes, *, source: str) -> Content:
+    """What the envelope holds, whichever of our kinds it is. `source` names the file in a refusal."""
+    envelope = _parse(text, source)
+    content_type = _CONTENT_BY_TYPE_NAME.get(envelope.type)
+    if content_type is None:
+        raise _unknown_type(envelope.type, source)
+    return _read(content_type, _from_hex(envelope.cbor_hex, source), source)
+
+
+def decode_as(expected: type[ContentT], text: bytes, *, source: str) -> ContentT:
+    """What the envelope holds, which must be of the expected kind."""
+    content = decode(text, source=source)
+    if not isinstance(content, expected):
+        found, wanted = KINDS[type(content)], KINDS[expected]
+        raise KeyFileError(
+            f"{source} holds {found.title} (type {found.type_name}); "
+            f"expected {wanted.title} (type {wanted.type_name})",
+            advice=f"give the file that holds {wanted.title}",
+            found=found.type_name,
+        )
+    return content
+
+
+def _parse(text: bytes, source: str) -> _Envelope:
+    # The original exceptions are dropped, because they may hold the text, and that may be secret.
+    try:
+        return msgspec.json.decode(text, type=_Envelope)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        why = "it is not JSON"
+    raise KeyFileError(
+        f"{source} is not a text envelope (JSON with type, description and cborHex): {why}",
+        advice="give a file written by `stagepost keys new` or cardano-cli",
+    ) from None
+
+
+def _from_hex(digits: str, source: str) -> bytes:
+    try:
+        return unhexlify(digits)
+    except (HexError, ValueError):
+        pass
+    why = f"{len(digits)} digits is an odd number" if len(digits) % 2 else "not all of it is hex digits"
+    raise KeyFileError(
+        f"{source}: cborHex is not whole bytes in hex: {why}",
+        advice="the file may be cut short or altered; take it from its origin again",
+        found=len(digits),
+    )
+
+
+def _unknown_type(found: str, source: str) -> KeyFileError:
+    shown = found if len(found) <= 80 else found[:80] + "…"
+    if "Extended" in found:
+        return KeyFileError(
+            f"{source} holds an extended (BIP-32) key, type {shown!r}; only plain Ed25519 keys can sign here",
+            advice="give a cold key of type StakePoolSigningKey_ed25519",
+            found=shown,
+        )
+    known = ", ".join(kind.type_name for kind in KINDS.values())
+    return KeyFileError(
+        f"{source} has the envelope type {shown!r}; expected one of: {known}",
+        advice="give a KES key, a cold key or an operational certificate",
+        found=shown,
+    )
+
+
+def _write(content: Content) -> bytes:
+    match content:
+        case kes.SigningKey():
+            if content.depth != kes.DMQ_DEPTH:
+                raise KeyFileError(
+                    f"the envelope type says KES depth {kes.DMQ_DEPTH}, the key has depth {content.depth}",
+                    found=content.depth,
+                )
+            return cbor.write_bytes(content.to_bytes())
+        case ColdSigningKey():
+            return cbor.write_bytes(content.seed)
+        case KesVerificationKey() | ColdVerificationKey():
+            return cbor.write_bytes(content.verification_key)
+        case IssuedCertificate(certificate=certificate):
+            return cbor.write_array(
+                cbor.write_array(
+                    cbor.write_bytes(certificate.kes_verification_key),
+                    cbor.write_unsigned(certificate.issue_number),
+                    cbor.write_unsigned(certificate.start_kes_period),
+                    cbor.write_bytes(certificate.cold_signature),
+                ),
+                cbor.write_bytes(content.cold_verification_key),
+            )
+
+
+def _read(content_type: type[object], encoded: bytes, source: str) -> Content:
+    title = KINDS[content_type].title.removeprefix("an ").removeprefix("a ")
+    reader = cbor.Reader(encoded)
+    try:
+        content = _read_content(content_type, reader, title)
+        reader.finish(f"the {title}")
+    except (DecodeError, KeyFileError) as error:
+        raise KeyFileError(
+            f"{source}: {error.text}",
+            advice=error.advice or "the file is damaged or of another kind; take it from its origin again",
+            limit=error.limit,
+            found=error.found,
+            offset=error.offset,
+        ) from None
+    return content
+
+
+def _read_content(content_type: type[object], reader: cbor.Reader, title: str) -> Content:
+    if content_type is IssuedCertificate:
+        return _read_certificate(reader)
+    if content_type is kes.SigningKey:
+        return _read_kes_signing_key(reader, title)
+    key = reader.byte_string(ed25519.SEED_BYTES, ed25519.SEED_BYTES, f"the {title}")
+    if content_type is ColdSigningKey:
+        return ColdSigningKey(key)
+    return KesVerificationKey(key) if content_type is KesVerificationKey else ColdVerificationKey(key)
+
+
+def _read_kes_signing_key(reader: cbor.Reader, title: str) -> kes.SigningKey:
+    key = reader.byte_string(0, reader.remaining, f"the {title}")
+    if len(key) not in (KES_SIGNING_KEY_BYTES, KES_SIGNING_KEY_WITH_PERIOD_BYTES):
+        raise KeyFileError(
+            f"the {title} has {len(key)} bytes, expected {KES_SIGNING_KEY_BYTES} "
+            f"(or {KES_SIGNING_KEY_WITH_PERIOD_BYTES} with its period appended)",
+            found=len(key),
+        )
+    return kes.SigningKey.from_bytes(key)
+
+
+def _read_certificate(reader: cbor.Reader) -> IssuedCertificate:
+    reader.array(2, "the certificate with its cold key")
+    reader.array(4, "the certificate")
+    certificate = OperationalCertificate(
+        kes_verification_key=reader.byte_string(32, 32, "the KES verification key"),
+        issue_number=reader.unsigned(64, "the issue number"),
+        start_kes_period=reader.unsigned(64, "the start KES period"),
+        cold_signature=reader.byte_string(64, 64, "the cold signature"),
+    )
+    return IssuedCertificate(certificate, reader.byte_string(32, 32, "the cold verification key"))

@@ -1,0 +1,174 @@
+"""Accept or reject, in the order of running nodes: cheap checks first, signatures last.
+
+Three steps, because signatures are checked in threads while other messages arrive: `check_cheaply` before,
+`check_signatures` beside, `commit` after. Only `commit` changes anything, and only for a message that passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from stagepost.crypto import kes
+from stagepost.crypto.bounded_cache import BoundedCache
+from stagepost.crypto.operational_certificate import OperationalCertificate
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import Rejected, rejected
+from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_id, check_period
+from stagepost.dmq.version_data import NETWORK_MAGICS
+from stagepost.errors import ErrorCode
+from stagepost.identifiers import PoolId
+
+TTL_MAX_S = 1_800
+MESSAGE_GAP_S = 60
+SKEW_S = 5
+CERTIFICATES_CACHED_MAX = 8_192
+POOLS_REMEMBERED_MAX = 65_536
+
+PUBLIC_MAGICS = frozenset(
+    NETWORK_MAGICS[name] for name in ("mithril-mainnet", "mithril-preprod", "mithril-preview")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRules:
+    """What a network insists on. `skew_s` is how far clocks may differ before an honest message is refused."""
+
+    ttl_max_s: float = TTL_MAX_S
+    message_gap_s: float = MESSAGE_GAP_S
+    skew_s: float = 0
+
+
+def rules_for(network_magic: int) -> ValidationRules:
+    """Public networks as running nodes have it; elsewhere pools may talk freely and clocks may differ a little."""
+    if network_magic in PUBLIC_MAGICS:
+        return ValidationRules()
+    return ValidationRules(message_gap_s=0, skew_s=SKEW_S)
+
+
+class Pools(Protocol):
+    """Who may send: the stake distribution, wherever it comes from."""
+
+    @property
+    def is_ready(self) -> bool:
+        """False until the first distribution has arrived."""
+        ...
+
+    @property
+    def kes_evolutions_max(self) -> int: ...
+
+    def stake(self, pool_id: PoolId) -> int | None:
+        """None for a pool that is not in the distribution."""
+        ...
+
+
+@dataclass(slots=True)
+class _PoolMemory:
+    """What earlier valid messages of a pool have settled."""
+
+    last_valid_mono_s: float
+    issue_number: int
+
+
+def check_expiry(expires_at: int, now: float, rules: ValidationRules | None = None) -> Rejected | None:
+    """`now` is Unix seconds with fractions."""
+    rules = rules or ValidationRules()
+    if now - rules.skew_s > expires_at:
+        text = f"expired at {expires_at}, it is {now:.0f} now"
+        return rejected(ErrorCode.MSG_EXPIRED, text)
+    if expires_at >= now + rules.ttl_max_s + rules.skew_s:
+        ahead = expires_at - now
+        text = f"expires {ahead:.0f} s from now; the network allows less than {rules.ttl_max_s:.0f} s"
+        return rejected(ErrorCode.MSG_EXPIRY_TOO_FAR, text)
+    return None
+
+
+class Validator:
+    """One node's judgement. Duplicates are the mempool's to tell; everything else of the order is here."""
+
+    def __init__(self, rules: ValidationRules, pools: Pools) -> None:
+        self.rules = rules
+        self._pools = pools
+        self._memory: dict[PoolId, _PoolMemory] = {}
+        # The key is the whole certificate and the cold key: a remembered yes must not speak for anything else.
+        self._certificates: BoundedCache[tuple[OperationalCertificate, bytes], bool] = BoundedCache(
+            CERTIFICATES_CACHED_MAX
+        )
+        self._paths = kes.PathCache()
+
+    def check_cheaply(self, message: DmqMessage, now: float, mono: float) -> Rejected | None:
+        """Checks 1 to 8: nothing here costs a signature."""
+        return (
+            check_expiry(message.expires_at, now, self.rules)
+            or self._check_gap(message.pool_id, mono)
+            or check_id(message)
+            or check_period(message, self._pools.kes_evolutions_max or KES_EVOLUTIONS_MAX)
+            or self._check_pool(message.pool_id)
+            or self._check_counter(message)
+        )
+
+    def check_signatures(self, message: DmqMessage) -> Rejected | None:
+        """Checks 9 and 10. Safe in any thread: it reads nothing that `commit` writes."""
+        certificate = message.operational_certificate
+        if not self._is_issued(certificate, message.cold_verification_key):
+            text = "the cold key did not sign this operational certificate"
+            return rejected(ErrorCode.OPCERT_SIGNATURE, text)
+        verified = self._paths.verify(
+            certificate.kes_verification_key,
+            message.kes_evolution,
+            message.signed_bytes,
+            message.kes_signature,
+        )
+        if not verified:
+            text = f"the KES signature does not hold at evolution {message.kes_evolution}"
+            return rejected(ErrorCode.KES_SIGNATURE, text)
+        return None
+
+    def _is_issued(self, certificate: OperationalCertificate, cold_verification_key: bytes) -> bool:
+        entry = (certificate, cold_verification_key)
+        if self._certificates.get(entry):
+            return True
+        if not certificate.verify(cold_verification_key):
+            return False
+        self._certificates.put(entry, True)
+        return True
+
+    def commit(self, message: DmqMessage, mono: float) -> Rejected | None:
+        """Take note of a valid message, unless one that was committed meanwhile stands against it."""
+        pool_id = message.pool_id
+        fault = self._check_gap(pool_id, mono) or self._check_counter(message)
+        if fault is not None:
+            return fault
+        # A pool of the distribution always fits: the bound is far above the number of pools there are.
+        if pool_id not in self._memory and len(self._memory) >= POOLS_REMEMBERED_MAX:
+            return rejected(ErrorCode.QUEUE_FULL, f"{POOLS_REMEMBERED_MAX} pools are remembered already")
+        self._memory[pool_id] = _PoolMemory(mono, message.operational_certificate.issue_number)
+        return None
+
+    def _check_gap(self, pool_id: PoolId, mono: float) -> Rejected | None:
+        memory = self._memory.get(pool_id)
+        if memory is None:
+            return None
+        wait_s = memory.last_valid_mono_s + self.rules.message_gap_s - mono
+        if wait_s <= 0:
+            return None
+        text = f"one message per {self.rules.message_gap_s:.0f} s and pool; wait {wait_s:.1f} s"
+        return rejected(ErrorCode.MSG_TOO_FREQUENT, text, retry_after_s=wait_s)
+
+    def _check_pool(self, pool_id: PoolId) -> Rejected | None:
+        stake = self._pools.stake(pool_id)
+        if stake is None:
+            if not self._pools.is_ready:
+                return rejected(ErrorCode.NOT_READY, "the stake distribution has not arrived yet")
+            return rejected(ErrorCode.POOL_UNKNOWN, f"pool {pool_id.hex()} is not in the stake distribution")
+        if stake == 0:
+            return rejected(ErrorCode.POOL_NOT_ELIGIBLE, f"pool {pool_id.hex()} has no stake")
+        return None
+
+    def _check_counter(self, message: DmqMessage) -> Rejected | None:
+        memory = self._memory.get(message.pool_id)
+        found = message.operational_certificate.issue_number
+        if memory is None or found >= memory.issue_number:
+            return None
+        text = f"certificate number {found} is lower than {memory.issue_number}, which this pool used before"
+        return rejected(ErrorCode.OPCERT_COUNTER, text)

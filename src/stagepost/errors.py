@@ -1,0 +1,162 @@
+"""The whole error family on one screen.
+
+    StagepostError
+    ├── ProtocolError
+    │   ├── RemoteProtocolError      the peer broke a rule: close, count
+    │   │   ├── DecodeError          its bytes are not what the layout says
+    │   │   ├── ProtocolTimeout      it was silent for too long
+    │   │   ├── LimitExceeded        it sent more than a named limit allows
+    │   │   └── HandshakeRefused     the two sides cannot speak with each other
+    │   └── LocalProtocolError       we broke a rule: a bug here
+    ├── TransportError               the network failed: retried by policy
+    ├── StorageError                 a file could not be read or written
+    ├── SigningError                 the key cannot sign what was asked
+    │   └── KesExhausted             the last period of a KES key is over
+    └── ConfigError                  the operator must fix something: one sentence, exit code 2
+        └── KeyFileError             a key or certificate file cannot be used
+
+What a protocol foresees (a rejected message, a full queue) is a value, not an exception.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Stable codes that people search for; the same in library, logs, CLI and on the wire."""
+
+    MUX_UNKNOWN_PROTOCOL = "MUX_UNKNOWN_PROTOCOL"
+    MUX_TOO_LARGE = "MUX_TOO_LARGE"
+    MUX_TIMEOUT = "MUX_TIMEOUT"
+    MUX_INGRESS_OVERFLOW = "MUX_INGRESS_OVERFLOW"
+    HANDSHAKE_WRONG_NETWORK = "HANDSHAKE_WRONG_NETWORK"
+    HANDSHAKE_NO_VERSION = "HANDSHAKE_NO_VERSION"
+    CBOR_TRUNCATED = "CBOR_TRUNCATED"
+    CBOR_LIMIT = "CBOR_LIMIT"
+    CBOR_INVALID = "CBOR_INVALID"
+    PROTOCOL_STATE = "PROTOCOL_STATE"
+    PROTOCOL_REQUEST = "PROTOCOL_REQUEST"
+    PROTOCOL_WINDOW = "PROTOCOL_WINDOW"
+    PROTOCOL_SIZE = "PROTOCOL_SIZE"
+    PROTOCOL_TIMEOUT = "PROTOCOL_TIMEOUT"
+    MSG_BODY_SIZE = "MSG_BODY_SIZE"
+    MSG_BAD_ID = "MSG_BAD_ID"
+    MSG_EXPIRED = "MSG_EXPIRED"
+    MSG_EXPIRY_TOO_FAR = "MSG_EXPIRY_TOO_FAR"
+    MSG_DUPLICATE = "MSG_DUPLICATE"
+    MSG_TOO_FREQUENT = "MSG_TOO_FREQUENT"
+    POOL_UNKNOWN = "POOL_UNKNOWN"
+    POOL_NOT_ELIGIBLE = "POOL_NOT_ELIGIBLE"
+    NOT_READY = "NOT_READY"
+    OPCERT_SIGNATURE = "OPCERT_SIGNATURE"
+    OPCERT_COUNTER = "OPCERT_COUNTER"
+    KES_PERIOD = "KES_PERIOD"
+    KES_SIGNATURE = "KES_SIGNATURE"
+    QUEUE_FULL = "QUEUE_FULL"
+    STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
+    NO_CONNECTED_PEERS = "NO_CONNECTED_PEERS"
+    KEY_PERMISSIONS = "KEY_PERMISSIONS"
+    CONFIG_INVALID = "CONFIG_INVALID"
+
+
+class StagepostError(Exception):
+    """`str(error)` says what is wrong, where and with which value; `advice` says what to do."""
+
+    default_code: ErrorCode = ErrorCode.CONFIG_INVALID
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        code: ErrorCode | None = None,
+        advice: str = "",
+        message_id: bytes | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+        found: object = None,
+        peer: str | None = None,
+        state: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code or self.default_code
+        self.advice = advice
+        self.message_id = message_id
+        self.reason = reason
+        self.limit = limit
+        self.found = found
+        self.peer = peer
+        self.state = state
+        self.offset = offset
+
+
+class ProtocolError(StagepostError):
+    """A rule of a protocol was broken; the subclass says by whom."""
+
+    default_code = ErrorCode.PROTOCOL_STATE
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke a rule."""
+
+
+class DecodeError(RemoteProtocolError):
+    """Bytes that are not what the layout says; `offset` is where the first fault lies."""
+
+    default_code = ErrorCode.CBOR_INVALID
+
+
+class ProtocolTimeout(RemoteProtocolError):
+    """The peer had the word and did not use it in time."""
+
+    default_code = ErrorCode.PROTOCOL_TIMEOUT
+
+
+class LimitExceeded(RemoteProtocolError):
+    """The peer sent more than a named limit allows."""
+
+    default_code = ErrorCode.CBOR_LIMIT
+
+
+class HandshakeRefused(RemoteProtocolError):
+    """No version, or no network, in common."""
+
+    default_code = ErrorCode.HANDSHAKE_NO_VERSION
+
+
+class LocalProtocolError(ProtocolError):
+    """We broke a rule: a bug on this side."""
+
+
+class TransportError(StagepostError):
+    """The connection failed or was closed under us."""
+
+    default_code = ErrorCode.NO_CONNECTED_PEERS
+
+
+class StorageError(StagepostError):
+    """A file could not be read or written."""
+
+    default_code = ErrorCode.STORAGE_UNAVAILABLE
+
+
+class SigningError(StagepostError):
+    """The key at hand cannot sign what was asked."""
+
+    default_code = ErrorCode.KES_PERIOD
+
+
+class KesExhausted(SigningError):
+    """The KES key has used its last period."""
+
+
+class ConfigError(StagepostError):
+    """The operator must fix something before anything can start."""
+
+    default_code = ErrorCode.CONFIG_INVALID
+
+
+class KeyFileError(ConfigError):
+    """A key or certificate file cannot be used as it is."""

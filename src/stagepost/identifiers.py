@@ -1,0 +1,20 @@
+"""Distinct types for the identifiers that travel through the system, one text form each."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+MessageId = NewType("MessageId", bytes)
+"""BLAKE2b-256 of a DMQ message's signed bytes: 32 bytes."""
+
+PoolId = NewType("PoolId", bytes)
+"""BLAKE2b-224 of a pool's cold verification key: 28 bytes."""
+
+MESSAGE_ID_BYTES = 32
+POOL_ID_BYTES = 28
+
+
+def abbreviated(identifier: bytes) -> str:
+    """First 8 and last 6 digits, as screens show an id; the whole one goes on copy, in JSON and in links."""
+    text = identifier.hex()
+    return text if len(text) <= 14 else f"{text[:8]}…{text[-6:]}"

@@ -1,0 +1,1 @@
+"""Assembly of core and runtime into programs; nothing else lives here."""

@@ -1,0 +1,1 @@
+"""The outside world: sockets, clocks, files. Moves bytes; decides nothing about protocols."""

@@ -1,0 +1,372 @@
+"""One multiplexed connection over any asyncio stream transport: socket bytes in, mini-protocols out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from stagepost.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    ProtocolTimeout,
+    RemoteProtocolError,
+    StagepostError,
+    TransportError,
+)
+from stagepost.runtime.channel import Channel
+from stagepost.wire.mux import (
+    SEGMENT_COMPLETION_TIMEOUT_S,
+    SEGMENT_PAYLOAD_BYTES_MAX,
+    Direction,
+    Segment,
+    SegmentReader,
+    lane_name,
+    lane_number,
+)
+from stagepost.wire.mux_queues import Demultiplexer, Egress, EgressLane, Ingress
+
+Trace = Callable[[bool, bytes], None]
+"""Called with (was it sent by us, the whole segment with its header)."""
+
+
+class Bearer(asyncio.BufferedProtocol):
+    """Registers mini-protocols as channels and keeps the multiplexer's rules for all of them.
+
+    At first nothing is registered, so a peer may say nothing; a caller registers the handshake alone, and the
+    agreed mini-protocols afterwards. Data for a lane that is neither registered nor expected ends the
+    connection.
+    """
+
+    def __init__(self, *, peer: str = "", trace: Trace | None = None) -> None:
+        self.peer = peer
+        self.closed = asyncio.Event()
+        self.reason: StagepostError | None = None  # why it closed; None after an orderly end
+        self._loop = asyncio.get_running_loop()
+        self._trace = trace
+        self._demultiplexer = Demultiplexer(None if trace is None else self._trace_received)
+        self._reader = self._demultiplexer.reader
+        self._egress = Egress()
+        self._expected: dict[int, Ingress] = {}
+        self._channels: dict[int, BearerChannel] = {}
+        self._transport: asyncio.Transport | None = None
+        self._is_over = (
+            False  # no more reading and no new writing; what was accepted may still be on its way out
+        )
+        self._peer_has_ended = False
+        self._is_paused = False
+        self._is_flush_scheduled = False
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._segment_timer: asyncio.TimerHandle | None = None
+        self._segment_offset = -1
+        self._segment_deadline = 0.0
+
+    # Registering
+
+    def expect(
+        self,
+        protocol: int,
+        direction_we_send: Direction,
+        ingress_bytes_max: int,
+        payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
+    ) -> None:
+        """Let the peer begin before our side has opened its channel; what it says waits within the limit."""
+        ingress = self._demultiplexer.register(
+            protocol, direction_we_send.opposite, ingress_bytes_max, payload_bytes_max
+        )
+        self._expected[ingress.lane] = ingress
+
+    def channel(
+        self,
+        protocol: int,
+        direction_we_send: Direction,
+        ingress_bytes_max: int,
+        payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
+    ) -> Channel:
+        """One instance of a mini-protocol: we send with `direction_we_send` and receive with the opposite."""
+        ingress = self._expected.pop(lane_number(protocol, direction_we_send.opposite), None)
+        if ingress is None:
+            ingress = self._demultiplexer.register(
+                protocol, direction_we_send.opposite, ingress_bytes_max, payload_bytes_max
+            )
+        channel = BearerChannel(self, ingress, self._egress.register(protocol, direction_we_send))
+        self._channels[ingress.lane] = channel
+        return channel
+
+    # Ending
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def close(self) -> None:
+        """End in order: what was accepted for sending goes out first."""
+        self._finish(None)
+        self._schedule_flush()
+
+    def abort(self, error: StagepostError) -> None:
+        """End at once; every channel raises `error` after what had already arrived."""
+        self._finish(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> StagepostError | None:
+        """Wait until the connection is gone; returns the reason, None for an orderly end."""
+        await self.closed.wait()
+        return self.reason
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # No second buffer behind ours: what the transport holds has lost its chance of a fair turn.
+        self._transport.set_write_buffer_limits(high=0)
+        if not self.peer:
+            self.peer = _address_text(transport.get_extra_info("peername"))
+        if self.reason is not None:  # aborted before there was a connection
+            self._transport.abort()
+        self._schedule_flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_over:
+            return
+        try:
+            if self._reader.received(nbytes):
+                self._watch_started_segment()
+        except RemoteProtocolError as error:
+            self.abort(error)
+
+    def eof_received(self) -> bool:
+        self._peer_has_ended = True
+        if self._reader.is_mid_segment and not self._is_over:
+            missing_from = self._reader.bytes_received
+            self.abort(
+                TransportError(
+                    f"{self.peer} ended the connection at offset {missing_from}, inside the segment that "
+                    f"began at offset {self._reader.offset}",
+                    offset=missing_from,
+                )
+            )
+        else:
+            self.close()
+        return True  # we close the transport ourselves, when everything is written
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and self.reason is None and not self._peer_has_ended:
+            error = TransportError(
+                f"connection with {self.peer} failed: {exc}", advice="connect again", peer=self.peer
+            )
+            error.__cause__ = exc
+            self.reason = error
+        self._finish(self.reason)
+        self._transport = None
+        self._reader.release()
+        for timer in (self._segment_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        self.closed.set()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        # The batch holds whole segments: if it is out in time, so is each of them.
+        self._write_timer = self._loop.call_later(SEGMENT_COMPLETION_TIMEOUT_S, self._write_is_overdue)
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        self._schedule_flush()
+
+    # Used by our channels
+
+    def send(self, lane: EgressLane, data: bytes) -> None:
+        self._egress.put(lane, data)
+        self._schedule_flush()
+
+    def release(self, channel: BearerChannel, ingress: Ingress, lane: EgressLane) -> None:
+        if self._channels.get(ingress.lane) is channel:
+            del self._channels[ingress.lane]
+            self._demultiplexer.unregister(ingress)
+            self._egress.unregister(lane)
+
+    # Details
+
+    def _finish(self, reason: StagepostError | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if reason is not None:
+            self.reason = reason
+            reason.peer = reason.peer or self.peer
+        for channel in self._channels.values():
+            channel.wake()
+
+    def _schedule_flush(self) -> None:
+        # One turn of the loop later, so that all that is said in this turn shares a batch, in fair order.
+        if not self._is_flush_scheduled and not self._is_paused and self._transport is not None:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        transport = self._transport
+        if transport is None or self._is_paused or self.reason is not None:
+            return
+        batch = self._egress.next_batch(int(self._loop.time() * 1e6))
+        if batch:
+            if self._trace is not None:
+                trace = self._trace
+                SegmentReader(lambda segment: trace(True, segment.encode())).feed(batch)
+            transport.write(batch)
+        if not self._egress.is_empty:
+            self._schedule_flush()
+        elif self._is_over:
+            transport.close()
+
+    def _watch_started_segment(self) -> None:
+        # The timer is not cancelled when a segment completes, for under load that happens with every read.
+        # It looks again when it fires.
+        if self._segment_offset != self._reader.offset:
+            self._segment_offset = self._reader.offset
+            self._segment_deadline = self._loop.time() + SEGMENT_COMPLETION_TIMEOUT_S
+            if self._segment_timer is None:
+                self._segment_timer = self._loop.call_at(self._segment_deadline, self._check_started_segment)
+
+    def _check_started_segment(self) -> None:
+        self._segment_timer = None
+        if self._is_over or not self._reader.is_mid_segment:
+            return
+        if self._loop.time() < self._segment_deadline:
+            self._segment_timer = self._loop.call_at(self._segment_deadline, self._check_started_segment)
+            return
+        offset = self._reader.offset
+        received_bytes = self._reader.bytes_received - offset
+        self.abort(
+            ProtocolTimeout(
+                f"{self.peer} began a segment at offset {offset}, sent {received_bytes} bytes of it and did "
+                f"not complete it within {SEGMENT_COMPLETION_TIMEOUT_S:g} s",
+                code=ErrorCode.MUX_TIMEOUT,
+                limit=int(SEGMENT_COMPLETION_TIMEOUT_S),
+                found=received_bytes,
+                offset=offset,
+            )
+        )
+
+    def _write_is_overdue(self) -> None:
+        unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        error = ProtocolTimeout(
+            f"{self.peer} did not take the segments sent to it within {SEGMENT_COMPLETION_TIMEOUT_S:g} s; "
+            f"{unsent_bytes} bytes are unsent",
+            code=ErrorCode.MUX_TIMEOUT,
+            limit=int(SEGMENT_COMPLETION_TIMEOUT_S),
+            found=unsent_bytes,
+            peer=self.peer,
+        )
+        if self.reason is None:  # an orderly end that could not be carried out is not orderly
+            self.reason = error
+        self.abort(error)
+
+    def _trace_received(self, segment: Segment) -> None:
+        if self._trace is not None:
+            self._trace(False, segment.encode())
+
+
+class BearerChannel:
+    """A `Channel` of one bearer."""
+
+    def __init__(self, bearer: Bearer, ingress: Ingress, lane: EgressLane) -> None:
+        self._bearer = bearer
+        self._ingress = ingress
+        self._lane = lane
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._reading: asyncio.Future[None] | None = None
+        self._writing: set[asyncio.Future[None]] = set()
+
+    async def read(self) -> bytes:
+        if self._reading is not None:
+            raise LocalProtocolError(f"{lane_name(self._ingress.lane)}: two tasks read one channel")
+        while not self._ingress.queued_bytes:
+            if self._is_closed:
+                return b""
+            if self._bearer.is_over:
+                return self._ended_while_reading()
+            self._reading = self._loop.create_future()
+            self._ingress.on_arrival = self._wake_reader
+            try:
+                await self._reading
+            finally:
+                self._ingress.on_arrival = None
+                self._reading = None
+        return self._ingress.take()
+
+    async def write(self, data: bytes) -> None:
+        while True:
+            if self._is_closed:
+                raise LocalProtocolError(
+                    f"{lane_name(self._lane.lane)}: written to after its channel was closed"
+                )
+            if self._bearer.is_over:
+                raise self._ended_while_writing()
+            if self._lane.has_room:
+                break
+            room = self._loop.create_future()
+            self._writing.add(room)
+            self._lane.on_room = self._wake_writers
+            try:
+                await room
+            finally:
+                self._writing.discard(room)
+        self._bearer.send(self._lane, data)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._bearer.release(self, self._ingress, self._lane)
+            self.wake()
+
+    def wake(self) -> None:
+        """Something ended: whoever waits looks again."""
+        self._wake_reader()
+        self._wake_writers()
+
+    def _wake_reader(self) -> None:
+        self._ingress.on_arrival = None
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    def _wake_writers(self) -> None:
+        self._lane.on_room = None
+        for room in self._writing:
+            if not room.done():
+                room.set_result(None)
+
+    def _ended_while_reading(self) -> bytes:
+        if self._bearer.reason is None:
+            return b""
+        # Several channels raise the same error: each starts its traceback afresh.
+        raise self._bearer.reason.with_traceback(None)
+
+    def _ended_while_writing(self) -> StagepostError:
+        if self._bearer.reason is None:
+            return TransportError(
+                f"connection with {self._bearer.peer} is closed; {lane_name(self._lane.lane)} was not sent",
+                advice="connect again",
+                peer=self._bearer.peer,
+            )
+        return self._bearer.reason.with_traceback(None)
+
+
+def _address_text(peername: object) -> str:
+    """How errors name a peer: host and port, or what is known of a process at a Unix socket."""
+    match peername:
+        case (str() as host, int() as port, *_):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case str() as path if path:
+            return path
+        case _:
+            return "local peer"

@@ -1,0 +1,40 @@
+"""Runs the conversations of one connection side by side, and ends them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+
+from stagepost.errors import LocalProtocolError, StagepostError, TransportError
+from stagepost.runtime.bearer import Bearer
+
+
+async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[None, None, None]]) -> None:
+    """Until the connection ends. A rule that is broken in one conversation ends the connection, and so all others.
+
+    Conversations that finish by themselves leave the rest alone. The reason of the end is `bearer.reason`.
+    """
+    tasks = [asyncio.ensure_future(_guarded(bearer, conversation)) for conversation in conversations]
+    try:
+        await bearer.wait_closed()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        # What is no error of a protocol is a bug of ours, and is not swallowed here.
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            raise bug
+
+
+async def _guarded(bearer: Bearer, conversation: Coroutine[None, None, None]) -> None:
+    try:
+        # The peer going away between two messages is how a conversation usually ends.
+        with suppress(TransportError):
+            await conversation
+    except StagepostError as error:
+        bearer.abort(error)
+    except Exception as bug:
+        bearer.abort(LocalProtocolError(f"a conversation ended by a bug on this side: {type(bug).__name__}"))
+        raise

@@ -1,0 +1,1 @@
+"""Protocols and lifecycles as data, and the referee that enforces them. No I/O."""

@@ -1,0 +1,43 @@
+"""Follows one thing through its statuses: an enum of statuses, an enum of events, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from stagepost.errors import LocalProtocolError
+
+Status = TypeVar("Status", bound=Enum)
+Event = TypeVar("Event", bound=Enum)
+
+
+@dataclass(frozen=True)
+class Lifecycle(Generic[Status, Event]):
+    """A status without a row of its own is final."""
+
+    initial: Status
+    table: Mapping[tuple[Status, Event], Status]
+
+    def next_status(self, status: Status, event: Event) -> Status | None:
+        """Where `event` leads from `status`; None if it cannot happen there."""
+        return self.table.get((status, event))
+
+    def after(self, status: Status, event: Event) -> Status:
+        """As `next_status`, for callers to whom an impossible event is a bug of ours."""
+        target = self.next_status(status, event)
+        if target is None:
+            raise LocalProtocolError(f"{event.name} cannot happen in {status.name}", state=status.name)
+        return target
+
+    def is_final(self, status: Status) -> bool:
+        return not any(source is status for source, _ in self.table)
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        ordered = dict.fromkeys([self.initial])
+        for (source, _), target in self.table.items():
+            ordered.setdefault(source)
+            ordered.setdefault(target)
+        return tuple(ordered)

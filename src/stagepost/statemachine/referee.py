@@ -1,0 +1,142 @@
+"""Follows one run of a protocol from one side, and knows whom to blame. Nothing else moves a protocol state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from stagepost.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    ProtocolError,
+    ProtocolTimeout,
+    RemoteProtocolError,
+)
+from stagepost.statemachine.spec import ProtocolSpec, Role, State
+
+PIPELINE_DEPTH_MAX = 64
+"""Requests that may be on their way before the first answer; each one holds a slot here and memory at the peer."""
+
+TraceHook = Callable[[bool, object, State, State], None]
+
+
+class Referee:
+    """`state` is where the conversation stands for the side that hears the next message.
+
+    With pipelining we may be ahead: `speaking_from` is where our next message would be said, `state` is the oldest
+    state still awaiting the peer. Both are the same as long as nothing is outstanding.
+    """
+
+    def __init__(
+        self,
+        spec: ProtocolSpec,
+        role: Role,
+        now: float,
+        *,
+        pipeline_depth_max: int = PIPELINE_DEPTH_MAX,
+        trace: TraceHook | None = None,
+    ) -> None:
+        self.spec = spec
+        self.role = role
+        self.deadline: float | None = None
+        self._pipeline_depth_max = pipeline_depth_max
+        self._trace = trace
+        self._awaited: deque[State] = deque()
+        self._state = spec.initial
+        self._set_deadline(now)
+
+    @property
+    def state(self) -> State:
+        return self._awaited[0] if self._awaited else self._state
+
+    @property
+    def speaking_from(self) -> State:
+        return self._state
+
+    @property
+    def outstanding(self) -> int:
+        """Messages of ours that the peer has not answered yet."""
+        return len(self._awaited) + (self._state.speaker is self.role.other)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.speaker is None
+
+    @property
+    def is_our_turn(self) -> bool:
+        return self._state.speaker is self.role
+
+    def begin(self, now: float) -> None:
+        """Count the present state's time limit from now: the peer has only just opened this instance."""
+        self._set_deadline(now)
+
+    def sent(self, message: object, now: float) -> None:
+        source = self._state
+        resumed = self.spec.pipelined.get(source)
+        ahead = resumed is not None and source.speaker is self.role.other
+        if ahead:
+            if len(self._awaited) + 1 >= self._pipeline_depth_max:
+                text = f"{self.spec.name}: more than {self._pipeline_depth_max} unanswered requests"
+                raise LocalProtocolError(text, limit=self._pipeline_depth_max, state=source.name)
+            assert resumed is not None
+            target = self._target(resumed, message, ours=True)
+            # A request that must not be overtaken may not be sent while answers are due before it.
+            if target not in self.spec.pipelined:
+                raise self._blame(LocalProtocolError, message, source, "cannot be pipelined")
+            self._awaited.append(source)
+        else:
+            target = self._target(source, message, ours=True)
+        self._enter(target, now, message, ours=True, source=source)
+
+    def received(self, message: object, now: float) -> None:
+        source = self.state
+        target = self._target(source, message, ours=False)
+        if not self._awaited:
+            self._enter(target, now, message, ours=False, source=source)
+            return
+        self._awaited.popleft()
+        if target != self.spec.pipelined[source]:
+            # The peer ended the conversation; what we said ahead will never be answered.
+            self._awaited.clear()
+            self._state = target
+        self._set_deadline(now)
+        if self._trace is not None:
+            self._trace(False, message, source, self.state)
+
+    def check_deadline(self, now: float) -> None:
+        """Raise if whoever has the word has kept it too long."""
+        if self.deadline is None or now < self.deadline or self.is_over:
+            return
+        state = self.state
+        text = f"{self.spec.name}: silence in {state.name} for {state.timeout_s:g} s"
+        if state.speaker is self.role:
+            raise LocalProtocolError(text, code=ErrorCode.PROTOCOL_TIMEOUT, state=state.name)
+        raise ProtocolTimeout(text, state=state.name)
+
+    def _target(self, source: State, message: object, *, ours: bool) -> State:
+        blame = LocalProtocolError if ours else RemoteProtocolError
+        our_turn = source.speaker is self.role
+        target = self.spec.next_state(source, message)
+        if target is None or ours is not our_turn:
+            why = "not allowed there" if target is None else f"it is the {_speaker(source)}'s turn"
+            raise self._blame(blame, message, source, why)
+        return target
+
+    def _blame(self, blame: type[ProtocolError], message: object, state: State, why: str) -> ProtocolError:
+        text = f"{self.spec.name}: {type(message).__name__} said in {state.name}: {why}"
+        return blame(text, code=ErrorCode.PROTOCOL_STATE, state=state.name, found=type(message).__name__)
+
+    def _enter(self, target: State, now: float, message: object, *, ours: bool, source: State) -> None:
+        self._state = target
+        if not self._awaited or not ours:
+            self._set_deadline(now)
+        if self._trace is not None:
+            self._trace(ours, message, source, target)
+
+    def _set_deadline(self, now: float) -> None:
+        timeout_s = self.state.timeout_s
+        self.deadline = None if timeout_s is None else now + timeout_s
+
+
+def _speaker(state: State) -> str:
+    return "nobody" if state.speaker is None else state.speaker.value

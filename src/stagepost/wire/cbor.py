@@ -1,0 +1,237 @@
+"""A strict CBOR reader that knows where it is, and a writer of shortest forms.
+
+Only the types that our protocols use can be read: unsigned integers, byte and text strings, arrays, booleans,
+and maps for the handshake. Lengths are checked against the bytes that are really there before anything is
+allocated, and every fault carries its offset, because ids and signatures cover the bytes as received.
+"""
+
+from __future__ import annotations
+
+from stagepost.errors import DecodeError, ErrorCode
+
+UNSIGNED = 0
+NEGATIVE = 1
+BYTE_STRING = 2
+TEXT_STRING = 3
+ARRAY = 4
+MAP = 5
+TAG = 6
+SIMPLE = 7
+
+MAJOR_TYPE_NAMES = (
+    "an unsigned integer",
+    "a negative integer",
+    "a byte string",
+    "a text string",
+    "an array",
+    "a map",
+    "a tag",
+    "a simple value",
+)
+
+FALSE = 0xF4
+TRUE = 0xF5
+BREAK = 0xFF
+INDEFINITE_ARRAY = 0x9F
+
+_ARGUMENT_WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
+_LEAST_BY_WIDTH = {1: 24, 2: 0x100, 4: 0x1_0000, 8: 0x1_0000_0000}
+
+
+def _describe(initial_byte: int) -> str:
+    if initial_byte == BREAK:
+        return "a break"
+    if initial_byte in (FALSE, TRUE):
+        return "a boolean"
+    return MAJOR_TYPE_NAMES[initial_byte >> 5]
+
+
+class Reader:
+    """Reads values one after the other; `offset` is always that of the next unread byte.
+
+    `any_width` admits integers and lengths in longer forms than needed. That is allowed only inside signed
+    messages, where running nodes take such forms and the received bytes are kept.
+    """
+
+    __slots__ = ("any_width", "data", "end", "offset")
+
+    def __init__(
+        self, data: bytes, *, offset: int = 0, end: int | None = None, any_width: bool = False
+    ) -> None:
+        self.data = data
+        self.offset = offset
+        self.end = len(data) if end is None else end
+        self.any_width = any_width
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.offset
+
+    def peek(self) -> int:
+        """The next initial byte, left unread."""
+        if self.offset >= self.end:
+            raise self.truncated("a value")
+        return self.data[self.offset]
+
+    def argument(self, major: int, what: str) -> int:
+        """The number in a head of major type `major`: a value, a length or a count."""
+        start = self.offset
+        if start >= self.end:
+            raise self.truncated(what)
+        initial = self.data[start]
+        if initial >> 5 != major:
+            raise self.invalid(f"expected {MAJOR_TYPE_NAMES[major]} for {what}, found {_describe(initial)}")
+        low = initial & 0x1F
+        if low < 24:
+            self.offset = start + 1
+            return low
+        width = _ARGUMENT_WIDTHS.get(low)
+        if width is None:
+            form = "indefinite length" if low == 31 else f"reserved form {low}"
+            raise self.invalid(f"{what} is written with {form}; a definite one is required")
+        if start + 1 + width > self.end:
+            raise self.truncated(what)
+        value = int.from_bytes(self.data[start + 1 : start + 1 + width], "big")
+        if value < _LEAST_BY_WIDTH[width] and not self.any_width:
+            raise self.invalid(f"{what} is {value} written in {width} bytes, longer than needed")
+        self.offset = start + 1 + width
+        return value
+
+    def unsigned(self, bits: int, what: str) -> int:
+        start = self.offset
+        value = self.argument(UNSIGNED, what)
+        if value >> bits:
+            raise self.invalid(f"{what} is {value}, more than {bits} bits hold", at=start)
+        return value
+
+    def boolean(self, what: str) -> bool:
+        initial = self.peek()
+        if initial not in (FALSE, TRUE):
+            raise self.invalid(f"expected a boolean for {what}, found {_describe(initial)}")
+        self.offset += 1
+        return initial == TRUE
+
+    def byte_string(self, bytes_min: int, bytes_max: int, what: str) -> bytes:
+        return self._string(BYTE_STRING, bytes_min, bytes_max, what)
+
+    def text(self, bytes_max: int, what: str) -> str:
+        start = self.offset
+        raw = self._string(TEXT_STRING, 0, bytes_max, what)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.invalid(f"{what} is not UTF-8", at=start) from None
+
+    def _string(self, major: int, bytes_min: int, bytes_max: int, what: str) -> bytes:
+        start = self.offset
+        length = self.argument(major, what)
+        if not bytes_min <= length <= bytes_max:
+            raise self.wrong_size(what, length, bytes_min, bytes_max, at=start)
+        content = self.offset
+        if length > self.end - content:
+            raise self.truncated(what)
+        self.offset = content + length
+        return self.data[content : content + length]
+
+    def array(self, length: int, what: str) -> None:
+        """The head of a definite array of exactly `length` items."""
+        start = self.offset
+        found = self.argument(ARRAY, what)
+        if found != length:
+            raise self.invalid(f"{what} has {found} elements, expected {length}", at=start)
+
+    def array_length(self, what: str) -> int:
+        return self._count(ARRAY, 1, what)
+
+    def map_length(self, what: str) -> int:
+        return self._count(MAP, 2, what)
+
+    def _count(self, major: int, bytes_per_item: int, what: str) -> int:
+        """A count is believed only if that many items could follow in the bytes that are there."""
+        start = self.offset
+        count = self.argument(major, what)
+        if count * bytes_per_item > self.end - self.offset:
+            raise self.truncated(what, at=start)
+        return count
+
+    def list_start(self, what: str) -> int | None:
+        """The head of a list: its count, or None when it is indefinite and ends with a break."""
+        if self.peek() == INDEFINITE_ARRAY:
+            self.offset += 1
+            return None
+        return self.array_length(what)
+
+    def take_break(self) -> bool:
+        """True, and past it, if an indefinite list ends here."""
+        if self.peek() != BREAK:
+            return False
+        self.offset += 1
+        return True
+
+    def finish(self, what: str) -> None:
+        if self.offset != self.end:
+            raise self.invalid(f"{self.remaining} bytes left over after {what}")
+
+    # Faults, in one wording for all that read through this class.
+
+    def truncated(self, what: str, at: int | None = None) -> DecodeError:
+        where = self.offset if at is None else at
+        text = f"the bytes end inside {what}, which begins at offset {where}"
+        return DecodeError(text, code=ErrorCode.CBOR_TRUNCATED, offset=where)
+
+    def invalid(self, text: str, at: int | None = None) -> DecodeError:
+        where = self.offset if at is None else at
+        return DecodeError(f"{text} (offset {where})", code=ErrorCode.CBOR_INVALID, offset=where)
+
+    def over_limit(self, what: str, found: int, limit: int, at: int | None = None) -> DecodeError:
+        where = self.offset if at is None else at
+        text = f"{what} is {found}, the limit is {limit} (offset {where})"
+        return DecodeError(text, code=ErrorCode.CBOR_LIMIT, offset=where, limit=limit, found=found)
+
+    def wrong_size(self, what: str, found: int, bytes_min: int, bytes_max: int, at: int) -> DecodeError:
+        wanted = f"exactly {bytes_min}" if bytes_min == bytes_max else f"{bytes_min} to {bytes_max}"
+        limit = bytes_max if found > bytes_max else bytes_min
+        text = f"{what} has {found} bytes, expected {wanted} (offset {at})"
+        return DecodeError(text, code=ErrorCode.CBOR_INVALID, offset=at, limit=limit, found=found)
+
+
+def head(major: int, argument: int) -> bytes:
+    """The shortest head of `major` that carries `argument`."""
+    if argument < 24:
+        return bytes((major << 5 | argument,))
+    for low, width in _ARGUMENT_WIDTHS.items():
+        if argument < 1 << 8 * width:
+            return bytes((major << 5 | low,)) + argument.to_bytes(width, "big")
+    raise OverflowError(f"{argument} does not fit in 64 bits")
+
+
+def write_unsigned(value: int) -> bytes:
+    if value < 0:
+        raise OverflowError(f"{value} is negative")
+    return head(UNSIGNED, value)
+
+
+def write_bytes(value: bytes) -> bytes:
+    return head(BYTE_STRING, len(value)) + value
+
+
+def write_text(value: str) -> bytes:
+    raw = value.encode("utf-8")
+    return head(TEXT_STRING, len(raw)) + raw
+
+
+def write_boolean(value: bool) -> bytes:
+    return b"\xf5" if value else b"\xf4"
+
+
+def write_array(*items: bytes) -> bytes:
+    """A definite array of items that are CBOR already."""
+    return head(ARRAY, len(items)) + b"".join(items)
+
+
+def write_indefinite_array(*items: bytes) -> bytes:
+    return b"\x9f" + b"".join(items) + b"\xff"
+
+
+def write_map(*pairs: tuple[bytes, bytes]) -> bytes:
+    return head(MAP, len(pairs)) + b"".join(key + value for key, value in pairs)

@@ -1,0 +1,117 @@
+"""Encodes and decodes the messages of one protocol instance, in whichever dialect the peer shows.
+
+Published nodes number the messages of one protocol differently. Where a message stands in the conversation tells the
+dialects apart, so a decoder that knows the state reads all of them; we answer in the one that the peer showed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.wire.cbor import Reader
+from stagepost.wire.layout import Layout, read_head
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One published way of writing a protocol's messages."""
+
+    name: str
+    layouts: tuple[Layout, ...]
+
+
+class CodecTable:
+    """What may be read in each state, worked out once for all instances of a protocol."""
+
+    def __init__(
+        self,
+        protocol: str,
+        said_in: Mapping[str, Collection[type[object]]],
+        dialects: Sequence[Dialect],
+        *,
+        any_type: bool = False,
+        headless_third: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.protocol = protocol
+        self.dialects = tuple(dialects)
+        self.any_type = any_type
+        self.headless_third = dict(headless_third or {})
+        self._by_state: dict[str, dict[tuple[int, int], tuple[Layout, Dialect | None]]] = {}
+        for state, messages in said_in.items():
+            choices: dict[tuple[int, int], tuple[Layout, Dialect | None]] = {}
+            for dialect in self.dialects:
+                for layout in dialect.layouts:
+                    if layout.message in messages:
+                        _add_choice(choices, layout, dialect, f"{protocol} in {state}")
+            self._by_state[state] = choices
+        self.writers = {
+            dialect.name: {layout.message: layout for layout in dialect.layouts} for dialect in self.dialects
+        }
+
+    def layout_for(self, state: str, length: int, tag: int) -> tuple[Layout, Dialect | None] | None:
+        return self._by_state.get(state, {}).get((length, tag))
+
+    def states_that_know(self, length: int, tag: int) -> list[str]:
+        return [state for state, choices in self._by_state.items() if (length, tag) in choices]
+
+
+def _add_choice(
+    choices: dict[tuple[int, int], tuple[Layout, Dialect | None]],
+    layout: Layout,
+    dialect: Dialect,
+    where: str,
+) -> None:
+    for length in layout.lengths:
+        known = choices.get((length, layout.tag))
+        if known is None:
+            choices[length, layout.tag] = (layout, dialect)
+        else:
+            # Shared by dialects: fine as long as it means the same, and then it shows no dialect.
+            assert known[0].message is layout.message, f"{where}: tag {layout.tag} means two things"
+            choices[length, layout.tag] = (known[0], None)
+
+
+class Codec:
+    """One instance: the shared table, and the dialect that is spoken on this connection."""
+
+    __slots__ = ("_settled", "speaks", "table")
+
+    def __init__(self, table: CodecTable, speaks: str) -> None:
+        self.table = table
+        self.speaks = next(dialect for dialect in table.dialects if dialect.name == speaks)
+        self._settled = len(table.dialects) == 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the peer has said something that only one dialect writes so."""
+        return self._settled
+
+    def encode(self, message: Any) -> bytes:
+        return self.table.writers[self.speaks.name][type(message)].write(message)
+
+    def decode(self, data: bytes, state: str) -> Any:
+        """One whole message, said in `state`; nothing may be left over."""
+        reader = Reader(data)
+        length, tag = read_head(reader)
+        found = self.table.layout_for(state, length, tag)
+        if found is None:
+            raise self._unknown(length, tag, state)
+        layout, dialect = found
+        message = layout.read_fields(reader, length)
+        reader.finish(layout.message.__name__)
+        if dialect is not None and not self._settled:
+            self.speaks = dialect
+            self._settled = True
+        return message
+
+    def _unknown(self, length: int, tag: int, state: str) -> RemoteProtocolError:
+        protocol = self.table.protocol
+        elsewhere = self.table.states_that_know(length, tag)
+        if elsewhere:
+            text = f"{protocol}: message [{tag}, …] of {length} elements said in {state}; it belongs in {', '.join(elsewhere)}"
+            return RemoteProtocolError(text, code=ErrorCode.PROTOCOL_STATE, state=state, found=tag)
+        text = f"{protocol}: no message of {length} elements has tag {tag} (state {state})"
+        return DecodeError(text, code=ErrorCode.CBOR_INVALID, state=state, found=tag, offset=0)

@@ -1,0 +1,259 @@
+"""Cuts a byte stream into whole CBOR items, however it was split on the way.
+
+The scanner keeps its place between pieces, so that a peer who sends one byte at a time costs linear work, and it
+refuses what is too deep, too long or of a forbidden type as soon as the head says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.wire.cbor import (
+    ARRAY,
+    BREAK,
+    BYTE_STRING,
+    FALSE,
+    MAJOR_TYPE_NAMES,
+    MAP,
+    NEGATIVE,
+    SIMPLE,
+    TAG,
+    TEXT_STRING,
+    TRUE,
+    Reader,
+)
+
+DEPTH_MAX = 8
+ITEMS_MAX = 4_096
+ITEMS_IN_NOTIFICATION_REPLY_MAX = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class ItemLimits:
+    """What one item may look like. `any_type` admits all of CBOR: unknown handshake data may have any shape."""
+
+    bytes_max: int
+    items_max: int = ITEMS_MAX
+    depth_max: int = DEPTH_MAX
+    any_type: bool = False
+
+
+# Counts on the scanner's stack: how many items are still to come, or one of these for "until a break".
+_INDEFINITE_ARRAY = -1
+_INDEFINITE_MAP_KEY = -2
+_INDEFINITE_MAP_VALUE = -3
+_INDEFINITE_BYTES = -4
+_INDEFINITE_TEXT = -5
+_INDEFINITE_BY_MAJOR = {
+    ARRAY: _INDEFINITE_ARRAY,
+    MAP: _INDEFINITE_MAP_KEY,
+    BYTE_STRING: _INDEFINITE_BYTES,
+    TEXT_STRING: _INDEFINITE_TEXT,
+}
+
+
+class ItemScanner:
+    """Finds the end of one item in a buffer that grows; call `scan` again when more bytes are there."""
+
+    __slots__ = ("_items", "_limits", "_open", "position")
+
+    def __init__(self, limits: ItemLimits, start: int = 0) -> None:
+        self._limits = limits
+        self._open: list[int] = [1]
+        self._items = 0
+        self.position = start
+
+    def scan(self, data: bytes | bytearray) -> int | None:
+        """The offset behind the item, or None while it is not complete."""
+        open_counts = self._open
+        size = len(data)
+        position = self.position
+        while True:
+            while open_counts and open_counts[-1] == 0:
+                open_counts.pop()
+            if not open_counts and position <= size:
+                return position
+            if position >= size:
+                break
+            initial = data[position]
+            if initial == BREAK:
+                self._close_indefinite(position)
+                position += 1
+                self.position = position
+                continue
+            major = initial >> 5
+            low = initial & 0x1F
+            width = 0 if low < 24 or low == 31 else 1 << (low - 24) if low < 28 else -1
+            if position + 1 + width > size:
+                break
+            if low < 24:
+                argument = low
+            elif width > 0:
+                argument = int.from_bytes(data[position + 1 : position + 1 + width], "big")
+            else:
+                argument = -1
+            body = self._enter(major, low, argument, position)
+            position += 1 + width + body
+            # A string whose head is complete is skipped whole; its bytes may still be under way.
+            self.position = position
+            if position > self._limits.bytes_max:
+                raise self._limit("the message", position, self._limits.bytes_max, self._limits.bytes_max)
+        if size > self._limits.bytes_max:
+            raise self._limit("the message", size, self._limits.bytes_max, self._limits.bytes_max)
+        return None
+
+    def _enter(self, major: int, low: int, argument: int, at: int) -> int:
+        """Account for one head; how many bytes of content follow it directly."""
+        limits = self._limits
+        self._items += 1
+        if self._items > limits.items_max:
+            raise self._limit("the number of items", self._items, limits.items_max, at)
+        if argument < 0 and not (low == 31 and major in _INDEFINITE_BY_MAJOR):
+            raise _invalid(f"initial byte {major << 5 | low:#04x} is not defined", at)
+        self._consume_slot(major, low, at)
+        if not limits.any_type:
+            self._refuse_forbidden(major, low, at)
+        if major in (BYTE_STRING, TEXT_STRING):
+            if argument >= 0:
+                if argument > limits.bytes_max:
+                    raise self._limit(MAJOR_TYPE_NAMES[major], argument, limits.bytes_max, at)
+                return argument
+            self._push(_INDEFINITE_BY_MAJOR[major], at)
+        elif major in (ARRAY, MAP):
+            if argument < 0:
+                self._push(_INDEFINITE_BY_MAJOR[major], at)
+            else:
+                count = argument if major == ARRAY else 2 * argument
+                if self._items + count > limits.items_max:
+                    raise self._limit("the number of items", self._items + count, limits.items_max, at)
+                self._push(count, at)
+        elif major == TAG:
+            self._push(1, at)
+        return 0
+
+    def _consume_slot(self, major: int, low: int, at: int) -> None:
+        top = self._open[-1]
+        if top > 0:
+            self._open[-1] = top - 1
+        elif top == _INDEFINITE_MAP_KEY:
+            self._open[-1] = _INDEFINITE_MAP_VALUE
+        elif top == _INDEFINITE_MAP_VALUE:
+            self._open[-1] = _INDEFINITE_MAP_KEY
+        elif top in (_INDEFINITE_BYTES, _INDEFINITE_TEXT):
+            wanted = BYTE_STRING if top == _INDEFINITE_BYTES else TEXT_STRING
+            if major != wanted or low == 31:
+                raise _invalid("a piece of an indefinite string is not a definite string of its type", at)
+
+    def _push(self, count: int, at: int) -> None:
+        # The first entry stands for the item itself and is no nesting.
+        if len(self._open) > self._limits.depth_max:
+            raise self._limit("the nesting depth", len(self._open), self._limits.depth_max, at)
+        self._open.append(count)
+
+    def _close_indefinite(self, at: int) -> None:
+        top = self._open[-1]
+        if top == _INDEFINITE_MAP_VALUE:
+            raise _invalid("a map ends between a key and its value", at)
+        if top > 0:
+            raise _invalid("a break stands where a value must be", at)
+        self._open.pop()
+
+    def _refuse_forbidden(self, major: int, low: int, at: int) -> None:
+        if major in (NEGATIVE, MAP, TAG):
+            raise _invalid(f"{MAJOR_TYPE_NAMES[major]} has no place in this protocol", at)
+        if major == SIMPLE and (major << 5 | low) not in (FALSE, TRUE):
+            raise _invalid("of the simple values only booleans have a place in this protocol", at)
+        if major in (BYTE_STRING, TEXT_STRING) and low == 31:
+            raise _invalid(
+                f"{MAJOR_TYPE_NAMES[major]} of indefinite length has no place in this protocol", at
+            )
+
+    @staticmethod
+    def _limit(what: str, found: int, limit: int, at: int) -> DecodeError:
+        text = f"{what} is {found}, the limit is {limit} (offset {at})"
+        return DecodeError(text, code=ErrorCode.CBOR_LIMIT, offset=at, limit=limit, found=found)
+
+
+def _invalid(text: str, at: int) -> DecodeError:
+    return DecodeError(f"{text} (offset {at})", code=ErrorCode.CBOR_INVALID, offset=at)
+
+
+class Framer:
+    """One direction of one mini-protocol: bytes in as they come, whole items out.
+
+    `headless_third` names a two-byte beginning whose array announces three elements of which the last, a boolean,
+    may be missing: some servers write their blocking notification reply so. The item is complete without it; if
+    the boolean comes after all, it belongs to the item before and is dropped.
+    """
+
+    __slots__ = ("_buffer", "_scanner", "_stray_boolean_allowed", "offset")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._scanner: ItemScanner | None = None
+        self._stray_boolean_allowed = False
+        self.offset = 0  # of the first buffered byte in the whole stream
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next_item(self, limits: ItemLimits, *, headless_third: bytes | None = None) -> bytes | None:
+        """The next whole item, or None while more bytes are needed."""
+        buffer = self._buffer
+        if self._stray_boolean_allowed and buffer:
+            if buffer[0] in (FALSE, TRUE):
+                self._drop(1)
+            self._stray_boolean_allowed = False
+        if not buffer:
+            return None
+        if headless_third is not None and headless_third.startswith(bytes(buffer[: len(headless_third)])):
+            return self._next_headless(limits, headless_third)
+        if self._scanner is None:
+            self._scanner = ItemScanner(limits)
+        end = self._scanner.scan(buffer)
+        return None if end is None else self._take(end)
+
+    def _next_headless(self, limits: ItemLimits, beginning: bytes) -> bytes | None:
+        buffer = self._buffer
+        if len(buffer) <= len(beginning):
+            return None
+        if self._scanner is None:
+            self._scanner = ItemScanner(limits, start=len(beginning))
+        end = self._scanner.scan(buffer)
+        if end is None:
+            return None
+        if end < len(buffer) and buffer[end] in (FALSE, TRUE):
+            return self._take(end + 1)
+        self._stray_boolean_allowed = True
+        return self._take(end)
+
+    def _take(self, end: int) -> bytes:
+        item = bytes(self._buffer[:end])
+        self._drop(end)
+        self._scanner = None
+        return item
+
+    def _drop(self, count: int) -> None:
+        del self._buffer[:count]
+        self.offset += count
+
+    def finish(self) -> None:
+        """The stream ended: nothing may be left half said."""
+        if self._buffer:
+            text = f"the stream ended {len(self._buffer)} bytes into a message that began at offset {self.offset}"
+            raise DecodeError(text, code=ErrorCode.CBOR_TRUNCATED, offset=self.offset)
+
+
+def skip_item(reader: Reader, limits: ItemLimits, what: str) -> bytes:
+    """Read past one item of any allowed type; its bytes."""
+    start = reader.offset
+    end = ItemScanner(limits, start).scan(reader.data)
+    if end is None or end > reader.end:
+        raise reader.truncated(what)
+    reader.offset = end
+    return reader.data[start:end]

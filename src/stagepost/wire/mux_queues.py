@@ -1,0 +1,233 @@
+"""What a multiplexer keeps per mini-protocol and direction: bounded queues in, fair turns out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from stagepost.errors import ErrorCode, LimitExceeded, LocalProtocolError, RemoteProtocolError
+from stagepost.wire.mux import (
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_PAYLOAD_BYTES_MAX,
+    SEGMENT_PAYLOAD_BYTES_SENT_MAX,
+    Direction,
+    Segment,
+    SegmentHeader,
+    SegmentReader,
+    encode_header,
+    lane_name,
+    lane_number,
+)
+
+# Ingress limits: the number of bytes of one lane that may wait to be read. They are sized so that an honest
+# peer, which pipelines only what it was granted, never reaches them.
+HANDSHAKE_INGRESS_BYTES_MAX = 5_760  # one handshake message
+MESSAGE_SUBMISSION_INGRESS_BYTES_MAX = 101_640  # 33 messages of 2 800 bytes, and a tenth on top
+KEEP_ALIVE_INGRESS_BYTES_MAX = 1_408  # 1 280 bytes, and a tenth on top
+PEER_SHARING_INGRESS_BYTES_MAX = 5_760  # four full Ethernet frames of 1 440 bytes
+LOCAL_INGRESS_BYTES_MAX = 1_048_576  # ours: running nodes set no practical limit on local connections
+LOCAL_INGRESS_BYTES_MAX_PUBLISHED = 0xFFFF_FFFF
+
+EGRESS_BYTES_MAX = 0x3FFFF  # a writer waits while its lane holds more than this
+WRITE_BATCH_BYTES_MAX = 131_072
+
+
+class Ingress:
+    """Bytes of one lane that have arrived and are not read yet."""
+
+    __slots__ = ("_first", "_rest", "bytes_max", "lane", "on_arrival", "payload_bytes_max", "queued_bytes")
+
+    def __init__(self, lane: int, bytes_max: int, payload_bytes_max: int) -> None:
+        self.lane = lane
+        self.bytes_max = bytes_max
+        self.payload_bytes_max = payload_bytes_max
+        self.queued_bytes = 0
+        # Called after bytes came in; a reader that sleeps sets it, and clears it when woken.
+        self.on_arrival: Callable[[], None] | None = None
+        # The usual case is one segment at a time, handed on without a copy. Further ones are joined at once:
+        # kept apart, a flood of two-byte segments would cost twenty times the memory that the limit promises.
+        self._first = b""
+        self._rest = bytearray()
+
+    def put(self, payload: bytes) -> bool:
+        """False, and nothing kept, when the limit would be exceeded."""
+        queued_bytes = self.queued_bytes + len(payload)
+        if queued_bytes > self.bytes_max:
+            return False
+        if self.queued_bytes:
+            self._rest += payload
+        else:
+            self._first = payload
+        self.queued_bytes = queued_bytes
+        return True
+
+    def take(self) -> bytes:
+        """Everything queued, in order; b"" when nothing is."""
+        taken = self._first
+        if self._rest:
+            taken += self._rest
+            self._rest = bytearray()
+        self._first = b""
+        self.queued_bytes = 0
+        return taken
+
+
+class Demultiplexer:
+    """Sorts segments into the ingress queues registered for them; one without a queue is the peer's fault."""
+
+    def __init__(self, trace: Callable[[Segment], None] | None = None) -> None:
+        self._trace = trace
+        self._ingresses: dict[int, Ingress] = {}
+        self.reader = SegmentReader(self._deliver, self._inspect)
+
+    def register(
+        self,
+        protocol: int,
+        direction: Direction,
+        ingress_bytes_max: int,
+        payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
+    ) -> Ingress:
+        """Accept what the peer sends for `protocol` in `direction`, which is the peer's own direction."""
+        lane = lane_number(protocol, direction)
+        if lane in self._ingresses:
+            raise LocalProtocolError(f"{lane_name(lane)}: already registered on this connection")
+        ingress = self._ingresses[lane] = Ingress(lane, ingress_bytes_max, payload_bytes_max)
+        return ingress
+
+    def unregister(self, ingress: Ingress) -> None:
+        """Further data for this lane is an error of the peer; what was queued can still be taken."""
+        if self._ingresses.get(ingress.lane) is ingress:
+            del self._ingresses[ingress.lane]
+
+    def _deliver(self, segment: Segment) -> None:
+        if self._trace is not None:
+            self._trace(segment)
+        payload = segment.payload
+        ingress = self._ingresses.get(segment.lane)
+        if ingress is None or len(payload) > ingress.payload_bytes_max:
+            offset = self.reader.offset - len(payload) - SEGMENT_HEADER_BYTES
+            raise self._refusal(segment.lane, len(payload), offset)
+        if not ingress.put(payload):
+            offset = self.reader.offset - len(payload) - SEGMENT_HEADER_BYTES
+            raise _overflow(ingress, len(payload), offset)
+        if ingress.on_arrival is not None:
+            ingress.on_arrival()
+
+    def _inspect(self, header: SegmentHeader) -> None:
+        ingress = self._ingresses.get(header.lane)
+        if ingress is None or header.length > ingress.payload_bytes_max:
+            raise self._refusal(header.lane, header.length, self.reader.offset)
+        # Whether it fits beside what is queued shows when it is complete: the reader may catch up until then.
+        # What fits not even into the empty queue is refused now.
+        if header.length > ingress.bytes_max:
+            raise _overflow(ingress, header.length, self.reader.offset)
+
+    def _refusal(self, lane: int, length: int, offset: int) -> RemoteProtocolError:
+        ingress = self._ingresses.get(lane)
+        if ingress is None:
+            return RemoteProtocolError(
+                f"segment at offset {offset} is for {lane_name(lane)}, which does not run on this connection",
+                code=ErrorCode.MUX_UNKNOWN_PROTOCOL,
+                advice="check that both sides use the same wire profile",
+                found=SegmentHeader(0, lane, length).protocol,
+                offset=offset,
+            )
+        return LimitExceeded(
+            f"segment at offset {offset} ({lane_name(lane)}) announces {length} bytes; "
+            f"at most {ingress.payload_bytes_max} are accepted",
+            code=ErrorCode.MUX_TOO_LARGE,
+            limit=ingress.payload_bytes_max,
+            found=length,
+            offset=offset,
+        )
+
+
+def _overflow(ingress: Ingress, length: int, offset: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"segment at offset {offset} ({lane_name(ingress.lane)}) brings {length} bytes on top of "
+        f"{ingress.queued_bytes} unread ones; at most {ingress.bytes_max} may wait",
+        code=ErrorCode.MUX_INGRESS_OVERFLOW,
+        advice="the peer must wait for answers before it sends more",
+        limit=ingress.bytes_max,
+        found=ingress.queued_bytes + length,
+        offset=offset,
+    )
+
+
+class EgressLane:
+    """Bytes of one lane that are accepted for sending and not sent yet."""
+
+    __slots__ = ("is_ready", "lane", "on_room", "waiting")
+
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
+        self.waiting = bytearray()
+        self.is_ready = False
+        # Called when the lane has room again; a writer that sleeps sets it, and clears it when woken.
+        self.on_room: Callable[[], None] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a writer may add its next message, whole; the excess is then at most one message."""
+        return len(self.waiting) <= EGRESS_BYTES_MAX
+
+
+class Egress:
+    """Gives every mini-protocol with something to send one segment per turn, so that none starves another."""
+
+    def __init__(self, payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_SENT_MAX) -> None:
+        self._payload_bytes_max = payload_bytes_max
+        self._lanes: dict[int, EgressLane] = {}
+        self._ready: deque[EgressLane] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ready
+
+    def register(self, protocol: int, direction: Direction) -> EgressLane:
+        """The lane on which we send; one that still drains after an earlier use is taken up again."""
+        number = lane_number(protocol, direction)
+        lane = self._lanes.get(number)
+        if lane is None:
+            lane = self._lanes[number] = EgressLane(number)
+        return lane
+
+    def unregister(self, lane: EgressLane) -> None:
+        """What the lane still holds is sent nevertheless."""
+        if not lane.is_ready:
+            self._lanes.pop(lane.lane, None)
+        lane.on_room = None
+
+    def put(self, lane: EgressLane, payload: bytes) -> None:
+        """The caller has seen `lane.has_room`."""
+        if not payload:
+            return
+        lane.waiting += payload
+        if not lane.is_ready:
+            lane.is_ready = True
+            self._ready.append(lane)
+
+    def next_batch(self, timestamp_us: int) -> bytearray:
+        """Whole segments, at most WRITE_BATCH_BYTES_MAX bytes of them, one per ready lane and turn."""
+        batch = bytearray()
+        ready = self._ready
+        while ready:
+            lane = ready[0]
+            waiting = lane.waiting
+            length = min(len(waiting), self._payload_bytes_max)
+            if len(batch) + SEGMENT_HEADER_BYTES + length > WRITE_BATCH_BYTES_MAX:
+                break
+            ready.popleft()
+            batch += encode_header(timestamp_us, lane.lane, length)
+            if length == len(waiting):
+                batch += waiting
+                lane.waiting = bytearray()
+                lane.is_ready = False
+            else:
+                with memoryview(waiting) as view:
+                    batch += view[:length]
+                del waiting[:length]
+                ready.append(lane)
+            if lane.on_room is not None and lane.has_room:
+                lane.on_room()
+        return batch

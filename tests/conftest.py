@@ -1,0 +1,72 @@
+"""Settings shared by every test: one seed per run, and the one switch that turns skips into failures."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import settings
+
+OPTIONAL_THINGS = frozenset({"browser", "go", "java", "kafka", "rust"})
+
+# No deadline: a busy machine is no defect. Every failure prints the blob that replays it.
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)
+settings.register_profile("thorough", settings.get_profile("ci"), max_examples=2_000)
+settings.load_profile("ci")
+
+
+def required_things() -> frozenset[str]:
+    """What `STAGEPOST_REQUIRE` names: tests that need it may not skip."""
+    return frozenset(
+        filter(None, (name.strip() for name in os.environ.get("STAGEPOST_REQUIRE", "").split(",")))
+    )
+
+
+def require(name: str, reason: str) -> NoReturn:
+    """Called where an optional thing is missing: skips, or fails when `STAGEPOST_REQUIRE` names it."""
+    assert name in OPTIONAL_THINGS, f"{name} is not one of {sorted(OPTIONAL_THINGS)}"
+    if name in required_things():
+        pytest.fail(f"{name} is required by STAGEPOST_REQUIRE: {reason}", pytrace=False)
+    pytest.skip(f"{name}: {reason}", allow_module_level=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = required_things() - OPTIONAL_THINGS
+    if unknown:
+        raise pytest.UsageError(f"STAGEPOST_REQUIRE: {sorted(unknown)} not among {sorted(OPTIONAL_THINGS)}")
+    # Settled before Hypothesis reads the option. Workers get only the command line's options, so they are told.
+    told = getattr(config, "workerinput", {}).get("run_seed")
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = random.SystemRandom().randrange(2**32) if told is None else told
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called by pytest-xdist for each worker, in the process that started the run."""
+    node.workerinput["run_seed"] = node.config.option.hypothesis_seed
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.option.hypothesis_seed
+    return f"seed {seed} · revision {_revision(config.rootpath)} · again with: make test SEED={seed}"
+
+
+@pytest.fixture(scope="session")
+def run_seed(pytestconfig: pytest.Config) -> int:
+    """The seed of this run, for tests that draw their own randomness."""
+    return int(pytestconfig.option.hypothesis_seed)
+
+
+def _revision(root: Path) -> str:
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return described.stdout.strip()

@@ -1,0 +1,209 @@
+"""`stagepost keys` as people use it: what it prints, what it refuses, and what it never tells."""
+
+from __future__ import annotations
+
+import json
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stagepost.cli.keys import keys
+from stagepost.crypto import kes
+from stagepost.crypto.pool_ids import parse_pool_id
+from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.errors import ErrorCode, KeyFileError, SigningError, StorageError
+from stagepost.runtime import key_files
+from stagepost.runtime.pool_keys import FILE_NAMES
+
+
+@pytest.fixture(autouse=True)
+def _core_dump_limit_is_restored() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(keys, [str(argument) for argument in arguments])
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    folder = tmp_path / "my-pool"
+    assert run("new", folder, "--start-kes-period", 120, "--issue-number", 4).exit_code == 0
+    return folder
+
+
+def test_new_writes_the_five_files_with_secrets_closed(pool: Path) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in pool.iterdir()}
+
+    assert modes.keys() == set(FILE_NAMES)
+    assert modes["cold.skey"] == modes["kes.skey"] == 0o600
+    assert stat.S_IMODE(pool.stat().st_mode) == 0o700
+
+
+def test_new_prints_pool_id_and_periods(tmp_path: Path) -> None:
+    result = run("new", tmp_path / "a" / "b", "--start-kes-period", 120, "--json")
+
+    (summary,) = objects(result)
+    assert summary["files"] == list(FILE_NAMES)
+    assert parse_pool_id(summary["pool_id"]).hex() == summary["pool_id_hex"]
+    assert (summary["first_kes_period"], summary["last_kes_period"]) == (120, 183)
+    assert summary["issue_number"] == 0
+    assert summary["certificate_valid"] is True
+
+
+def test_new_makes_other_keys_each_time(tmp_path: Path) -> None:
+    ids = {objects(run("new", tmp_path / name, "--json"))[0]["pool_id"] for name in "ab"}
+
+    assert len(ids) == 2
+
+
+def test_new_overwrites_nothing(pool: Path) -> None:
+    before = {path.name: path.read_bytes() for path in pool.iterdir()}
+    result = run("new", pool)
+
+    assert isinstance(result.exception, KeyFileError)
+    assert "cold.skey" in result.exception.text
+    assert {path.name: path.read_bytes() for path in pool.iterdir()} == before
+
+
+def test_new_writes_nothing_if_a_single_name_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "opcert.cert").write_text("mine")
+    result = run("new", tmp_path)
+
+    assert isinstance(result.exception, KeyFileError)
+    assert [path.name for path in tmp_path.iterdir()] == ["opcert.cert"]
+
+
+def test_new_below_a_file_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert isinstance(run("new", tmp_path / "file").exception, StorageError)
+    assert isinstance(run("new", tmp_path / "file" / "below").exception, StorageError)
+
+
+def test_show_tells_all_about_a_folder_in_json(pool: Path) -> None:
+    result = run("show", pool, "--json")
+
+    shown = {Path(facts["file"]).name: facts for facts in objects(result)}
+    assert result.exit_code == 0
+    assert list(shown) == list(FILE_NAMES)
+    assert len({shown[name]["pool_id"] for name in ("cold.skey", "cold.vkey", "opcert.cert")}) == 1
+    assert shown["kes.skey"]["verification_key"] == shown["opcert.cert"]["kes_verification_key"]
+    assert (shown["kes.skey"]["period"], shown["kes.skey"]["periods_left"]) == (0, 63)
+    certificate = shown["opcert.cert"]
+    assert (certificate["issue_number"], certificate["first_kes_period"]) == (4, 120)
+    assert certificate["certificate_valid"] is True
+    assert certificate["matches_cold_key"] is True
+    assert certificate["matches_kes_key"] is True
+
+
+def test_show_tells_the_same_in_words(pool: Path) -> None:
+    result = run("show", pool / "kes.skey")
+
+    assert "type                   KesSigningKey_ed25519_kes_2^6\n" in result.stdout
+    assert "periods left           63\n" in result.stdout
+
+
+def test_show_of_a_lone_certificate_has_nothing_to_compare_it_with(pool: Path) -> None:
+    (facts,) = objects(run("show", pool / "opcert.cert", "--json"))
+
+    assert facts["certificate_valid"] is True
+    assert facts["matches_cold_key"] is None
+    assert facts["matches_kes_key"] is None
+
+
+def test_show_exits_with_1_if_the_certificate_is_forged(pool: Path) -> None:
+    path = pool / "opcert.cert"
+    envelope = json.loads(path.read_text())
+    # The issue number, a single byte after the 32 of the KES key.
+    assert envelope["cborHex"][72:74] == "04"
+    envelope["cborHex"] = envelope["cborHex"][:72] + "05" + envelope["cborHex"][74:]
+    path.write_text(json.dumps(envelope))
+    result = run("show", path)
+
+    assert result.exit_code == 1
+    assert "certificate valid      no\n" in result.stdout
+
+
+def test_show_exits_with_1_if_the_certificate_is_for_another_key(pool: Path) -> None:
+    key_files.save(pool / "kes.skey", kes.SigningKey.generate(bytes(32)), replace=True)
+    result = run("show", pool)
+
+    assert result.exit_code == 1
+    assert "matches kes key        no\n" in result.stdout
+
+
+def test_evolve_goes_one_further_or_to_a_period(pool: Path) -> None:
+    (first,) = objects(run("evolve", pool / "kes.skey", "--json"))
+    (second,) = objects(run("evolve", pool / "kes.skey", "--to", 40, "--json"))
+
+    assert (first["period"], first["periods_left"]) == (1, 62)
+    assert (second["period"], second["periods_left"]) == (40, 23)
+    assert key_files.load_as(kes.SigningKey, pool / "kes.skey").period == 40
+
+
+def test_evolve_refuses_to_go_back_or_past_the_end(pool: Path) -> None:
+    run("evolve", pool / "kes.skey", "--to", 40)
+
+    assert isinstance(run("evolve", pool / "kes.skey", "--to", 39).exception, SigningError)
+    assert isinstance(run("evolve", pool / "kes.skey", "--to", 64).exception, kes.KesExhausted)
+    assert run("evolve", pool / "kes.skey", "--to", -1).exit_code == 2
+
+
+def test_evolve_of_another_kind_of_file_says_so(pool: Path) -> None:
+    error = run("evolve", pool / "cold.skey").exception
+
+    assert isinstance(error, KeyFileError)
+    assert "holds a cold signing key" in error.text
+
+
+def test_open_permissions_are_refused_with_the_command_that_helps(pool: Path) -> None:
+    (pool / "kes.skey").chmod(0o644)
+
+    for command in ("show", "evolve"):
+        error = run(command, pool / "kes.skey").exception
+        assert isinstance(error, KeyFileError)
+        assert error.code is ErrorCode.KEY_PERMISSIONS
+        assert error.advice == f"chmod 600 {pool / 'kes.skey'}"
+
+
+def test_missing_files_and_empty_folders_are_storage_errors(tmp_path: Path) -> None:
+    for arguments in (("show", tmp_path / "none"), ("evolve", tmp_path / "none"), ("show", tmp_path)):
+        assert isinstance(run(*arguments).exception, StorageError)
+
+
+def test_no_secret_is_ever_printed(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    results = [run("new", folder), run("show", folder), run("show", folder, "--json")]
+    kes_key = key_files.load_as(kes.SigningKey, folder / "kes.skey").to_bytes()
+    results += [run("evolve", folder / "kes.skey"), run("evolve", folder / "kes.skey", "--to", 0)]
+    cold = key_files.load_as(ColdSigningKey, folder / "cold.skey").seed
+    secrets = [cold.hex(), *(kes_key[at : at + 32].hex() for at in (0, *range(32, 608, 96)))]
+
+    for result in results:
+        assert not any(secret in f"{result.output} {result.exception!r}" for secret in secrets)
+
+
+def test_core_dumps_are_off_while_secrets_are_in_memory(pool: Path) -> None:
+    run("evolve", pool / "kes.skey")
+
+    assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+
+
+@pytest.mark.parametrize("command", [(), ("new",), ("show",), ("evolve",)])
+def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+
+    assert result.exit_code == 0
+    assert "Example:\n    stagepost keys" in result.stdout

@@ -1,0 +1,212 @@
+"""The layers hold: who imports whom, no I/O in the core, no dead files, no stray notes, no nameless modules."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from tests.tidiness import (
+    MAY_IMPORT,
+    NEIGHBOUR_FOLDER,
+    OUTSIDE_WORLD,
+    dead_modules,
+    forbidden_imports,
+    foreign_places,
+    module_name,
+    nameless,
+    outside_world,
+    stray_notes,
+    unit_of,
+)
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+# In pieces, so that the rules do not find their own planted faults.
+NOTE = "TO" + "DO"
+ADDRESS = "https:" + "//packages.example"
+# ── the repository as it is ──────────────────────────────────────────────────────────────────────────────────
+
+SOURCES = {module_name(path.relative_to(SOURCE)): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+PACKAGES = {module_name(path.relative_to(SOURCE)) for path in SOURCE.rglob("__init__.py")}
+OUTSIDERS = {
+    path: path.read_text()
+    for folder in ("tests", "tools", "bench")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+
+def tracked_files() -> list[Path]:
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return [path for path in paths if path.is_file()]
+
+
+def assert_none(faults: Iterable[str]) -> None:
+    found = list(faults)
+    assert not found, "\n".join(["", *found])
+
+
+def test_every_unit_has_a_row_in_the_import_table() -> None:
+    assert {unit_of(module) for module in SOURCES} - {""} <= MAY_IMPORT.keys()
+
+
+def test_imports_point_in_the_allowed_direction() -> None:
+    known = set(SOURCES)
+    faults = (forbidden_imports(text, m, known, is_package=m in PACKAGES) for m, text in SOURCES.items())
+
+    assert_none(chain.from_iterable(faults))
+
+
+def test_core_does_not_touch_the_outside_world() -> None:
+    assert_none(chain.from_iterable(outside_world(text, module) for module, text in SOURCES.items()))
+
+
+def test_no_module_is_dead() -> None:
+    assert_none(dead_modules(SOURCES, list(OUTSIDERS.values()), PACKAGES))
+
+
+def test_notes_carry_an_issue_number() -> None:
+    texts = SOURCES | {str(path.relative_to(ROOT)): text for path, text in OUTSIDERS.items()}
+
+    assert_none(chain.from_iterable(stray_notes(text, name) for name, text in texts.items()))
+
+
+def test_modules_are_named_after_a_concept() -> None:
+    paths = [*SOURCE.rglob("*.py"), *OUTSIDERS]
+
+    assert_none(chain.from_iterable(nameless(path.relative_to(ROOT)) for path in paths))
+
+
+def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
+    texts = ((path, path.read_bytes()) for path in tracked_files())
+    readable = ((str(path.relative_to(ROOT)), data.decode()) for path, data in texts if b"\0" not in data)
+
+    assert_none(chain.from_iterable(foreign_places(text, name) for name, text in readable))
+
+
+# ── every rule can fail ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("stagepost.wire.cbor", "from stagepost.dmq.message import DmqMessage"),
+        ("stagepost.wire.cbor", "import stagepost.crypto.kes"),
+        ("stagepost.crypto.kes", "from stagepost import wire"),
+        ("stagepost.crypto.kes", "from ..wire import cbor"),
+        ("stagepost.errors", "from stagepost.identifiers import MessageId"),
+        ("stagepost.dmq.message", "def f():\n    from stagepost.delivery.outbox import Outbox"),
+        ("stagepost.dmq.message", "if TYPE_CHECKING:\n    import stagepost.catchain.block"),
+        ("stagepost.remp.validator", "from stagepost.chain.shard import Shard"),
+        ("stagepost.delivery.outbox", "from stagepost.delivery import Publisher"),
+        ("stagepost.runtime.tcp", "from stagepost.bus.topic import Topic"),
+        ("stagepost.bus.topic", "from stagepost.runtime import tcp"),
+        ("stagepost.node.devnet", "from stagepost.cli.main import main"),
+        ("stagepost.pipeline.jobs", "from stagepost.runtime.tcp import listen"),
+        ("stagepost.web.app", "import pyspark.sql"),
+        ("stagepost.node.devnet", "from click import echo"),
+        ("stagepost.cli.main", "from stagepost.web.app import app"),
+    ],
+)
+def test_a_forbidden_import_is_found(module: str, source: str) -> None:
+    assert forbidden_imports(
+        source, module, {"stagepost.wire", "stagepost.wire.cbor", "stagepost.runtime.tcp"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (
+            "stagepost.wire.cbor",
+            "from stagepost.errors import DecodeError\nfrom stagepost import __version__",
+        ),
+        ("stagepost.dmq.message", "from stagepost.crypto import kes\nfrom . import handshake"),
+        ("stagepost.chain.shard", "from stagepost.remp.ledger import Ledger"),
+        ("stagepost.delivery", "from stagepost.runtime.tcp import listen"),
+        ("stagepost.cli.main", "from stagepost.client import Client\nimport stagepost.node.devnet"),
+        ("stagepost.pipeline.raw", "import pyspark.sql"),
+        ("stagepost.cli.keys", "import click"),
+    ],
+)
+def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
+    known = {"stagepost.crypto.kes", "stagepost.dmq.handshake"}
+
+    assert forbidden_imports(source, module, known, is_package=module == "stagepost.delivery") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(f"import {name}" for name in sorted(OUTSIDE_WORLD)),
+        "def f():\n    from os.path import join",
+        "import random\nrandom.choice([1])",
+        "from random import randrange",
+        "import random\nrandom.Random()",
+        "from random import Random\nRandom()",
+        "text = open('x').read()",
+        "print('x')",
+    ],
+)
+def test_the_outside_world_is_found_in_the_core_and_let_through_in_the_shell(source: str) -> None:
+    assert outside_world(source, "stagepost.crypto.kes")
+    assert outside_world(source, "stagepost.identifiers")
+    assert outside_world(source, "stagepost.runtime.tcp") == []
+
+
+def test_a_seeded_generator_is_let_through() -> None:
+    source = (
+        "import random\nfrom random import Random\ndef f(r: Random) -> random.Random:\n    return Random(7)"
+    )
+
+    assert outside_world(source, "stagepost.dmq.mempool") == []
+
+
+def test_a_dead_module_is_found() -> None:
+    sources = {"stagepost": "", "stagepost.a": "import stagepost.a", "stagepost.b": "", "stagepost.c": ""}
+    outsiders = ["from stagepost import b", "LAZY = 'stagepost.c:command'"]
+
+    assert dead_modules(sources, outsiders, {"stagepost"}) == ["stagepost.a: nobody imports it"]
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [(f"# {NOTE} later", 1), ("# FIX" + "ME", 1), (f"# {NOTE}(#12) x", 0), (f"# {NOTE} #3", 0)],
+)
+def test_a_stray_note_is_found(line: str, count: int) -> None:
+    assert len(stray_notes(f"x = 1\n{line}\n", "x.py")) == count
+
+
+@pytest.mark.parametrize(
+    ("path", "count"), [("wire/utils.py", 1), ("common/cbor.py", 1), ("wire/database.py", 0)]
+)
+def test_a_nameless_module_is_found(path: str, count: int) -> None:
+    assert len(nameless(Path(path))) == count
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        (f"--index-url={ADDRESS}/simple", 1),
+        (f"find-links = {ADDRESS}", 1),
+        (f"registry: {ADDRESS}", 1),
+        (f"see {NEIGHBOUR_FOLDER}/notes.md", 1),
+        ("uv pip compile --no-emit-index-url", 0),
+        (f"read more at {ADDRESS}", 0),
+    ],
+)
+def test_a_foreign_place_is_found(line: str, count: int) -> None:
+    assert len(foreign_places(f"first\n{line}\n", "file")) == count

@@ -1,0 +1,116 @@
+"""Writes docs/protocols from the protocol specs: `python tools/protocol_docs.py FOLDER`. A test compares the result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from stagepost.dmq import handshake, keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
+from stagepost.dmq.specs import ALL_SPECS
+from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
+from stagepost.statemachine.render import diagram, states_table, table, transitions_table
+from stagepost.statemachine.spec import ProtocolSpec
+
+GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
+
+ORIGINS: dict[str, str] = {
+    handshake.HANDSHAKE.name: "Protocol 0, first and alone on every connection.",
+    keep_alive.KEEP_ALIVE.name: "Node to node. The cookie must come back unchanged.",
+    peer_sharing.PEER_SHARING.name: "Node to node, where both sides agreed to it in the handshake.",
+    submission.SUBMISSION_V1.name: "Node to node, handshake version 1. The initiator supplies.",
+    submission.SUBMISSION_V2.name: "Node to node, handshake version 2. The initiator pulls.",
+    submission.SEED_SUBMISSION.name: "Node to node, as the project's documents give it. The initiator supplies.",
+    local_submission.LOCAL_SUBMISSION.name: "Node to client, as running nodes do it: without time limits.",
+    local_submission.SEED_LOCAL_SUBMISSION.name: "Node to client, as the project's documents give it.",
+    local_notification.LOCAL_NOTIFICATION.name: "Node to client, as running nodes do it: without time limits.",
+    local_notification.SEED_LOCAL_NOTIFICATION.name: "Node to client, as the project's documents give it.",
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page by file name."""
+    written = {f"{_file_name(spec)}.md": _protocol_page(spec) for spec in ALL_SPECS}
+    return {"README.md": _overview(), **written}
+
+
+def _file_name(spec: ProtocolSpec) -> str:
+    return spec.name.lower().replace(" ", "-")
+
+
+def _protocol_page(spec: ProtocolSpec) -> str:
+    parts = [
+        GENERATED,
+        f"# {spec.name}",
+        ORIGINS[spec.name],
+        "## States",
+        states_table(spec),
+        "## Transitions",
+        transitions_table(spec),
+        f"```mermaid\n{diagram(spec)}\n```",
+    ]
+    if spec.pipelined:
+        waiting = " and ".join(state.name for state in spec.pipelined)
+        parts.append(f"Pipelining: while answers are due in {waiting}, the asker may go on asking; answers keep the order.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview() -> str:
+    parts = [
+        GENERATED,
+        "# Protocols",
+        "\n".join(f"- [{spec.name}]({_file_name(spec)}.md): {ORIGINS[spec.name]}" for spec in ALL_SPECS),
+        "## Wire profiles",
+        _profiles_table(),
+        "## Handshake versions",
+        _versions_table(),
+        "## Network magics",
+        table(("network", "magic"), ((name, str(magic)) for name, magic in NETWORK_MAGICS.items())),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _profiles_table() -> str:
+    facts: dict[str, Callable[[Profile], str]] = {
+        **{protocol.value: _number(protocol) for protocol in MiniProtocol},
+        "tags of message submission": lambda profile: profile.flavour.value,
+        "lists written": lambda profile: profile.list_form.value,
+        "message layouts read": lambda profile: ", ".join(
+            sorted(f"{layout.value} elements" for layout in profile.message_layouts)
+        ),
+        "versions proposed, node to node": lambda profile: ", ".join(map(str, profile.node_versions_proposed)),
+        "first mini-protocol within, node / local": lambda profile: (
+            f"{profile.start_node_within_s:g} s / {profile.start_local_within_s:g} s"
+        ),
+        "ids unacknowledged at most": lambda profile: str(profile.window.ids_unacknowledged_max),
+        "supplier without news answers after": lambda profile: f"{profile.no_news_reply_s:g} s",
+    }
+    rows = ((name, *(fact(profile) for profile in PROFILES.values())) for name, fact in facts.items())
+    return table(("", *PROFILES), rows)
+
+
+def _number(protocol: MiniProtocol) -> Callable[[Profile], str]:
+    return lambda profile: str(profile.numbers.get(protocol, "–"))
+
+
+def _versions_table() -> str:
+    rows = []
+    for origin, versions in (("DMQ", DMQ_VERSIONS), ("Cardano, accepted by `seed`", CARDANO_VERSIONS)):
+        for kind, shapes in versions.items():
+            for number, shape in shapes.items():
+                rows.append((origin, kind.value, str(number), ", ".join(shape.value)))
+    return table(("origin", "connection", "number", "data"), rows)
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = pages()
+    for stale in set(folder.glob("*.md")) - {folder / name for name in wanted}:
+        stale.unlink()
+    for name, text in wanted.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
