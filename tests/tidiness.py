@@ -25,6 +25,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "chain": TOOLS | {"catchain", "remp"},
     **dict.fromkeys(("runtime", "bus"), CORE),
     "node": CORE | {"runtime", "bus"},
+    "simulation": CORE | {"runtime", "bus", "node"},
     "pipeline": CORE | {"bus"},
     "façade": ASSEMBLED,
     **dict.fromkeys(("web", "cli"), ASSEMBLED | {"pipeline", "façade"}),

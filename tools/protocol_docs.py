@@ -6,7 +6,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from stagepost.dmq import handshake, keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq import (
+    handshake,
+    keep_alive,
+    local_notification,
+    local_submission,
+    peer_sharing,
+    submission,
+)
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
@@ -52,7 +59,9 @@ def _protocol_page(spec: ProtocolSpec) -> str:
     ]
     if spec.pipelined:
         waiting = " and ".join(state.name for state in spec.pipelined)
-        parts.append(f"Pipelining: while answers are due in {waiting}, the asker may go on asking; answers keep the order.")
+        parts.append(
+            f"Pipelining: while answers are due in {waiting}, the asker may go on asking; answers keep the order."
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,7 +88,9 @@ def _profiles_table() -> str:
         "message layouts read": lambda profile: ", ".join(
             sorted(f"{layout.value} elements" for layout in profile.message_layouts)
         ),
-        "versions proposed, node to node": lambda profile: ", ".join(map(str, profile.node_versions_proposed)),
+        "versions proposed, node to node": lambda profile: ", ".join(
+            map(str, profile.node_versions_proposed)
+        ),
         "first mini-protocol within, node / local": lambda profile: (
             f"{profile.start_node_within_s:g} s / {profile.start_local_within_s:g} s"
         ),

@@ -13,14 +13,17 @@
     ├── SigningError                 the key cannot sign what was asked
     │   └── KesExhausted             the last period of a KES key is over
     └── ConfigError                  the operator must fix something: one sentence, exit code 2
-        └── KeyFileError             a key or certificate file cannot be used
+        ├── KeyFileError             a key or certificate file cannot be used
+        └── ConfigFaults             every fault of every file at once
 
 What a protocol foresees (a rejected message, a full queue) is a value, not an exception.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class ErrorCode(StrEnum):
@@ -160,3 +163,35 @@ class ConfigError(StagepostError):
 
 class KeyFileError(ConfigError):
     """A key or certificate file cannot be used as it is."""
+
+
+FAULTS_SHOWN_MAX = 100
+"""Per file: a file of the wrong kind altogether must not fill the screen."""
+
+
+class Fault(NamedTuple):
+    """One thing wrong in a file: `where` is the key or the path to it, `text` says what was expected and found."""
+
+    where: str
+    text: str
+
+
+class ConfigFaults(ConfigError):
+    """Everything that is wrong, file by file, so that one look is enough to repair it."""
+
+    def __init__(self, faults: Mapping[str, Iterable[Fault]]) -> None:
+        self.faults = {file: tuple(found) for file, found in faults.items()}
+        self.faults = {file: found for file, found in self.faults.items() if found}
+        super().__init__(
+            "\n".join(line for file, found in self.faults.items() for line in _listed(file, found))
+        )
+
+
+def _listed(file: str, faults: tuple[Fault, ...]) -> list[str]:
+    shown = faults[:FAULTS_SHOWN_MAX]
+    width = max(len(fault.where) for fault in shown)
+    lines = [f"{file}: {len(faults)} problem{'s' if len(faults) > 1 else ''}"]
+    lines += [f"  {fault.where:<{width}}   {fault.text}" for fault in shown]
+    if len(faults) > len(shown):
+        lines.append(f"  and {len(faults) - len(shown)} more")
+    return lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import time
-import tracemalloc
 import traceback
+import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 # A value decoded from one byte of input costs at most an object and its place in a list. What lies beyond that and
 # a fixed amount (one multiplexer buffer, one error with its traceback) was allocated on the input's word alone.
 MEMORY_PER_INPUT_BYTE_MAX = 64
-MEMORY_FIXED_BYTES_MAX = 512 * 1024
+MEMORY_FIXED_BYTES_MAX = 256 * 1024
 
 # Measuring memory costs several times what decoding does, so it is done for a share of the inputs.
 MEASURED_EVERY = 1_000

@@ -161,6 +161,13 @@ def _duplicate(random: Random, data: bytearray, samples: Sequence[bytes]) -> Non
     data[end:end] = data[start:end] * random.choice((1, 1, 2, 10))
 
 
+def _repeat(random: Random, data: bytearray, samples: Sequence[bytes]) -> None:
+    """A short piece very often, to reach the limits on counts. Such inputs are slow to read, so they are rare."""
+    start, end = _span(random, data)
+    if random.random() < 0.05 and end - start <= 64:
+        data[end:end] = data[start:end] * random.choice((300, 1_100, 5_000))
+
+
 def _truncate(random: Random, data: bytearray, samples: Sequence[bytes]) -> None:
     del data[random.randrange(len(data) + 1) :]
 
@@ -250,6 +257,7 @@ _MUTATIONS: tuple[Callable[[Random, bytearray, Sequence[bytes]], None], ...] = (
     _insert,
     _delete,
     _duplicate,
+    _repeat,
     _truncate,
     _splice,
     _append,

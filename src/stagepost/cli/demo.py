@@ -86,7 +86,7 @@ def _show_message(message: DmqMessage, issued: IssuedCertificate) -> None:
 def _show_exchange(message: DmqMessage, profile_name: str, folder: Path) -> None:
     import asyncio
 
-    from stagepost.cli.wire import print_report
+    from stagepost.cli.wire_text import lines
     from stagepost.dmq.inspector import inspect_stream
     from stagepost.dmq.profiles import profile_named
     from stagepost.errors import StagepostError
@@ -100,5 +100,6 @@ def _show_exchange(message: DmqMessage, profile_name: str, folder: Path) -> None
     for title, capture in (("submits", exchange.submitter_capture), ("listens", exchange.listener_capture)):
         click.echo()
         click.echo(click.style(f"profile {profile_name}: the program that {title}", bold=True))
-        print_report(inspect_stream(capture))
+        for line in lines(inspect_stream(capture), capture, with_segments=False):
+            click.echo(line)
     click.echo(f"read back   the same {len(message.raw)} bytes, id and signature hold")

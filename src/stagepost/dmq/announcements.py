@@ -99,7 +99,8 @@ class Announcements:
             if blocking and expected:
                 text = f"blocking request while {expected} ids are outstanding"
                 return Violation("RequestBlocking", ErrorCode.PROTOCOL_REQUEST, text)
-            if not blocking and not expected:
+            # Ids that an earlier request may still bring do not count: the supplier may send none of them.
+            if not blocking and not left:
                 text = "non-blocking request while no id is outstanding"
                 return Violation("RequestNonBlocking", ErrorCode.PROTOCOL_REQUEST, text)
         return None

@@ -214,15 +214,15 @@ def _fixed(reader: Reader, size: int, sizes: MessageSizes | None, what: str) -> 
 
 
 def _body(reader: Reader, sizes: MessageSizes | None) -> bytes:
-    start = reader.offset
-    body = reader.byte_string(0, _ANY_BYTES_MAX, "message.payload.body")
-    if sizes is not None and not sizes.body_bytes_min <= len(body) <= sizes.body_bytes_max:
-        fault = reader.wrong_size(
-            "message.payload.body", len(body), sizes.body_bytes_min, sizes.body_bytes_max, start
-        )
-        fault.code = ErrorCode.MSG_BODY_SIZE
-        raise fault
-    return body
+    what = "message.payload.body"
+    if sizes is None:
+        return reader.byte_string(0, _ANY_BYTES_MAX, what)
+    try:
+        return reader.byte_string(sizes.body_bytes_min, sizes.body_bytes_max, what)
+    except DecodeError as fault:
+        if fault.found is not None:  # a size, and the wrong one
+            fault.code = ErrorCode.MSG_BODY_SIZE
+        raise
 
 
 def _kes_signature(reader: Reader, sizes: MessageSizes | None) -> bytes:

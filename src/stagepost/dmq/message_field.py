@@ -9,6 +9,7 @@ import msgspec
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, MessageSizes, read_message
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.wire.cbor import Reader
+from stagepost.wire.framing import ItemLimits, skip_item
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,20 @@ class MalformedMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SubmittedField:
-    """The last field of a submission. The framing has already shown that it is one well-formed item."""
+    """The last field of a submission: a message, or whatever else is one well-formed item."""
 
     messages: MessageField
 
     def read(self, reader: Reader, what: str) -> DmqMessage | MalformedMessage:
         start = reader.offset
         try:
-            message = self.messages.read(reader, what)
-            reader.finish("the message")
+            return self.messages.read(reader, what)
         except DecodeError as fault:
-            if fault.code is ErrorCode.CBOR_TRUNCATED:
-                raise
-            reader.offset = reader.end
-            return MalformedMessage(reader.data[start : reader.end], fault.code, fault.text)
-        return message
+            reader.offset = start
+            raw = skip_item(
+                reader, ItemLimits(bytes_max=reader.end), what
+            )  # bytes that are no CBOR fail here
+            return MalformedMessage(raw, fault.code, fault.text)
 
     def write(self, value: DmqMessage | MalformedMessage) -> bytes:
         return value.raw

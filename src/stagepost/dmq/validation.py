@@ -1,7 +1,8 @@
 """Accept or reject, in the order of running nodes: cheap checks first, signatures last.
 
 Three steps, because signatures are checked in threads while other messages arrive: `check_cheaply` before,
-`check_signatures` beside, `commit` after. Only `commit` changes anything, and only for a message that passed.
+`check_signatures` beside, `commit` after. Only `commit` changes what later messages are judged by, and only for a
+message that passed; where the message cannot be kept after all, `pools_remembered.put_back` undoes it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
+from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_id, check_period
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
@@ -23,7 +25,7 @@ TTL_MAX_S = 1_800
 MESSAGE_GAP_S = 60
 SKEW_S = 5
 CERTIFICATES_CACHED_MAX = 8_192
-POOLS_REMEMBERED_MAX = 65_536
+POOL_IDS_CACHED_MAX = 8_192
 
 PUBLIC_MAGICS = frozenset(
     NETWORK_MAGICS[name] for name in ("mithril-mainnet", "mithril-preprod", "mithril-preview")
@@ -62,25 +64,23 @@ class Pools(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _PoolMemory:
-    """What earlier valid messages of a pool have settled."""
-
-    last_valid_mono_s: float
-    issue_number: int
-
-
 def check_expiry(expires_at: int, now: float, rules: ValidationRules | None = None) -> Rejected | None:
     """`now` is Unix seconds with fractions."""
     rules = rules or ValidationRules()
     if now - rules.skew_s > expires_at:
-        text = f"expired at {expires_at}, it is {now:.0f} now"
+        text = f"expired at {expires_at}, it is {now:.0f} now{_allowance(rules)}"
         return rejected(ErrorCode.MSG_EXPIRED, text)
     if expires_at >= now + rules.ttl_max_s + rules.skew_s:
-        ahead = expires_at - now
-        text = f"expires {ahead:.0f} s from now; the network allows less than {rules.ttl_max_s:.0f} s"
+        text = (
+            f"expires at {expires_at}, {expires_at - now:.0f} s from now; "
+            f"the network allows less than {rules.ttl_max_s:g} s{_allowance(rules)}"
+        )
         return rejected(ErrorCode.MSG_EXPIRY_TOO_FAR, text)
     return None
+
+
+def _allowance(rules: ValidationRules) -> str:
+    return f", and clocks may differ by {rules.skew_s:g} s" if rules.skew_s else ""
 
 
 class Validator:
@@ -89,22 +89,28 @@ class Validator:
     def __init__(self, rules: ValidationRules, pools: Pools) -> None:
         self.rules = rules
         self._pools = pools
-        self._memory: dict[PoolId, _PoolMemory] = {}
+        self.pools_remembered = PoolMemories(rules.message_gap_s)
         # The key is the whole certificate and the cold key: a remembered yes must not speak for anything else.
         self._certificates: BoundedCache[tuple[OperationalCertificate, bytes], bool] = BoundedCache(
             CERTIFICATES_CACHED_MAX
         )
         self._paths = kes.PathCache()
+        self._pool_ids: BoundedCache[bytes, PoolId] = BoundedCache(POOL_IDS_CACHED_MAX)
+
+    def pool_of(self, message: DmqMessage) -> PoolId:
+        """The pool's id, hashed once for all messages of a pool that proved valid before."""
+        return self._pool_ids.get(message.cold_verification_key) or message.pool_id
 
     def check_cheaply(self, message: DmqMessage, now: float, mono: float) -> Rejected | None:
         """Checks 1 to 8: nothing here costs a signature."""
+        pool_id = self.pool_of(message)
         return (
             check_expiry(message.expires_at, now, self.rules)
-            or self._check_gap(message.pool_id, mono)
+            or self.pools_remembered.check_gap(pool_id, mono)
             or check_id(message)
             or check_period(message, self._pools.kes_evolutions_max or KES_EVOLUTIONS_MAX)
-            or self._check_pool(message.pool_id)
-            or self._check_counter(message)
+            or self._check_pool(pool_id)
+            or self.pools_remembered.check_counter(pool_id, message.operational_certificate.issue_number)
         )
 
     def check_signatures(self, message: DmqMessage) -> Rejected | None:
@@ -135,25 +141,12 @@ class Validator:
 
     def commit(self, message: DmqMessage, mono: float) -> Rejected | None:
         """Take note of a valid message, unless one that was committed meanwhile stands against it."""
-        pool_id = message.pool_id
-        fault = self._check_gap(pool_id, mono) or self._check_counter(message)
-        if fault is not None:
-            return fault
-        # A pool of the distribution always fits: the bound is far above the number of pools there are.
-        if pool_id not in self._memory and len(self._memory) >= POOLS_REMEMBERED_MAX:
-            return rejected(ErrorCode.QUEUE_FULL, f"{POOLS_REMEMBERED_MAX} pools are remembered already")
-        self._memory[pool_id] = _PoolMemory(mono, message.operational_certificate.issue_number)
-        return None
-
-    def _check_gap(self, pool_id: PoolId, mono: float) -> Rejected | None:
-        memory = self._memory.get(pool_id)
-        if memory is None:
-            return None
-        wait_s = memory.last_valid_mono_s + self.rules.message_gap_s - mono
-        if wait_s <= 0:
-            return None
-        text = f"one message per {self.rules.message_gap_s:.0f} s and pool; wait {wait_s:.1f} s"
-        return rejected(ErrorCode.MSG_TOO_FREQUENT, text, retry_after_s=wait_s)
+        pool_id = self.pool_of(message)
+        issue_number = message.operational_certificate.issue_number
+        fault = self.pools_remembered.commit(pool_id, issue_number, mono)
+        if fault is None:
+            self._pool_ids.put(message.cold_verification_key, pool_id)
+        return fault
 
     def _check_pool(self, pool_id: PoolId) -> Rejected | None:
         stake = self._pools.stake(pool_id)
@@ -164,11 +157,3 @@ class Validator:
         if stake == 0:
             return rejected(ErrorCode.POOL_NOT_ELIGIBLE, f"pool {pool_id.hex()} has no stake")
         return None
-
-    def _check_counter(self, message: DmqMessage) -> Rejected | None:
-        memory = self._memory.get(message.pool_id)
-        found = message.operational_certificate.issue_number
-        if memory is None or found >= memory.issue_number:
-            return None
-        text = f"certificate number {found} is lower than {memory.issue_number}, which this pool used before"
-        return rejected(ErrorCode.OPCERT_COUNTER, text)

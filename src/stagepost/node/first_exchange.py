@@ -23,6 +23,7 @@ from stagepost.runtime.local_endpoints import (
     LocalMessageNotificationClient,
     LocalMessageNotificationServer,
     LocalMessageSubmissionClient,
+    LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
 from stagepost.runtime.sockets import connect_unix, serve_unix
@@ -122,10 +123,13 @@ async def _connect(socket_path: Path, profile: Profile, capture: list[bytes]) ->
 
 async def _serve_client(connection: Connection, held: HeldMessages) -> None:
     """Answer both local protocols, in whichever profile the program opens them, until it goes away."""
+    submission = LocalMessageSubmissionConfig(
+        submit_message=held.submit, authenticator=None, ttl_validator=None
+    )
     answers: list[Coroutine[None, None, None]] = []
     for (_, protocol), talk in connection.answer_all(tuple(PROFILES.values())).items():
         if protocol is MiniProtocol.LOCAL_MESSAGE_SUBMISSION:
-            answers.append(LocalMessageSubmissionServer(talk, held.submit).run())
+            answers.append(LocalMessageSubmissionServer(talk, submission).run())
         else:
-            answers.append(LocalMessageNotificationServer(talk, Feed(held)).run())
+            answers.append(LocalMessageNotificationServer(talk, feed=Feed(held)).run())
     await run_conversations(connection.bearer, answers)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from struct import Struct
 from typing import cast
 
 from stagepost.errors import (
@@ -25,6 +27,8 @@ from stagepost.wire.mux import (
     lane_number,
 )
 from stagepost.wire.mux_queues import Demultiplexer, Egress, EgressLane, Ingress
+
+_CREDENTIALS = Struct("3i")  # process, user and group id, as the kernel tells them of a Unix socket's peer
 
 Trace = Callable[[bool, bytes], None]
 """Called with (was it sent by us, the whole segment with its header)."""
@@ -98,6 +102,16 @@ class Bearer(asyncio.BufferedProtocol):
     @property
     def is_over(self) -> bool:
         return self._is_over
+
+    @property
+    def peer_user_id(self) -> int | None:
+        """Who runs the program at the other end of a Unix socket; None where the transport cannot tell."""
+        raw = None if self._transport is None else self._transport.get_extra_info("socket")
+        if raw is None or raw.family != socket.AF_UNIX:
+            return None
+        credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _process_id, user_id, _group_id = _CREDENTIALS.unpack(credentials)
+        return int(user_id)
 
     def close(self) -> None:
         """End in order: what was accepted for sending goes out first."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from stagepost.dmq.handshake import (
     HANDSHAKE_NUMBER,
@@ -15,10 +17,10 @@ from stagepost.dmq.handshake import (
     answer,
     conclude,
 )
-from stagepost.dmq.profiles import DEFAULT_PROFILE, MiniProtocol, Profile, answer_terms, profile_of
+from stagepost.dmq.profiles import DEFAULT_PROFILE, MiniProtocol, Profile, answer_terms
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError, StagepostError
+from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError, ProtocolTimeout, StagepostError
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation, Trace
 from stagepost.statemachine.spec import Role
@@ -59,6 +61,23 @@ class Connection:
     def __init__(self, bearer: Bearer, agreement: Agreement) -> None:
         self.bearer = bearer
         self.agreement = agreement
+        self._first_start: asyncio.Future[Profile] = asyncio.get_running_loop().create_future()
+
+    async def peer_started(self, within_s: float | None) -> Profile:
+        """Wait until the peer has begun a mini-protocol; the profile that its number belongs to.
+
+        A peer that lets `within_s` pass is of no use to anybody and raises `ProtocolTimeout`.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(self._first_start)
+        except TimeoutError:
+            text = f"the peer began no mini-protocol within {within_s:g} s of the handshake"
+            raise ProtocolTimeout(text, peer=self.bearer.peer) from None
+
+    def _note_start(self, profile: Profile) -> None:
+        if not self._first_start.done():
+            self._first_start.set_result(profile)
 
     def open(
         self, profile: Profile, protocol: MiniProtocol, role: Role, *, trace: Trace | None = None
@@ -75,19 +94,15 @@ class Connection:
             codec_for(profile, protocol, version),
             self.bearer.channel(number, direction, INGRESS_BYTES_MAX[protocol]),
             trace=trace,
+            on_start=partial(self._note_start, profile),
         )
 
     def answer_all(
         self, profiles: Sequence[Profile], *, trace: Trace | None = None
     ) -> dict[tuple[Profile, MiniProtocol], Conversation]:
-        """A server instance for every number of every enabled profile; two profiles that share one share it."""
-        opened: dict[int, tuple[Profile, MiniProtocol]] = {}
-        for profile in profiles:
-            for protocol in _PROTOCOLS[self.agreement.kind]:
-                number = profile.numbers.get(protocol)
-                if number is not None and number not in opened:
-                    opened[number] = (profile, protocol)
-        return {key: self.open(*key, Role.SERVER, trace=trace) for key in opened.values()}
+        """A server instance for every number of every enabled profile."""
+        answered = _answered(profiles, self.agreement.kind).values()
+        return {key: self.open(*key, Role.SERVER, trace=trace) for key in answered}
 
     def close(self) -> None:
         self.bearer.close()
@@ -96,9 +111,20 @@ class Connection:
         self.bearer.abort(error)
 
 
-async def initiate(bearer: Bearer, profile: Profile, kind: ConnectionKind, ours: VersionData) -> Connection:
-    """Propose what the profile speaks; `HandshakeRefused` if the peer says no."""
+async def initiate(
+    bearer: Bearer,
+    profile: Profile,
+    kind: ConnectionKind,
+    ours: VersionData,
+    *,
+    answers: Sequence[Profile] = (),
+) -> Connection:
+    """Propose what the profile speaks; `HandshakeRefused` if the peer says no.
+
+    `answers` are the profiles whose mini-protocols the peer may open towards us, on a connection used both ways.
+    """
     terms = profile.proposal_terms(kind, ours)
+    _expect(bearer, answers, kind)
     talk = _handshake(bearer, Direction.INITIATOR)
     try:
         await talk.send(terms.proposal())
@@ -122,11 +148,7 @@ async def respond(
         bearer.abort(error)
         raise
     if isinstance(reply, AcceptVersion):
-        # The peer may speak as soon as it has read our answer, so its lanes are known before that leaves.
-        for number in _numbers(profiles, kind):
-            found = profile_of(number, profiles)
-            assert found is not None
-            bearer.expect(number, Direction.RESPONDER, INGRESS_BYTES_MAX[found[1]])
+        _expect(bearer, profiles, kind)
     await talk.send(reply)
     await talk.release()
     if isinstance(reply, Refuse):
@@ -147,9 +169,21 @@ def _handshake(bearer: Bearer, direction: Direction) -> Conversation:
     )
 
 
-def _numbers(profiles: Sequence[Profile], kind: ConnectionKind) -> list[int]:
-    wanted = [profile.numbers.get(protocol) for profile in profiles for protocol in _PROTOCOLS[kind]]
-    return list(dict.fromkeys(number for number in wanted if number is not None))
+def _answered(profiles: Sequence[Profile], kind: ConnectionKind) -> dict[int, tuple[Profile, MiniProtocol]]:
+    """Every number that a peer may open. Two profiles that share one share it: the first stands for both."""
+    answered: dict[int, tuple[Profile, MiniProtocol]] = {}
+    for profile in profiles:
+        for protocol in _PROTOCOLS[kind]:
+            number = profile.numbers.get(protocol)
+            if number is not None:
+                answered.setdefault(number, (profile, protocol))
+    return answered
+
+
+def _expect(bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind) -> None:
+    """The peer may speak as soon as the handshake is done, so its lanes are known before our last word in it."""
+    for number, (_, protocol) in _answered(profiles, kind).items():
+        bearer.expect(number, Direction.RESPONDER, INGRESS_BYTES_MAX[protocol])
 
 
 def _refused(reply: Refuse, terms: Terms) -> HandshakeRefused:

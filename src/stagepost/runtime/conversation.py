@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from stagepost.errors import (
@@ -29,8 +29,16 @@ class Conversation:
     """One instance of a mini-protocol. A method that raises leaves the conversation unusable: close the connection."""
 
     def __init__(
-        self, spec: ProtocolSpec, role: Role, codec: Codec, channel: Channel, *, trace: Trace | None = None
+        self,
+        spec: ProtocolSpec,
+        role: Role,
+        codec: Codec,
+        channel: Channel,
+        *,
+        trace: Trace | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> None:
+        self._on_start = on_start
         self._channel = channel
         self._codec = codec
         self._framer = Framer()
@@ -53,6 +61,10 @@ class Conversation:
         """How this side writes; follows the peer once it has shown its own way."""
         return self._codec.speaks.name
 
+    def set_time_limits(self, limits_s: Mapping[str, float | None]) -> None:
+        """Other time limits than the profile's, by state name; None waits as long as it takes."""
+        self._referee.set_time_limits(limits_s, self._now())
+
     async def wait_for_start(self) -> None:
         """Wait until the peer has begun this instance, for as long as that takes.
 
@@ -64,6 +76,8 @@ class Conversation:
             raise self._ended(self.state)
         self._framer.feed(piece)
         self._referee.begin(self._now())
+        if self._on_start is not None:
+            self._on_start()
 
     async def send(self, message: object) -> None:
         data = self._codec.encode(message)

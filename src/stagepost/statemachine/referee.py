@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from stagepost.errors import (
     ErrorCode,
@@ -68,6 +68,13 @@ class Referee:
 
     def begin(self, now: float) -> None:
         """Count the present state's time limit from now: the peer has only just opened this instance."""
+        self._set_deadline(now)
+
+    def set_time_limits(self, limits_s: Mapping[str, float | None], now: float) -> None:
+        """Other time limits for the states named; that of the present state counts from now."""
+        self.spec = self.spec.with_time_limits(limits_s)
+        self._state = self.spec.state(self._state.name)
+        self._awaited = deque(self.spec.state(state.name) for state in self._awaited)
         self._set_deadline(now)
 
     def sent(self, message: object, now: float) -> None:

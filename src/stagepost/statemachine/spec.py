@@ -6,7 +6,7 @@ The referee enforces it, the driver runs it, the documentation prints it and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -79,3 +79,20 @@ class ProtocolSpec:
 
     def state(self, name: str) -> State:
         return next(state for state in self.states if state.name == name)
+
+    def with_time_limits(self, limits_s: Mapping[str, float | None]) -> ProtocolSpec:
+        """The same graph, with other time limits for the states named."""
+        unknown = limits_s.keys() - {state.name for state in self.states}
+        assert not unknown, f"{self.name} has no state {', '.join(sorted(unknown))}"
+        limited = {
+            state: replace(state, timeout_s=limits_s.get(state.name, state.timeout_s))
+            for state in self.states
+        }
+        return replace(
+            self,
+            initial=limited[self.initial],
+            edges=tuple(
+                replace(edge, source=limited[edge.source], target=limited[edge.target]) for edge in self.edges
+            ),
+            pipelined={limited[state]: limited[resumed] for state, resumed in self.pipelined.items()},
+        )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
 from stagepost.wire.cbor import Reader
 from stagepost.wire.layout import Layout, read_head
 
@@ -90,7 +90,11 @@ class Codec:
         return self._settled
 
     def encode(self, message: Any) -> bytes:
-        return self.table.writers[self.speaks.name][type(message)].write(message)
+        layout = self.table.writers[self.speaks.name].get(type(message))
+        if layout is None:
+            text = f"{self.table.protocol}: {type(message).__name__} cannot be said in dialect {self.speaks.name}"
+            raise LocalProtocolError(text, found=type(message).__name__)
+        return layout.write(message)
 
     def decode(self, data: bytes, state: str) -> Any:
         """One whole message, said in `state`; nothing may be left over."""

@@ -1,0 +1,150 @@
+"""What an inspection of a captured byte stream found: values only, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.profiles import MiniProtocol
+from stagepost.errors import ErrorCode
+from stagepost.identifiers import MessageId, PoolId
+from stagepost.wire.mux import Direction
+
+
+class Verdict(Enum):
+    """The value is the word that people read."""
+
+    CLEAN = "clean"
+    VIOLATION = "violation"
+    TRUNCATED = "truncated"
+    STOPPED = "stopped"  # more content than a report holds: what was read so far is clean
+
+
+class Coverage(Enum):
+    """Which conversation the capture lets us follow."""
+
+    BOTH_DIRECTIONS = "both directions"
+    ONE_DIRECTION = "one direction only: order not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """`offset` is where its header begins in the capture; `length` counts the payload that the header announces."""
+
+    offset: int
+    timestamp_us: int
+    number: int
+    direction: Direction
+    length: int
+    protocol: MiniProtocol
+    profiles: tuple[str, ...]  # those that use this number
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFinding:
+    """One DMQ message inside a protocol message, and whether it proves what it says. A bad one breaks no protocol rule."""
+
+    offset: int
+    message_id: MessageId
+    pool_id: PoolId
+    size_in_bytes: int
+    kes_period: int
+    kes_evolution: int
+    expires_at: int
+    elements: int
+    faults: tuple[Rejected, ...]
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """One protocol message. `state` is where it was said; "" where one direction alone does not tell."""
+
+    offset: int
+    size: int
+    segment: int  # index of the segment in which it begins
+    number: int
+    protocol: MiniProtocol
+    direction: Direction
+    instance: int  # counts the runs of this mini-protocol in the capture, from 1
+    state: str
+    message: object
+    flavour: str | None  # the only dialect that writes this message so; None if all do
+    findings: tuple[MessageFinding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRule:
+    """The first violation: where, which rule, by whom, and what would have been right."""
+
+    offset: int
+    code: ErrorCode
+    rule: str
+    direction: Direction
+    text: str
+    allowed: str
+    number: int
+    protocol: MiniProtocol | None
+    state: str = ""
+    message_offset: int | None = None  # of the message that it lies in; None if a segment itself is at fault
+    segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Where the capture, or the report, ends in the middle of something."""
+
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Something in the stream that only some profiles do, and where it was first seen."""
+
+    offset: int
+    direction: Direction
+    text: str
+    profiles: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What the handshake in the capture settled; None where the data did not tell."""
+
+    version: int
+    kind: str | None = None
+    network_magic: int | None = None
+    peer_sharing: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    verdict: Verdict
+    bytes_total: int
+    coverage: Coverage
+    segments: tuple[SegmentRecord, ...]
+    messages: tuple[MessageRecord, ...]
+    profiles: tuple[str, ...]  # that fit all evidence; none of them: a mixture
+    evidence: tuple[Evidence, ...]
+    flavours: tuple[str, ...]
+    submission_version: int | None
+    agreed: Agreed | None
+    broken: BrokenRule | None = None
+    unfinished: Unfinished | None = None
+
+    @property
+    def profile(self) -> str:
+        """The profile as one phrase."""
+        if self.profiles:
+            return " or ".join(self.profiles)
+        told = sorted({name for piece in self.evidence for name in piece.profiles})
+        return f"mixture of {' and '.join(told)}" if told else "unknown"
+
+    @property
+    def findings(self) -> tuple[MessageFinding, ...]:
+        return tuple(finding for record in self.messages for finding in record.findings)

@@ -1,0 +1,187 @@
+"""Valid, unexpired messages in arrival order, bounded by count and bytes.
+
+Readers keep an index and ask for what lies behind it: they share the one list, and nobody has a queue. Only expiry
+removes a message, and what has once expired here never comes back, whatever the clock says later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+import msgspec
+
+from stagepost.dmq.message import DmqMessage, MessageLayout
+from stagepost.dmq.outcome import Rejected, rejected
+from stagepost.errors import ErrorCode
+from stagepost.identifiers import MessageId
+
+MESSAGES_MAX = 50_000
+BYTES_MAX = 160_000_000
+
+# Below this many entries closing up is not worth the trouble.
+_HOLES_MIN = 64
+
+MessageKey: TypeAlias = tuple[MessageLayout, MessageId]
+
+
+class MempoolLimits(msgspec.Struct, frozen=True):
+    """Whichever is reached first. Bytes are those of the messages as they travel."""
+
+    messages_max: int = MESSAGES_MAX
+    bytes_max: int = BYTES_MAX
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A message that is held. `index` is its place in the order of arrival; `source` says who brought it."""
+
+    index: int
+    message: DmqMessage
+    received_ms: int
+    source: str
+
+
+class Mempool:
+    """One node's messages. Indexes start at 1 and only grow."""
+
+    def __init__(self, limits: MempoolLimits | None = None) -> None:
+        self.limits = limits or MempoolLimits()
+        self.bytes = 0
+        self.last_index = 0
+        self.expired_through = 0.0
+        self._by_key: dict[MessageKey, Entry] = {}
+        # Two lists side by side, in order of index. An expired entry leaves a hole, so that expiry does not move
+        # everything behind it; when holes prevail, both lists are closed up. Places are found by bisection.
+        self._indexes: list[int] = []
+        self._entries: list[Entry | None] = []
+        self._holes = 0
+        self._legacy_count = 0
+        # Expiry has whole seconds, so there are never more buckets than the longest life has seconds.
+        self._buckets: dict[int, list[Entry]] = {}
+        self._bucket_times: list[int] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._by_key)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_key
+
+    def get(self, key: MessageKey) -> Entry | None:
+        return self._by_key.get(key)
+
+    @property
+    def next_expiry(self) -> int | None:
+        """The second at which the next messages expire."""
+        return self._bucket_times[0] if self._bucket_times else None
+
+    def check_room(
+        self, message: DmqMessage, *, reserved_count: int = 0, reserved_bytes: int = 0
+    ) -> Rejected | None:
+        """Whether `add` may follow. Reserved is what was promised to messages that are not added yet."""
+        if message.key in self._by_key:
+            return rejected(ErrorCode.MSG_DUPLICATE, "this message is held already")
+        # Between validation and this point the clock went on, or it was set back after an expiry.
+        if message.expires_at <= self.expired_through:
+            text = f"expired at {message.expires_at}; messages until {self.expired_through:.0f} are gone"
+            return rejected(ErrorCode.MSG_EXPIRED, text)
+        if len(self._by_key) + reserved_count >= self.limits.messages_max:
+            text = f"{self.limits.messages_max} messages are held; try again when some have expired"
+            return rejected(ErrorCode.QUEUE_FULL, text)
+        if self.bytes + reserved_bytes + len(message.raw) > self.limits.bytes_max:
+            text = f"messages of {self.limits.bytes_max} bytes are held; try again when some have expired"
+            return rejected(ErrorCode.QUEUE_FULL, text)
+        return None
+
+    def add(self, message: DmqMessage, received_ms: int, source: str) -> Entry:
+        """The caller has asked `check_room`."""
+        entry = Entry(self.last_index + 1, message, received_ms, source)
+        self.insert(entry)
+        return entry
+
+    def insert(self, entry: Entry) -> None:
+        """An entry whose index was given elsewhere: on disk, before it may be held here."""
+        message = entry.message
+        key = message.key
+        assert entry.index > self.last_index, "arrival order only grows"
+        assert key not in self._by_key, "a message is held once"
+        self.last_index = entry.index
+        self._by_key[key] = entry
+        self._indexes.append(entry.index)
+        self._entries.append(entry)
+        self.bytes += len(message.raw)
+        if message.layout is MessageLayout.FOUR:
+            self._legacy_count += 1
+        bucket = self._buckets.get(message.expires_at)
+        if bucket is None:
+            self._buckets[message.expires_at] = [entry]
+            heappush(self._bucket_times, message.expires_at)
+        else:
+            bucket.append(entry)
+
+    def skip_to(self, index: int) -> None:
+        """Indexes up to this one were used before, by messages that are gone."""
+        self.last_index = max(self.last_index, index)
+
+    def expire(self, now: float) -> list[Entry]:
+        """Remove and return, in order of expiry, what has `expires_at <= now`."""
+        self.expired_through = max(self.expired_through, now)
+        gone: list[Entry] = []
+        while self._bucket_times and self._bucket_times[0] <= now:
+            gone += self._buckets.pop(heappop(self._bucket_times))
+        for entry in gone:
+            self._remove(entry)
+        if self._holes > _HOLES_MIN and self._holes * 2 > len(self._entries):
+            self._close_up()
+        return gone
+
+    def _remove(self, entry: Entry) -> None:
+        del self._by_key[entry.message.key]
+        self._entries[bisect_right(self._indexes, entry.index) - 1] = None
+        self._holes += 1
+        self.bytes -= len(entry.message.raw)
+        if entry.message.layout is MessageLayout.FOUR:
+            self._legacy_count -= 1
+
+    def _close_up(self) -> None:
+        kept = [entry for entry in self._entries if entry is not None]
+        self._entries = list(kept)
+        self._indexes = [entry.index for entry in kept]
+        self._holes = 0
+
+    def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[Entry]:
+        """The next entries behind `index`, in order of arrival, of layouts that the reader may see.
+
+        Fewer than `count_max` means that there is nothing more up to `last_index`.
+        """
+        place = self._place_after(index)
+        if not self._holes and self._sees_all(layouts):
+            return self._entries[place : place + count_max]  # type: ignore[return-value]  # no holes, no None
+        found: list[Entry] = []
+        entries = self._entries
+        for position in range(place, len(entries)):
+            if len(found) >= count_max:
+                break
+            entry = entries[position]
+            if entry is not None and entry.message.layout in layouts:
+                found.append(entry)
+        return found
+
+    def has_after(self, index: int, layouts: Collection[MessageLayout]) -> bool:
+        if index >= self.last_index:
+            return False
+        return bool(self.after(index, 1, layouts))
+
+    def _place_after(self, index: int) -> int:
+        # Most readers are close to the end, and a cursor at the very end is the usual case.
+        if index >= self.last_index:
+            return len(self._indexes)
+        return bisect_right(self._indexes, index)
+
+    def _sees_all(self, layouts: Collection[MessageLayout]) -> bool:
+        return MessageLayout.FIVE in layouts and (not self._legacy_count or MessageLayout.FOUR in layouts)

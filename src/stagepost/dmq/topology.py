@@ -1,0 +1,146 @@
+"""The topology file, in cardano-node's syntax: whom to connect to, and how many of them to keep.
+
+Beyond that syntax, a group or an access point may name the wire `profile` that is spoken with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stagepost.dmq.profiles import PROFILES, Profile
+from stagepost.errors import ConfigFaults, Fault
+from stagepost.wire.documents import NotADocument, Part, did_you_mean, nearest, read_object
+from stagepost.wire.expected import BOOLEAN, HOST, PORT, Expected, one_of, optional, whole
+
+TOPOLOGY_FILE_BYTES_MAX = 1_048_576
+ACCESS_POINTS_MAX = 10_000
+VALENCY_MAX = 10_000
+
+INITIATOR_ONLY = "InitiatorOnly"
+DIFFUSION_MODES = ("InitiatorAndResponder", INITIATOR_ONLY)
+
+_TOP_KEYS = ("localRoots", "publicRoots", "useLedgerAfterSlot")
+_UNUSED_TOP_KEYS = ("bootstrapPeers", "peerSnapshotFile")
+_ROOT_KEYS = ("accessPoints", "advertise", "profile")
+_LOCAL_ROOT_KEYS = (*_ROOT_KEYS, "valency", "hotValency", "warmValency", "diffusionMode")
+_UNUSED_LOCAL_ROOT_KEYS = ("trustable", "behindFirewall")
+_ACCESS_POINT_KEYS = ("address", "port", "profile")
+
+_VALENCY = whole(0, VALENCY_MAX)
+_SLOT = whole(-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPoint:
+    """One peer to connect to. `profile` None means the node's own choice."""
+
+    address: str
+    port: int
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRoot:
+    """A group of peers that the operator insists on: `hot_valency` of them used, `warm_valency` connected."""
+
+    access_points: tuple[AccessPoint, ...]
+    hot_valency: int
+    warm_valency: int
+    advertise: bool = False
+    initiator_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PublicRoot:
+    """Peers that may be used to get to know others."""
+
+    access_points: tuple[AccessPoint, ...]
+    advertise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    local_roots: tuple[LocalRoot, ...] = ()
+    public_roots: tuple[PublicRoot, ...] = ()
+    use_ledger_after_slot: int | None = None
+    """None or negative: ledger peers are not wanted. They are not used here in any case."""
+    unused: tuple[str, ...] = ()
+    """What the file says and this node does not act on."""
+
+
+def parse_topology(content: bytes, source: str) -> Topology:
+    """The topology, or `ConfigFaults` with everything that is wrong in the file."""
+    faults: list[Fault] = []
+    try:
+        topology = _walk(Part(read_object(content), faults))
+    except NotADocument as error:
+        raise ConfigFaults({source: [error.fault]}) from error
+    if faults:
+        raise ConfigFaults({source: faults})
+    return topology
+
+
+def _walk(file: Part) -> Topology:
+    unused: list[str] = []
+    _note_unused(file, _TOP_KEYS, _UNUSED_TOP_KEYS, unused)
+    local_roots = [_local_root(part, unused) for part in file.parts("localRoots")]
+    public_roots = [_public_root(part, unused) for part in file.parts("publicRoots", is_required=False)]
+    slot = file.optional("useLedgerAfterSlot", optional(_SLOT), None)
+    if slot is not None and slot >= 0:
+        unused.append("useLedgerAfterSlot")
+    roots: list[LocalRoot | PublicRoot] = [*local_roots, *public_roots]
+    if sum(len(root.access_points) for root in roots) > ACCESS_POINTS_MAX:
+        file.fault("localRoots", f"expected at most {ACCESS_POINTS_MAX} access points in all, found more")
+    return Topology(tuple(local_roots), tuple(public_roots), slot, tuple(unused))
+
+
+def _local_root(group: Part, unused: list[str]) -> LocalRoot:
+    _note_unused(group, _LOCAL_ROOT_KEYS, _UNUSED_LOCAL_ROOT_KEYS, unused)
+    points = _access_points(group, unused)
+    # Where a file gives both names, running nodes take the older one.
+    name = "valency" if group.has("valency") else "hotValency"
+    hot = group.required(name, _VALENCY, 0)
+    warm = group.optional("warmValency", _VALENCY, hot)
+    if warm < hot:
+        group.fault("warmValency", f"expected at least {name} ({hot}), found {warm}")
+    mode = group.optional("diffusionMode", optional(one_of(DIFFUSION_MODES)), None)
+    return LocalRoot(points, hot, warm, group.optional("advertise", BOOLEAN, False), mode == INITIATOR_ONLY)
+
+
+def _public_root(group: Part, unused: list[str]) -> PublicRoot:
+    _note_unused(group, _ROOT_KEYS, (), unused)
+    return PublicRoot(_access_points(group, unused), group.optional("advertise", BOOLEAN, False))
+
+
+def _access_points(group: Part, unused: list[str]) -> tuple[AccessPoint, ...]:
+    profile = group.optional("profile", _PROFILE, None)
+    points: list[AccessPoint] = []
+    for part in group.parts("accessPoints"):
+        _note_unused(part, _ACCESS_POINT_KEYS, (), unused)
+        points.append(
+            AccessPoint(
+                part.required("address", HOST, ""),
+                part.required("port", PORT, 1),
+                part.optional("profile", _PROFILE, profile),
+            )
+        )
+    return tuple(points)
+
+
+def _note_unused(
+    part: Part, known: Iterable[str], unused_but_known: Iterable[str], unused: list[str]
+) -> None:
+    """Other programs' keys are let through; one that looks like ours misspelt would be a setting without effect."""
+    known = tuple(known)
+    for name in part.unknown(known):
+        if name not in unused_but_known and nearest(name, known):
+            part.fault(name, f"unknown key{did_you_mean(name, known)}")
+        else:
+            unused.append(part.where(name))
+
+
+_PROFILE_NAME = one_of(tuple(PROFILES))
+_PROFILE: Expected[Profile | None] = Expected(
+    _PROFILE_NAME.what, lambda value: PROFILES[_PROFILE_NAME.read(value)]
+)

@@ -1,0 +1,57 @@
+"""Who may connect: limits on all connections and on those from one source, and a pause above the soft limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+CONNECTIONS_SOFT_MAX = 384
+CONNECTIONS_HARD_MAX = 512
+SOFT_DELAY_S = 5.0
+PER_SOURCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    soft_max: int = CONNECTIONS_SOFT_MAX
+    hard_max: int = CONNECTIONS_HARD_MAX
+    delay_s: float = SOFT_DELAY_S
+    per_source_max: int = PER_SOURCE_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    why: str
+    limit: int
+    found: int
+
+
+@dataclass
+class Admission:
+    """Counts what was let in. `exempt` are sources that share one address honestly, such as this machine itself."""
+
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+    exempt: frozenset[str] = frozenset()
+    _count: int = 0
+    _by_source: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def enter(self, source: str) -> Refusal | float:
+        """How long to wait before serving this connection, or why it is refused. `leave` undoes an entry."""
+        if self._count >= self.limits.hard_max:
+            return Refusal("all connections are taken", self.limits.hard_max, self._count)
+        from_source = self._by_source[source]
+        if source not in self.exempt and from_source >= self.limits.per_source_max:
+            return Refusal(f"too many connections from {source}", self.limits.per_source_max, from_source)
+        self._count += 1
+        self._by_source[source] += 1
+        return self.limits.delay_s if self._count > self.limits.soft_max else 0.0
+
+    def leave(self, source: str) -> None:
+        self._count -= 1
+        self._by_source[source] -= 1
+        if not self._by_source[source]:
+            del self._by_source[source]

@@ -1,0 +1,77 @@
+"""The node's local side: programs submit messages and are told of those that the node holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import Outcome
+from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
+from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.errors import ConfigError
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.connection import Connection, respond
+from stagepost.runtime.intake import Intake
+from stagepost.runtime.local_endpoints import (
+    LocalMessageNotificationServer,
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
+)
+from stagepost.runtime.mempool_feed import MempoolFeed
+from stagepost.runtime.supervision import run_conversations
+
+LOCAL_SOURCE = "local"
+
+
+@dataclass(frozen=True)
+class LocalService:
+    """Serves any number of programs. `allowed_user_ids` is asked where the transport knows who connected."""
+
+    intake: Intake
+    profiles: Sequence[Profile]
+    ours: VersionData
+    make_feed: Callable[[Profile], MempoolFeed]
+    allowed_user_ids: frozenset[int]
+
+    async def serve(self, bearer: Bearer) -> None:
+        user_id = bearer.peer_user_id
+        if user_id is not None and user_id not in self.allowed_user_ids:
+            bearer.abort(
+                ConfigError(
+                    f"a program of user {user_id} connected to the local socket",
+                    advice="only the user that runs the node, and root, may use it",
+                    found=user_id,
+                )
+            )
+            return
+        connection = await respond(bearer, self.profiles, ConnectionKind.CLIENT, self.ours)
+        if connection.agreement.query:
+            # The answer was all that was asked for; the program goes, or is gone with the connection.
+            connection.close()
+            return
+        await run_conversations(bearer, [*self._answers(connection), self._require_start(connection)])
+
+    def _answers(self, connection: Connection) -> list[Coroutine[None, None, None]]:
+        # The intake judges every message anyway, with what it knows of pools and of the network's rules.
+        submission = LocalMessageSubmissionConfig(
+            submit_message=self._submit, authenticator=None, ttl_validator=None
+        )
+        answers: list[Coroutine[None, None, None]] = []
+        for (profile, protocol), talk in connection.answer_all(self.profiles).items():
+            if protocol is MiniProtocol.LOCAL_MESSAGE_SUBMISSION:
+                answers.append(LocalMessageSubmissionServer(talk, submission).run())
+            else:
+                answers.append(LocalMessageNotificationServer(talk, feed=self.make_feed(profile)).run())
+        return answers
+
+    async def _require_start(self, connection: Connection) -> None:
+        await connection.peer_started(start_within_s(self.profiles, ConnectionKind.CLIENT))
+
+    async def _submit(self, message: DmqMessage) -> Outcome:
+        return await self.intake.submit(message, LOCAL_SOURCE)
+
+
+def owner_and_root() -> frozenset[int]:
+    return frozenset({0, os.getuid()})

@@ -1,0 +1,146 @@
+"""Messages of a node as an endless iterator: asks again and again, connects anew when the node goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.profiles import MiniProtocol
+from stagepost.dmq.seen_messages import IDS_REMEMBERED_MAX, SeenMessages
+from stagepost.errors import ProtocolTimeout, StagepostError, TransportError
+from stagepost.runtime.endpoint_options import require_positive
+from stagepost.runtime.local_endpoints import LocalMessageNotificationClient
+from stagepost.runtime.local_node import LocalNode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenLimits:
+    """How a listener bears with a node that is away: waits that double, and an end of patience."""
+
+    reconnect_delay_s: float = 0.1
+    reconnect_delay_max_s: float = 10.0
+    away_max_s: float | None = 600.0  # None: until the node is back
+    ids_remembered_max: int = IDS_REMEMBERED_MAX
+    idle_timeout_s: float | None = None  # None: the iterator waits for messages as long as it takes
+
+    def __post_init__(self) -> None:
+        require_positive(
+            reconnect_delay_s=self.reconnect_delay_s,
+            reconnect_delay_max_s=self.reconnect_delay_max_s,
+            away_max_s=self.away_max_s,
+            ids_remembered_max=self.ids_remembered_max,
+            idle_timeout_s=self.idle_timeout_s,
+        )
+
+
+class MessageStream(AsyncIterator[DmqMessage]):
+    """Each message once, in the node's order; first all that the node holds, then what comes.
+
+    Nodes begin again from the oldest message on every connection, and some repeat themselves within one: what was
+    shown before is left out. Ends after `idle_timeout_s` without a message, and on `aclose`.
+    """
+
+    def __init__(
+        self, node: LocalNode, limits: ListenLimits, unix_s: Callable[[], float] = time.time
+    ) -> None:
+        self._node = node
+        self._limits = limits
+        self._unix_s = unix_s
+        self._seen = SeenMessages(limits.ids_remembered_max)
+        self._ready: deque[DmqMessage] = deque()
+        # One batch ahead of the reader: a slow reader slows the asking, and memory stays at two batches.
+        self._batches: asyncio.Queue[list[DmqMessage] | StagepostError | None] = asyncio.Queue(1)
+        self._asking: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def __aiter__(self) -> MessageStream:
+        return self
+
+    async def __anext__(self) -> DmqMessage:
+        if self._asking is None and not self._is_closed:
+            self._asking = asyncio.create_task(self._ask())
+        while not self._ready:
+            if self._is_closed:
+                raise StopAsyncIteration
+            await self._take_batch()
+        return self._ready.popleft()
+
+    async def _take_batch(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.idle_timeout_s):
+                batch = await self._batches.get()
+        except TimeoutError:
+            batch = None
+        if isinstance(batch, list):
+            self._ready.extend(batch)
+            return
+        await self.aclose()
+        if isinstance(batch, StagepostError):
+            raise batch
+
+    async def aclose(self) -> None:
+        """End the iteration; a reader that waits is woken."""
+        self._is_closed = True
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._batches.empty():
+            self._batches.put_nowait(None)
+
+    async def __aenter__(self) -> MessageStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # In a task of its own, so that a reader may stop waiting at any moment without a reply being lost.
+
+    async def _ask(self) -> None:
+        try:
+            await self._ask_for_ever()
+        except StagepostError as error:
+            await self._batches.put(error)
+        except Exception as bug:
+            log.exception("listening failed")
+            await self._batches.put(StagepostError(f"listening ended by a bug on this side: {bug!r}"))
+
+    async def _ask_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay_s, away_since = self._limits.reconnect_delay_s, loop.time()
+        while True:
+            try:
+                async for _ in self._batches_of_one_connection():
+                    delay_s = self._limits.reconnect_delay_s
+                    away_since = loop.time()
+            except (TransportError, ProtocolTimeout) as error:
+                away_max_s = self._limits.away_max_s
+                if away_max_s is not None and loop.time() - away_since >= away_max_s:
+                    raise
+                log.info("node is away", extra={"reason": error.text, "retry_in_s": delay_s})
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, self._limits.reconnect_delay_max_s)
+
+    async def _batches_of_one_connection(self) -> AsyncIterator[None]:
+        """Put what is new into the queue, and say so at every sign of life."""
+        connection, talk = await self._node.open(MiniProtocol.LOCAL_MESSAGE_NOTIFICATION)
+        client = LocalMessageNotificationClient(talk)
+        try:
+            while True:
+                notification = await client.request_messages_blocking()
+                now = self._unix_s()
+                fresh = [message for message in notification.messages if self._seen.note(message, now)]
+                if fresh:
+                    await self._batches.put(fresh)
+                yield
+        finally:
+            connection.close()

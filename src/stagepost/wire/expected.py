@@ -1,0 +1,177 @@
+"""What a value in somebody's file must be: each expectation reads it, or says in one sentence what was found instead."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+FOUND_CHARACTERS_MAX = 60
+TEXT_CHARACTERS_MAX = 4_096
+HOST_NAME_CHARACTERS_MAX = 253
+PORT_MAX = 65_535
+SECONDS_MAX = 10 * 366 * 86_400
+
+
+class Unfit(Exception):
+    """The value is not what is expected; the text says both, and the file and key are added by whoever knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected(Generic[T_co]):
+    """`read` gives the value or raises `Unfit`; `what` completes "expected …" where the value is missing altogether."""
+
+    what: str
+    read: Callable[[object], T_co]
+
+    def missing(self) -> str:
+        return f"expected {self.what}, found nothing"
+
+
+def found(value: object) -> str:
+    """The value as its file shows it, cut where it gets long."""
+    if isinstance(value, dict):
+        return "an object" if value else "an empty object"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    try:
+        shown = json.dumps(value, ensure_ascii=True)
+    except (TypeError, ValueError):
+        # TOML has dates; a number of thousands of digits has no text at all.
+        shown = f"a {type(value).__name__}"
+    return shown if len(shown) <= FOUND_CHARACTERS_MAX else f"{shown[:FOUND_CHARACTERS_MAX]}…"
+
+
+def unfit(what: str, value: object, hint: str = "") -> Unfit:
+    return Unfit(f"expected {what}, found {found(value)}{f' ({hint})' if hint else ''}")
+
+
+def whole(low: int, high: int, what: str = "a number") -> Expected[int]:
+    """Both ends belong to the range."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise unfit(what, value, _quotes_hint(value, int))
+        if not low <= value <= high:
+            raise unfit(f"{what} in {low}..{high}", value)
+        return value
+
+    return Expected(what, read)
+
+
+def decimal(low: float, high: float, what: str, *, above_low: bool = False) -> Expected[float]:
+    """A number with or without fraction. `above_low`: the lower end itself is not in the range."""
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise unfit(what, value, _quotes_hint(value, float))
+        # What is not a number at all compares as false, so it is out of every range.
+        if not low <= value <= high or (above_low and value == low):
+            range_text = f"above {low:g} and at most {high:g}" if above_low else f"in {low:g}..{high:g}"
+            raise unfit(f"{what} {range_text}", value)
+        return float(value)
+
+    return Expected(what, read)
+
+
+def seconds(*, above_zero: bool = True) -> Expected[float]:
+    return decimal(0, SECONDS_MAX, "seconds as a number", above_low=above_zero)
+
+
+def _read_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        hint = "remove the quotes" if value in ("true", "false") else ""
+        raise unfit("true or false", value, hint)
+    return value
+
+
+BOOLEAN = Expected("true or false", _read_boolean)
+
+
+def text(what: str = "a text", characters_max: int = TEXT_CHARACTERS_MAX) -> Expected[str]:
+    """Not empty, and without characters that a name cannot have."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise unfit(what, value, "add quotes" if isinstance(value, int | float) else "")
+        if not value or not value.isprintable():
+            raise unfit(f"{what} of printable characters", value)
+        if len(value) > characters_max:
+            raise unfit(f"{what} of at most {characters_max} characters", value)
+        return value
+
+    return Expected(what, read)
+
+
+def one_of(words: Sequence[str]) -> Expected[str]:
+    what = "one of " + ", ".join(words)
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise unfit(what, value)
+        return value
+
+    return Expected(what, read)
+
+
+def list_of(item: Expected[T], what: str, *, may_be_empty: bool = True) -> Expected[tuple[T, ...]]:
+    """Items of one kind; each must differ from the others."""
+
+    def read(value: object) -> tuple[T, ...]:
+        if not isinstance(value, list | tuple):
+            raise unfit(what, value)
+        if not value and not may_be_empty:
+            raise unfit(f"{what} with at least one entry", value)
+        items: list[T] = []
+        for index, entry in enumerate(value):
+            try:
+                items.append(item.read(entry))
+            except Unfit as error:
+                raise Unfit(f"{error} at [{index}]") from None
+            if items[-1] in items[:-1]:
+                raise Unfit(f"expected every entry once, found {found(entry)} again at [{index}]")
+        return tuple(items)
+
+    return Expected(what, read)
+
+
+def optional(inner: Expected[T]) -> Expected[T | None]:
+    """JSON files may say null for what they leave open."""
+    return Expected(inner.what, lambda value: None if value is None else inner.read(value))
+
+
+def ip_address(version: int) -> Expected[str]:
+    what = f"an IPv{version} address"
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise unfit(what, value)
+        try:
+            address = ipaddress.ip_address(value)
+        except ValueError:
+            raise unfit(what, value) from None
+        if address.version != version:
+            raise unfit(what, value, f"this is IPv{address.version}")
+        return value
+
+    return Expected(what, read)
+
+
+PORT = whole(1, PORT_MAX)
+PORT_OR_ANY = whole(0, PORT_MAX)
+HOST = text("a host name or address", HOST_NAME_CHARACTERS_MAX)
+
+
+def _quotes_hint(value: object, kind: type[int] | type[float]) -> str:
+    if not isinstance(value, str):
+        return ""
+    try:
+        kind(value)
+    except ValueError:
+        return ""
+    return "remove the quotes"

@@ -1,0 +1,189 @@
+"""Which peers are connected to next, and how long a bad one is left alone."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.node.peer_book import (
+    BANNED_HOSTS_MAX,
+    PENALTY_FIRST_S,
+    PENALTY_MAX_S,
+    RETRY_FIRST_S,
+    RETRY_JITTER,
+    RETRY_MAX_S,
+    Origin,
+    PeerBook,
+)
+
+
+def address(number: int) -> PeerAddress:
+    return PeerAddress(f"192.0.2.{number}", 3141)
+
+
+def a_book(*, active_target: int = 20, known_max: int = 150) -> PeerBook:
+    return PeerBook(Random(7), active_target=active_target, known_max=known_max)
+
+
+def due(book: PeerBook, now: float) -> set[PeerAddress]:
+    return {peer.address for peer in book.due(now)}
+
+
+def test_every_local_root_is_due_whatever_the_target_says() -> None:
+    book = a_book(active_target=0)
+    for number in range(5):
+        book.add(address(number), Origin.LOCAL_ROOT, "dmq-node")
+
+    assert due(book, 0.0) == {address(number) for number in range(5)}
+
+
+@pytest.mark.parametrize(("active", "expected"), [(0, 3), (2, 1), (3, 0)])
+def test_others_are_due_until_the_target_is_reached(active: int, expected: int) -> None:
+    book = a_book(active_target=3)
+    for number in range(10):
+        book.add(address(number), Origin.SHARED, "dmq-node")
+    for number in range(active):
+        book.connecting(address(number), 0.0)
+
+    assert len(book.due(0.0)) == expected
+
+
+def test_connected_peer_is_not_due_again() -> None:
+    book = a_book()
+    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    book.connecting(address(1), 0.0)
+
+    assert due(book, 1e9) == set()
+
+
+def test_unreachable_peer_is_tried_again_after_doubling_pauses_up_to_the_maximum() -> None:
+    book = a_book()
+    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    now, expected = 0.0, RETRY_FIRST_S
+    for _ in range(12):
+        book.connecting(address(1), now)
+        book.disconnected(address(1), now)
+        again = book.next_due(now)
+        assert again is not None
+        assert expected <= again - now <= expected * (1 + RETRY_JITTER)
+        assert due(book, again - 0.001) == set()
+        assert due(book, again) == {address(1)}
+        now, expected = again, min(RETRY_MAX_S, expected * 2)
+
+
+def test_misbehaving_peer_waits_a_minute_doubling_to_an_hour_and_is_remembered_with_its_violation() -> None:
+    book = a_book()
+    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    now, expected = 0.0, PENALTY_FIRST_S
+    for _ in range(9):
+        book.connecting(address(1), now)
+        book.disconnected(address(1), now, violation="PROTOCOL_WINDOW")
+        again = book.next_due(now)
+        assert again is not None
+        assert expected <= again - now <= expected * (1 + RETRY_JITTER)
+        now, expected = again, min(PENALTY_MAX_S, expected * 2)
+    known = book.get(address(1))
+    assert known is not None
+    assert known.last_violation == "PROTOCOL_WINDOW"
+
+
+def test_handshake_forgives_failures_but_not_violations() -> None:
+    book = a_book()
+    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    book.connecting(address(1), 0.0)
+    book.disconnected(address(1), 0.0, violation="CBOR_INVALID")
+    book.connecting(address(1), 100.0)
+    book.disconnected(address(1), 100.0)
+    book.connecting(address(1), 200.0)
+
+    book.established(address(1))
+
+    known = book.get(address(1))
+    assert known is not None
+    assert (known.failures, known.penalties) == (0, 1)
+
+
+def test_misbehaving_peer_gives_its_place_to_another_known_one() -> None:
+    book = a_book(active_target=1)
+    book.add(address(1), Origin.PUBLIC_ROOT, "dmq-node")
+    book.connecting(address(1), 0.0)
+    book.add(address(2), Origin.SHARED, "dmq-node")
+    assert due(book, 0.0) == set()
+
+    book.disconnected(address(1), 0.0, violation="PROTOCOL_STATE")
+
+    assert due(book, 0.0) == {address(2)}
+
+
+def test_well_behaved_peers_come_before_those_that_failed() -> None:
+    book = a_book(active_target=1)
+    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.connecting(address(1), 0.0)
+    book.disconnected(address(1), 0.0)
+    book.add(address(2), Origin.SHARED, "dmq-node")
+
+    assert due(book, 1_000.0) == {address(2)}
+
+
+def test_full_book_takes_a_shared_peer_only_in_the_place_of_one_that_failed() -> None:
+    book = a_book(known_max=2)
+    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.add(address(2), Origin.SHARED, "dmq-node")
+    assert not book.add(address(3), Origin.SHARED, "dmq-node")
+    book.connecting(address(1), 0.0)
+    book.disconnected(address(1), 0.0)
+
+    assert book.add(address(3), Origin.SHARED, "dmq-node")
+    assert book.get(address(1)) is None
+
+
+def test_root_fits_into_a_full_book() -> None:
+    book = a_book(known_max=1)
+    book.add(address(1), Origin.SHARED, "dmq-node")
+
+    assert book.add(address(2), Origin.LOCAL_ROOT, "dmq-node")
+
+
+def test_peer_that_contributes_nothing_is_named_if_another_could_take_its_place() -> None:
+    book = a_book(active_target=1)
+    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.connecting(address(1), 0.0)
+    assert book.idle_peer(3_300.0, 3_300.0) is None, "nobody else is known"
+    book.add(address(2), Origin.SHARED, "dmq-node")
+
+    assert book.idle_peer(3_299.0, 3_300.0) is None
+    assert book.idle_peer(3_300.0, 3_300.0) == address(1)
+
+
+def test_contributing_peer_and_local_root_are_kept() -> None:
+    book = a_book(active_target=5)
+    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.add(address(2), Origin.LOCAL_ROOT, "dmq-node")
+    book.add(address(3), Origin.SHARED, "dmq-node")
+    book.connecting(address(1), 0.0)
+    book.connecting(address(2), 0.0)
+    book.contributed(address(1))
+
+    assert book.idle_peer(10_000.0, 3_300.0) is None
+
+
+def test_host_is_refused_for_a_minute_doubling_to_an_hour() -> None:
+    book = a_book()
+    now, expected = 0.0, PENALTY_FIRST_S
+    for _ in range(9):
+        book.penalise_host("192.0.2.9", now)
+        assert book.refused_until("192.0.2.9", now) == now + expected
+        assert book.refused_until("192.0.2.9", now + expected) is None
+        now, expected = now + expected, min(PENALTY_MAX_S, expected * 2)
+    assert book.refused_until("192.0.2.10", now) is None
+
+
+def test_memory_of_hosts_is_bounded() -> None:
+    book = a_book()
+    for number in range(BANNED_HOSTS_MAX + 1):
+        book.penalise_host(f"host-{number}", float(number))
+
+    assert book.refused_until("host-0", 0.0) is None, "the one whose time ends first made room"
+    assert book.refused_until("host-1", 0.0) is not None
