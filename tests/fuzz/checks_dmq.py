@@ -146,6 +146,7 @@ def _first_item(data: bytes, limits: ItemLimits, headless_third: bytes | None) -
             require(framer.offset + framer.buffered <= len(data), "more bytes came out than went in")
             if item is None:
                 break
+            require(bool(item), "an item of no bytes")
             items.append(item)
     require(framer.offset + framer.buffered == len(data), "bytes went missing")
     require(not items or data.startswith(items[0]), "the item is not the beginning of the stream")

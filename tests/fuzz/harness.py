@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import time
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from stagepost.errors import RemoteProtocolError, StagepostError
@@ -26,6 +28,9 @@ MEMORY_FIXED_BYTES_MAX = 256 * 1024
 # Measuring memory costs several times what decoding does, so it is done for a share of the inputs.
 MEASURED_EVERY = 1_000
 MEASURED_IN_A_ROW = 40
+
+# Processor time, so that a busy machine is no defect. The slowest honest input takes a fiftieth of it.
+INPUT_SECONDS_MAX = 10
 
 FAILURES_KEPT_MAX = 5
 REPLAY = "python tests/soak/run.py --only fuzz --target {target} --seed {seed} --index {index}"
@@ -43,6 +48,10 @@ class Verdict(IntEnum):
 
 class Mismatch(AssertionError):
     """A decoder accepted something and then broke a promise about it."""
+
+
+class NeverEnding(AssertionError):
+    """A decoder was still busy with one input when its time was over."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,8 @@ def _tried(target: Target, data: bytes, outcome: Outcome, *, measured: bool) -> 
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
     try:
-        verdict = target.check(data)
+        with _TimeLimit():
+            verdict = target.check(data)
     except Exception as error:
         return "".join(traceback.format_exception_only(error)).strip()
     if measured:
@@ -181,6 +191,22 @@ def _tried(target: Target, data: bytes, outcome: Outcome, *, measured: bool) -> 
     outcome.accepted += verdict >= Verdict.ACCEPTED
     outcome.agreed += verdict >= Verdict.AGREED
     return ""
+
+
+class _TimeLimit:
+    """Raises `NeverEnding` in the code under it."""
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGVTALRM, _time_is_over)
+        signal.setitimer(signal.ITIMER_VIRTUAL, INPUT_SECONDS_MAX)
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, self._before)
+
+
+def _time_is_over(number: int, frame: FrameType | None) -> None:
+    raise NeverEnding(f"not done after {INPUT_SECONDS_MAX} s")
 
 
 def resident_bytes_peak() -> int:

@@ -7,6 +7,7 @@ from functools import cache
 
 from stagepost.dmq.profiles import MiniProtocol
 from tests.fuzz import samples
+from tests.fuzz.checks_capture import capture_samples, check_capture
 from tests.fuzz.checks_dmq import check_handshake, check_message, conversation_check, places
 from tests.fuzz.checks_texts import check_texts, text_samples
 from tests.fuzz.checks_wire import check_cbor, check_mux, check_tl, tl_samples
@@ -47,6 +48,7 @@ _MAKERS: dict[str, Callable[[], Target]] = {
     ),
     "mux": lambda: Target("mux", samples.streams(), check_mux),
     "tl": lambda: Target("tl", tl_samples(), check_tl),
+    "inspector": lambda: Target("inspector", capture_samples(), check_capture),
     "texts": lambda: Target("texts", text_samples(), check_texts),
 }
 

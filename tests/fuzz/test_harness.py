@@ -10,8 +10,8 @@ import pytest
 from stagepost.wire.cbor import Reader
 from stagepost.wire.framing import ItemScanner
 from stagepost.wire.mux_queues import Ingress
-from tests.fuzz import mutate
-from tests.fuzz.harness import Failure, Target, run_range
+from tests.fuzz import harness, mutate
+from tests.fuzz.harness import Failure, Target, Verdict, run_range
 from tests.fuzz.targets import target
 
 SEED = 20
@@ -64,7 +64,7 @@ def queues_without_limit(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "name", "symptom"),
     [
-        (reads_past_the_end, "cbor", "IndexError"),
+        (reads_past_the_end, "submission", "IndexError"),
         (accepts_what_is_left_over, "message", "does not keep its bytes"),
         (accepts_what_is_left_over, "handshake", "would be written differently"),
         (believes_declared_lengths, "message", "bytes of memory were taken"),
@@ -86,7 +86,7 @@ def test_planted_defect_is_found_and_found_again(
     assert found is not None, f"{symptom!r} is not among {[failure.text for failure in failures]}"
     assert f"--target {name} --seed {SEED} --index {found.index}" in str(found)
     again = run_range(chosen, SEED, found.index, 1)
-    assert again.failures == [found]
+    assert [(failure.index, failure.input) for failure in again.failures] == [(found.index, found.input)]
     monkeypatch.undo()
     assert run_range(chosen, SEED, found.index, 1).failures == []
 
@@ -97,6 +97,19 @@ def _failures(chosen: Target) -> list[Failure]:
     for start in range(0, INPUTS, 20):
         found += run_range(chosen, SEED, start, 20).failures
     return found
+
+
+def test_decoder_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_ending(data: bytes) -> Verdict:
+        while data:
+            pass
+        return Verdict.REFUSED
+
+    monkeypatch.setattr(harness, "INPUT_SECONDS_MAX", 0.01)
+
+    outcome = run_range(Target("planted", (b"\x80",), never_ending), SEED, 0, 1)
+
+    assert ["NeverEnding" in failure.text for failure in outcome.failures] == [True]
 
 
 def test_equal_numbers_give_equal_inputs() -> None:

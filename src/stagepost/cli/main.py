@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from stagepost import __version__
-from stagepost.errors import ConfigError, StagepostError, StorageError, TransportError
+from stagepost.errors import ConfigError, ConfigFaults, StagepostError, StorageError, TransportError
 
 DONE = 0
 NOT_THAT_OUTCOME = 1
@@ -22,6 +22,8 @@ INTERRUPTED = 130
 SUBCOMMANDS = {
     "demo": ("stagepost.cli.demo", "keys, a signed message and a real exchange, explained"),
     "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
+    "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
+    "node": ("stagepost.cli.node", "run one node"),
     "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
     "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
 }
@@ -92,7 +94,8 @@ def show_error(error: StagepostError) -> None:
     click.echo(error.text, err=True)
     if error.advice:
         click.echo(f"  {error.advice}", err=True)
-    click.echo(str(error.code), err=True)
+    consequence = "  nothing was started" if isinstance(error, ConfigFaults) else ""
+    click.echo(f"{error.code}{consequence}", err=True)
 
 
 def exit_status(error: StagepostError) -> int:

@@ -22,12 +22,12 @@ def wire() -> None:
 
 @wire.command()
 @click.argument("source", metavar="FILE|-")
-@click.option("--hex/--raw", "as_hex", default=None, help="How the capture is written. Default: it shows.")
+@click.option("--hex/--raw", "as_hex", default=None, help="How the capture is written. Default: recognised.")
 @click.option(
     "--one-direction/--both-directions",
     "one_direction",
     default=None,
-    help="What the capture holds. Default: it shows. With one direction the order of messages is not checked.",
+    help="What the capture holds. Default: recognised. The order of messages is checked only with both.",
 )
 @click.option("--segments", "show_segments", is_flag=True, help="Show every segment too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, ids in full.")
@@ -44,7 +44,8 @@ def inspect(
     the first violation.
 
     FILE holds multiplexer segments from the start of a connection: what one side sent, or both sides' segments in
-    the order in which they passed. It is raw, or hex digits with blanks and `#` comments between them.
+    the order in which they passed. It is raw, or hex digits with blanks and `#` comments between them. If both
+    sides opened the same mini-protocol (a connection used both ways), inspect what each side sent by itself.
 
     Exit code 0 if all is well, 1 if a rule was broken or the stream ends in the middle of something. A DMQ message
     whose proof is not valid is reported, and breaks no rule of the protocols.

@@ -126,7 +126,9 @@ def _finding_line(finding: MessageFinding, offset_width: int) -> str:
 
 def _violation(broken: BrokenRule, data: bytes) -> Iterator[str]:
     title = click.style("violation", fg="red", bold=True)
-    inside = "" if broken.message_offset is None else f", in the message at byte {broken.message_offset}"
+    inside = ""
+    if broken.message_offset not in (None, broken.offset):
+        inside = f", in the message at byte {broken.message_offset}"
     yield f"{title} at byte {_place(broken.offset)}{inside}, segment {broken.segment}"
     yield _labelled("rule", f"{broken.rule} · {broken.code}")
     name = (

@@ -219,11 +219,10 @@ def answer(
     try:
         theirs = read_version_data(chosen.parameters, chosen.number, shape)
     except DecodeError as fault:
-        return Refuse(HandshakeDecodeError(chosen.number, fault.text)), None
+        return Refuse(HandshakeDecodeError(chosen.number, f"{fault.code}: {fault.text}")), None
     if theirs.network_magic != terms.ours.network_magic:
-        return Refuse(
-            Refused(chosen.number, _wrong_network(terms.ours.network_magic, theirs.network_magic))
-        ), None
+        text = _wrong_network(terms.ours.network_magic, theirs.network_magic)
+        return Refuse(Refused(chosen.number, f"{ErrorCode.HANDSHAKE_WRONG_NETWORK}: {text}")), None
     agreement = terms.agreed(chosen.number, theirs)
     if agreement.query:
         return QueryReply(terms.table()), agreement

@@ -15,6 +15,9 @@ from stagepost.statemachine.spec import ProtocolSpec, Role, State
 _PIPELINE_UNBOUNDED = 2**31
 """How far ahead a side may ask is the window's business; the size of the capture bounds what is kept here."""
 
+# On a connection used both ways each side opens these, and the direction bit does not tell the two runs apart.
+_OPENED_BY_BOTH = (MiniProtocol.MESSAGE_SUBMISSION, MiniProtocol.KEEP_ALIVE, MiniProtocol.PEER_SHARING)
+
 
 class BothSides:
     """One mini-protocol with both directions in the capture; it may run again from its beginning after it ended."""
@@ -30,7 +33,7 @@ class BothSides:
 
     def _begin(self) -> None:
         self.instance += 1
-        self._reader = MessageReader(self._profile, self._protocol, self._version)
+        self._reader = MessageReader(self._profile, self._protocol, self._version, knows_state=True)
         self._referee = Referee(self._spec, self._asker, 0.0, pipeline_depth_max=_PIPELINE_UNBOUNDED)
         self._rules = rules_for(self._profile, self._protocol)
 
@@ -86,12 +89,14 @@ class BothSides:
         )
 
     def _hint(self, role: Role, here: State) -> str:
-        """Two mistakes that are easily made deserve a word."""
-        if here != self._spec.initial or role is here.speaker:
-            return ""
-        if self._protocol is MiniProtocol.MESSAGE_SUBMISSION and self._version == 2:
-            return "; gouroboros pulls from the responder's side in version 2, other nodes do not"
-        return "; if the capture begins in the middle of a conversation, read it as one direction"
+        """What else it may be: three easy mistakes, of peers and of those who capture."""
+        if here == self._spec.initial and role is not here.speaker:
+            if self._protocol is MiniProtocol.MESSAGE_SUBMISSION and self._version == 2:
+                return "; gouroboros pulls from the responder's side in version 2, other nodes do not"
+            return "; if the capture begins in the middle of a conversation, read it as one direction"
+        if self._protocol in _OPENED_BY_BOTH and here.speaker is not None:
+            return "; if both sides opened this mini-protocol, inspect what each of them sent by itself"
+        return ""
 
     def _broken_by(self, said: Said, lane: Lane, allowed: str) -> Fault | None:
         try:
@@ -111,7 +116,7 @@ class OneSide:
 
     def __init__(self, profile: Profile, protocol: MiniProtocol, submission_version: int, role: Role) -> None:
         spec = spec_for(profile, protocol, submission_version)
-        self._reader = MessageReader(profile, protocol, submission_version)
+        self._reader = MessageReader(profile, protocol, submission_version, knows_state=False)
         self._states = _states_of(spec, role)
         messages = dict.fromkeys(edge.message.__name__ for edge in spec.edges if edge.source.speaker is role)
         self._allowed = f"{side(role)}: {' or '.join(messages)}"

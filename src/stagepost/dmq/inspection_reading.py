@@ -41,9 +41,12 @@ class Said:
 
 
 class MessageReader:
-    """Reads for one instance. Several `states` mean that one direction alone does not tell where things were said."""
+    """Reads for one instance. Unless it `knows_state`, one direction alone does not tell where things were said."""
 
-    def __init__(self, profile: Profile, protocol: MiniProtocol, submission_version: int) -> None:
+    def __init__(
+        self, profile: Profile, protocol: MiniProtocol, submission_version: int, *, knows_state: bool
+    ) -> None:
+        self._knows_state = knows_state
         self._profile = profile
         self._codec = codec_for(profile, protocol, submission_version)
 
@@ -67,7 +70,7 @@ class MessageReader:
             return self._read(item, lane.offset - len(item), states, allowed)
         except ProtocolError as error:
             fault = fault_of(error, base=lane.offset - len(item), allowed=allowed, state=only)
-        if len(states) > 1 and fault.rule == NOT_IN_THIS_STATE:
+        if not self._knows_state and fault.rule == NOT_IN_THIS_STATE:
             text = f"{table.protocol}: the {side(lane.role)} never says such a message"
             return replace(fault, text=text, rule=OUT_OF_TURN)
         return fault
@@ -91,7 +94,7 @@ class MessageReader:
 
     def _malformed(self, submitted: MalformedMessage, base: int, state: str) -> Fault:
         """Nodes close or reject here, and none takes the message. It is read again to learn the place."""
-        allowed = "a message that its layout and sizes admit"
+        allowed = "a message of the layouts and sizes that this profile admits"
         error = DecodeError(submitted.text, code=submitted.code)
         try:
             read_message(Reader(submitted.raw), self._profile.message_layouts)

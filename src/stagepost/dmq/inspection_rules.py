@@ -65,7 +65,7 @@ class _WindowKept:
 
     def _allowed_request(self, acknowledged: int, outstanding: int, due: int) -> str:
         if acknowledged > outstanding:
-            return f"acknowledge 0 to {outstanding}"
+            return f"acknowledge 0 to {outstanding}" if outstanding else "acknowledge nothing"
         left = outstanding - acknowledged + due
         kind = "non-blocking" if left else "blocking"
         return f"a {kind} request for 1 to {max(self._limit - left, 0)} ids"

@@ -29,7 +29,7 @@ from stagepost.errors import ConfigError, DecodeError, ErrorCode
 from stagepost.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decode_header
 
 CAPTURE_BYTES_MAX = 64 * 1024 * 1024
-ENTRIES_MAX = 1_000_000
+ENTRIES_MAX = 500_000
 """Segments, messages and elements of their lists that a report holds; inspection stops there."""
 
 _Follower: TypeAlias = BothSides | OneSide

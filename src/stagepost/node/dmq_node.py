@@ -4,47 +4,220 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from stagepost import __version__
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
-from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.dmq.profiles import Profile, profile_named
+from stagepost.dmq.profiles import Profile
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError, TransportError
+from stagepost.errors import StagepostError
 from stagepost.node.admission import Admission, Refusal
 from stagepost.node.config import NodeConfig
+from stagepost.node.dialling import Dialler
 from stagepost.node.local_service import LocalService, owner_and_root
-from stagepost.node.peer_book import Origin, PeerBook
-from stagepost.node.peer_link import Direction, LinkParts, PeerLink
+from stagepost.node.peer_book import PeerBook
+from stagepost.node.peer_link import Links, PeerLink, Shared
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
-from stagepost.runtime.connection import initiate, respond
+from stagepost.runtime.connection import respond
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import MempoolFeed
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.network import Listener, Network, TcpAddress, UnixAddress
-from stagepost.runtime.verifier import Verifier
+from stagepost.runtime.verifier import MessageVerifier
 
 log = logging.getLogger(__name__)
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1"})
 """Everybody on this machine shares these, so one program's faults must not shut out the others."""
 
-DIAL_POLL_S = 1.0
-VIOLATIONS_REMEMBERED = 100
 STOP_GRACE_S = 5.0
 
 
-@dataclass(frozen=True)
-class _Violation:
-    peer: str
-    code: str
-    text: str
-    at_unix_s: float
+class DmqNode:
+    """Built from parts that know clock, disk and network; the same node runs on sockets and in a simulation."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        network: Network,
+        clock: Clock,
+        store: MessageStore,
+        pools: Pools,
+        verifier: MessageVerifier,
+        random: Random,
+    ) -> None:
+        self.config = config
+        rules = rules_for(config.network_magic)
+        if config.min_sig_delay_s is not None:
+            rules = replace(rules, message_gap_s=config.min_sig_delay_s)
+        self.mempool = Mempool(MempoolLimits(config.mempool_messages_max, config.mempool_bytes_max))
+        self.intake = Intake(Validator(rules, pools), self.mempool, store, clock, verifier=verifier)
+        self.clock = self.intake.clock
+        self._pools = pools
+        self._store = store
+        self._network = network
+        self._ours = VersionData(
+            config.network_magic, initiator_only=config.initiator_only, peer_sharing=config.peer_sharing
+        )
+        loopback = LOOPBACK_HOSTS if config.unsafe.loopback_unlimited else frozenset()
+        self._admission = Admission(config.admission, exempt=loopback)
+        self.book = PeerBook(random, active_target=config.targets.active, known_max=config.targets.known)
+        self._shared = Shared(self.intake, self.mempool, Downloads(), self.book, self.clock, config.profiles)
+        self._links = Links()
+        self._dialler = Dialler(config, network, self._ours, self.book, self._shared, self._links)
+        self._listeners: list[Listener] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_mono_s = 0.0
+        self._accepted = 0
+        self._rejections: Counter[str] = Counter()
+        self._last_message_ms: int | None = None
+        self.intake.on_accepted.append(self._count_accepted)
+        self.intake.on_rejected.append(self._count_rejected)
+
+    async def start(self) -> None:
+        """Take over what is stored, then listen and dial. What cannot be is a `ConfigError`, and nothing runs on."""
+        self._started_mono_s = self.clock.mono_s()
+        restored = self.intake.restore(accept_stored_time=self.config.unsafe.accept_stored_time)
+        log.info("messages restored", extra={"messages": restored.messages, "expired": restored.expired})
+        try:
+            await self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self.intake.expire_loop(), name="expiry"),
+            loop.create_task(self._dialler.run(), name="dialling"),
+        ]
+
+    async def _listen(self) -> None:
+        local = LocalService(
+            intake=self.intake,
+            profiles=self.config.profiles,
+            ours=VersionData(self.config.network_magic),
+            make_feed=self._feed,
+            allowed_user_ids=owner_and_root(),
+        )
+        hard_max = self.config.admission.hard_max
+        self._listeners.append(
+            await self._network.serve(UnixAddress(self.config.local_socket), local.serve, connections_max=hard_max)
+        )
+        if self.config.initiator_only:
+            return
+        for host in self.config.host_addresses:
+            # Refusals are ours to give, with their reason; the listener's own limit only stands behind them.
+            self._listeners.append(
+                await self._network.serve(
+                    TcpAddress(host, self.config.port), self._serve_peer, connections_max=2 * hard_max
+                )
+            )
+
+    async def stop(self) -> None:
+        """Stop taking anything in, finish what is being written, and let go of everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._dialler.stop()
+        await asyncio.gather(*(listener.close(STOP_GRACE_S) for listener in self._listeners))
+        self._listeners = []
+        await self.intake.close()
+
+    @property
+    def tcp_ports(self) -> list[int]:
+        """Ports that other nodes can connect to, in the order of the configured addresses."""
+        return [listener.port for listener in self._listeners if listener.port is not None]
+
+    async def _serve_peer(self, bearer: Bearer) -> None:
+        source = host_of(bearer.peer)
+        refused_until = None
+        if source not in LOOPBACK_HOSTS:
+            refused_until = self.book.refused_until(source, self.clock.mono_s())
+        admitted = self._admission.enter(source)
+        if isinstance(admitted, Refusal):
+            log.warning("connection refused", extra={"peer": bearer.peer, "reason": admitted.why})
+            bearer.close()
+            return
+        try:
+            if refused_until is not None:
+                log.info("connection refused", extra={"peer": bearer.peer, "reason": "misbehaved before"})
+                bearer.close()
+                return
+            if admitted:
+                await asyncio.sleep(admitted)
+            await self._run_inbound(bearer, source)
+        finally:
+            self._admission.leave(source)
+
+    async def _run_inbound(self, bearer: Bearer, source: str) -> None:
+        connection = await respond(bearer, self.config.profiles, ConnectionKind.NODE, self._ours)
+        if connection.agreement.query:
+            connection.close()
+            return
+        link = PeerLink(self._shared, connection, bearer.peer, profile=None)
+        with self._links.holding(link):
+            await link.run()
+        violation = link.violation
+        if violation is not None:
+            self.book.penalise_host(source, self.clock.mono_s())
+
+    def _feed(self, profile: Profile) -> MempoolFeed:
+        return MempoolFeed(self.mempool, self.intake.bell, profile.message_layouts)
+
+    def _count_accepted(self, entry: Entry) -> None:
+        self._accepted += 1
+        self._last_message_ms = entry.received_ms
+
+    def _count_rejected(self, message: DmqMessage, source: str, outcome: Rejected) -> None:
+        self._rejections[str(outcome.code or outcome.reason)] += 1
+
+    def status(self) -> dict[str, Any]:
+        """What the CLI and the status page show; values that JSON knows."""
+        oldest = self.mempool.after(0, 1, frozenset(self._all_layouts()))
+        return {
+            "version": __version__,
+            "uptime_s": round(self.clock.mono_s() - self._started_mono_s, 3),
+            "network_magic": self.config.network_magic,
+            "ready": self._pools.is_ready and self._store.fault is None,
+            "mempool": {
+                "messages": self.mempool.count,
+                "bytes": self.mempool.bytes,
+                "messages_max": self.config.mempool_messages_max,
+                "bytes_max": self.config.mempool_bytes_max,
+                "oldest_ms": oldest[0].received_ms if oldest else None,
+            },
+            "peers": [link.status() for link in self._links],
+            "accepted": self._accepted,
+            "rejections": dict(sorted(self._rejections.items())),
+            "last_message_ms": self._last_message_ms,
+            "storage_fault": self._store.fault,
+            "clock_behind_s": round(self.clock.behind_s, 3),
+            "kes_periods_remaining": None,
+        }
+
+    def _all_layouts(self) -> set[Any]:
+        return {layout for profile in self.config.profiles for layout in profile.message_layouts}
+
+
+def host_of(peer: str) -> str:
+    """The host part of how a bearer names its peer: `host:port` or `[host]:port`."""
+    host = peer.rpartition(":")[0] or peer
+    return host.strip("[]")
+
+
+def violation_of(error: StagepostError | None) -> str | None:
+    """The code of a broken rule; None if the peer merely went away."""
+    from stagepost.errors import HandshakeRefused, RemoteProtocolError
+
+    if isinstance(error, RemoteProtocolError) and not isinstance(error, HandshakeRefused):
+        return str(error.code)
+    return None

@@ -14,8 +14,8 @@ from stagepost.errors import ConfigError
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.intake import Intake
-from stagepost.runtime.local_endpoints import (
-    LocalMessageNotificationServer,
+from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationServer
+from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
@@ -57,6 +57,10 @@ class LocalService:
         # The intake judges every message anyway, with what it knows of pools and of the network's rules.
         submission = LocalMessageSubmissionConfig(
             submit_message=self._submit, authenticator=None, ttl_validator=None
+        )
+        # The intake does every check itself, in the order and with the memory of a node.
+        config = LocalMessageSubmissionConfig(
+            submit_message=self._submit, authenticator=None, ttl_validator=None, unix_s=self.intake.clock.unix_s
         )
         answers: list[Coroutine[None, None, None]] = []
         for (profile, protocol), talk in connection.answer_all(self.profiles).items():

@@ -5,6 +5,7 @@ Pure: time comes in as `now` and chance as a seeded `Random`. What a peer did is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +24,9 @@ KNOWN_PEERS_MAX = 150
 BANNED_HOSTS_MAX = 10_000
 
 
+_NO_GROUP = 0
+
+
 class Origin(Enum):
     """How we came to know a peer. Roots are the operator's wish; they are kept whatever they contribute."""
 
@@ -36,6 +40,8 @@ class KnownPeer:
     address: PeerAddress
     origin: Origin
     profile: str
+    group: int = 0  # local roots come in groups, of each of which so many are wanted
+    may_be_shared: bool = True
     is_connected: bool = False
     connected_at: float = 0.0
     not_before: float = 0.0
@@ -59,6 +65,7 @@ class PeerBook:
     active_target: int = 20
     known_max: int = KNOWN_PEERS_MAX
     _peers: dict[PeerAddress, KnownPeer] = field(default_factory=dict)
+    _valencies: list[int] = field(default_factory=list)
     _penalties: dict[str, _Penalty] = field(default_factory=dict)
 
     @property
@@ -68,13 +75,22 @@ class PeerBook:
     def get(self, address: PeerAddress) -> KnownPeer | None:
         return self._peers.get(address)
 
-    def add(self, address: PeerAddress, origin: Origin, profile: str) -> bool:
+    def add_local_roots(
+        self, addresses: Iterable[tuple[PeerAddress, str]], valency: int, *, may_be_shared: bool
+    ) -> None:
+        """A group of peers, with their profiles, of which `valency` are to be connected at any time."""
+        self._valencies.append(valency)
+        for address, profile in addresses:
+            if self.add(address, Origin.LOCAL_ROOT, profile, may_be_shared=may_be_shared):
+                self._peers[address].group = len(self._valencies)
+
+    def add(self, address: PeerAddress, origin: Origin, profile: str, *, may_be_shared: bool = True) -> bool:
         """False if it is known already, or the book is full; roots always fit."""
         if address in self._peers:
             return False
         if origin is Origin.SHARED and len(self._peers) >= self.known_max and not self._make_room():
             return False
-        self._peers[address] = KnownPeer(address, origin, profile)
+        self._peers[address] = KnownPeer(address, origin, profile, may_be_shared=may_be_shared)
         return True
 
     def _make_room(self) -> bool:
@@ -89,17 +105,24 @@ class PeerBook:
         return True
 
     def due(self, now: float) -> list[KnownPeer]:
-        """Whom to connect to now: every local root, and others until enough are active; best behaved first."""
-        waiting = [peer for peer in self._peers.values() if not peer.is_connected and peer.not_before <= now]
-        roots = [peer for peer in waiting if peer.origin is Origin.LOCAL_ROOT]
-        others = [peer for peer in waiting if peer.origin is not Origin.LOCAL_ROOT]
-        active = sum(
-            peer.is_connected for peer in self._peers.values() if peer.origin is not Origin.LOCAL_ROOT
-        )
-        wanted = max(0, self.active_target - active)
-        self.random.shuffle(others)
-        others.sort(key=lambda peer: (peer.penalties, peer.failures, peer.origin is Origin.SHARED))
-        return roots + others[:wanted]
+        """Whom to connect to now: enough of each group of local roots, and others until enough are active."""
+        wanted = Counter(dict(enumerate(self._valencies, start=1)))
+        wanted[_NO_GROUP] = self.active_target
+        waiting: list[KnownPeer] = []
+        for peer in self._peers.values():
+            if peer.is_connected:
+                wanted[peer.group] -= 1
+            elif peer.not_before <= now:
+                waiting.append(peer)
+        # Among equals chance decides, so that not everybody goes to the first of a list.
+        self.random.shuffle(waiting)
+        waiting.sort(key=lambda peer: (peer.penalties, peer.failures, peer.origin is Origin.SHARED))
+        chosen = []
+        for peer in waiting:
+            if wanted[peer.group] > 0:
+                wanted[peer.group] -= 1
+                chosen.append(peer)
+        return chosen
 
     def next_due(self, now: float) -> float | None:
         """When `due` may have more to say, if nothing else happens until then."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import ErrorCode, ProtocolTimeout, TransportError
+from stagepost.errors import DecodeError, ErrorCode, ProtocolTimeout, StagepostError, TransportError
 from stagepost.runtime.connection import Connection, initiate
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.network import Network, UnixAddress
@@ -46,7 +46,8 @@ class LocalNode:
         connection = await self.connect()
         return connection, connection.open(self.profile, protocol, Role.CLIENT)
 
-    def lost(self, error: TransportError) -> TransportError:
-        """The same failure in words of the socket's user."""
-        text = f"the node at {self.socket_path} went away: {error.text}"
-        return TransportError(text, code=ErrorCode.NO_CONNECTED_PEERS, advice=error.advice or "start the node")
+
+def is_away(error: StagepostError) -> bool:
+    """Whether the node stopped, restarts or is stuck, so that trying again may help."""
+    was_cut_short = isinstance(error, DecodeError) and error.code is ErrorCode.CBOR_TRUNCATED
+    return was_cut_short or isinstance(error, TransportError | ProtocolTimeout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +14,7 @@ from stagepost.dmq.outcome import ACCEPTED, Accepted, Rejected, rejected
 from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import check_expiry
 from stagepost.errors import ErrorCode, LocalProtocolError
+from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.endpoint_options import (
     Authenticator,
@@ -43,7 +43,7 @@ class LocalMessageNotificationConfig:
     authenticator: Authenticator | None = check_proof
     ttl_validator: TtlValidator | None = check_expiry
     message_layouts: frozenset[MessageLayout] = FIVE_ONLY  # only clients of profile `seed` read the older one
-    unix_s: Callable[[], float] = time.time
+    unix_s: Callable[[], float] = SystemClock().unix_s
 
     def __post_init__(self) -> None:
         require_positive(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Reason, Rejected, from_wire, rejected, to_wire
 from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import check_expiry
+from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.endpoint_options import (
     Authenticator,
@@ -54,7 +54,7 @@ class LocalMessageSubmissionConfig:
     timeout_s: float | None = None  # Busy: 30 s in profile `seed`
     idle_timeout_s: float | None = None  # Idle: 300 s in profile `seed`
     max_queue_size: int = QUEUE_SIZE_MAX
-    unix_s: Callable[[], float] = time.time
+    unix_s: Callable[[], float] = SystemClock().unix_s
 
     def __post_init__(self) -> None:
         require_positive(

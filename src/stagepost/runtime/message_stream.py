@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.seen_messages import IDS_REMEMBERED_MAX, SeenMessages
-from stagepost.errors import ProtocolTimeout, StagepostError, TransportError
+from stagepost.errors import StagepostError
+from stagepost.runtime.clock import Clock
 from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_endpoints import LocalMessageNotificationClient
-from stagepost.runtime.local_node import LocalNode
+from stagepost.runtime.local_node import LocalNode, is_away
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +48,20 @@ class MessageStream(AsyncIterator[DmqMessage]):
     shown before is left out. Ends after `idle_timeout_s` without a message, and on `aclose`.
     """
 
-    def __init__(
-        self, node: LocalNode, limits: ListenLimits, unix_s: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, node: LocalNode, limits: ListenLimits, clock: Clock) -> None:
         self._node = node
         self._limits = limits
-        self._unix_s = unix_s
+        self._clock = clock
         self._seen = SeenMessages(limits.ids_remembered_max)
         self._ready: deque[DmqMessage] = deque()
         # One batch ahead of the reader: a slow reader slows the asking, and memory stays at two batches.
         self._batches: asyncio.Queue[list[DmqMessage] | StagepostError | None] = asyncio.Queue(1)
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def __aiter__(self) -> MessageStream:
         return self
@@ -115,32 +117,53 @@ class MessageStream(AsyncIterator[DmqMessage]):
             await self._batches.put(StagepostError(f"listening ended by a bug on this side: {bug!r}"))
 
     async def _ask_for_ever(self) -> None:
-        loop = asyncio.get_running_loop()
-        delay_s, away_since = self._limits.reconnect_delay_s, loop.time()
+        patience = _Patience(self._limits)
         while True:
             try:
-                async for _ in self._batches_of_one_connection():
-                    delay_s = self._limits.reconnect_delay_s
-                    away_since = loop.time()
-            except (TransportError, ProtocolTimeout) as error:
-                away_max_s = self._limits.away_max_s
-                if away_max_s is not None and loop.time() - away_since >= away_max_s:
+                await self._ask_on_one_connection(patience)
+            except StagepostError as error:
+                if not is_away(error):
                     raise
-                log.info("node is away", extra={"reason": error.text, "retry_in_s": delay_s})
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, self._limits.reconnect_delay_max_s)
+                await patience.wait(error)
 
-    async def _batches_of_one_connection(self) -> AsyncIterator[None]:
-        """Put what is new into the queue, and say so at every sign of life."""
+    async def _ask_on_one_connection(self, patience: _Patience) -> None:
         connection, talk = await self._node.open(MiniProtocol.LOCAL_MESSAGE_NOTIFICATION)
+        connected_at = asyncio.get_running_loop().time()
         client = LocalMessageNotificationClient(talk)
         try:
             while True:
                 notification = await client.request_messages_blocking()
-                now = self._unix_s()
+                patience.renew()
+                now = self._clock.unix_s()
                 fresh = [message for message in notification.messages if self._seen.note(message, now)]
                 if fresh:
                     await self._batches.put(fresh)
-                yield
         finally:
             connection.close()
+            await connection.bearer.wait_closed()
+            # A quiet network sends nothing for hours: a connection that held is a sign of life as well.
+            if asyncio.get_running_loop().time() - connected_at >= self._limits.reconnect_delay_max_s:
+                patience.renew()
+
+
+class _Patience:
+    """Waits that double while the node is away, until it has been away for too long."""
+
+    def __init__(self, limits: ListenLimits) -> None:
+        self._limits = limits
+        self._lost_at: float | None = None
+        self._delay_s = limits.reconnect_delay_s
+
+    def renew(self) -> None:
+        self._lost_at = None
+        self._delay_s = self._limits.reconnect_delay_s
+
+    async def wait(self, error: StagepostError) -> None:
+        now = asyncio.get_running_loop().time()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        away_max_s = self._limits.away_max_s
+        if away_max_s is not None and now - self._lost_at >= away_max_s:
+            raise error
+        log.info("node is away", extra={"reason": error.text, "retry_in_s": self._delay_s})
+        await asyncio.sleep(self._delay_s)
+        self._delay_s = min(2 * self._delay_s, self._limits.reconnect_delay_max_s)

@@ -39,7 +39,7 @@ class Route:
 
     link: Link
     random: Random
-    is_blocked: bool = False
+    blocks: int = 0
     pipes: dict[Pipe, None] = field(default_factory=dict)
     _busy_until_s: dict[str, float] = field(default_factory=dict)
     _healed: list[asyncio.Future[None]] = field(default_factory=list)
@@ -65,14 +65,20 @@ class Route:
                 wait_s *= 2
         return delay_s
 
-    def block(self) -> None:
-        """A partition: what is under way is held, until it heals."""
-        self.is_blocked = True
+    @property
+    def is_blocked(self) -> bool:
+        return self.blocks > 0
 
-    def heal(self) -> None:
-        if not self.is_blocked:
+    def block(self) -> None:
+        """A partition: what is under way is held, until every block is lifted."""
+        self.blocks += 1
+
+    def heal(self, *, entirely: bool = False) -> None:
+        if not self.blocks:
             return
-        self.is_blocked = False
+        self.blocks = 0 if entirely else self.blocks - 1
+        if self.blocks:
+            return
         for waiting in self._healed:
             if not waiting.done():
                 waiting.set_result(None)

@@ -48,7 +48,7 @@ class SimulatedNetwork:
         self.route(one, other).link = link
 
     def partition(self, one: str, other: str) -> None:
-        """Nothing passes between two hosts; connections stay open and what they carry waits."""
+        """Nothing passes between two hosts until as many heals; connections stay open and what they carry waits."""
         self.route(one, other).block()
         self.note(f"partition {one} {other}")
 
@@ -58,7 +58,7 @@ class SimulatedNetwork:
 
     def heal_all(self) -> None:
         for route in self._routes.values():
-            route.heal()
+            route.heal(entirely=True)
         self.note("heal all")
 
     def reset(self, one: str, other: str) -> None:

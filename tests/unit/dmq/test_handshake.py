@@ -270,7 +270,7 @@ def test_reasons_stand_on_the_wire_as_tabled(reason: Any, value: list[Any]) -> N
 # What is agreed
 
 
-@pytest.mark.parametrize(("ours", "theirs"), product(BOOLEANS, BOOLEANS))
+@pytest.mark.parametrize(("ours", "theirs"), list(product(BOOLEANS, BOOLEANS)))
 def test_initiator_only_holds_if_either_side_says_so(ours: bool, theirs: bool) -> None:
     _, agreement = answer(proposal({2: node_data(initiator_only=theirs)}), terms(initiator_only=ours))
 
@@ -279,7 +279,7 @@ def test_initiator_only_holds_if_either_side_says_so(ours: bool, theirs: bool) -
 
 
 @pytest.mark.parametrize(
-    ("our_sharing", "their_sharing", "we_only", "they_only"), product(BOOLEANS, BOOLEANS, BOOLEANS, BOOLEANS)
+    ("our_sharing", "their_sharing", "we_only", "they_only"), list(product(BOOLEANS, BOOLEANS, BOOLEANS, BOOLEANS))
 )
 def test_peers_are_shared_if_both_say_so_and_the_connection_is_duplex(
     our_sharing: bool, their_sharing: bool, we_only: bool, they_only: bool
@@ -298,7 +298,7 @@ def test_peers_are_shared_if_both_say_so_and_the_connection_is_duplex(
 
 @pytest.mark.parametrize(
     ("initiator", "responder"),
-    product(product(BOOLEANS, BOOLEANS), product(BOOLEANS, BOOLEANS)),
+    list(product(product(BOOLEANS, BOOLEANS), product(BOOLEANS, BOOLEANS))),
 )
 def test_both_sides_hold_the_same_agreement(
     initiator: tuple[bool, bool], responder: tuple[bool, bool]
@@ -507,7 +507,7 @@ def test_a_message_has_at_most_5760_bytes_in_both_states() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    ["8200bf01841a80000002f401f4ff", "8200a12001", "8200a161310 1".replace(" ", ""), "820080", "8200a1180101"],
+    ["8200bf01841a80000002f401f4ff", "8200a12001", "8200a1613101", "820080", "8200a1180101"],
     ids=["an indefinite map", "a negative key", "a text key", "a list", "a key longer than needed"],
 )
 def test_a_proposal_of_another_form_is_a_decode_error(raw: str) -> None:

@@ -47,7 +47,7 @@ def handshaken(answer: str, *parts: tuple[Direction, int, str], proposal: str = 
     return stream(i(0, f"8200{proposal}"), r(0, answer), *parts)
 
 
-LONG_LIST = "9f" + f"82{ID}00" * 1_800 + "ff"
+LONG_IDS = "82019f825a00011170" + "00" * 70_000 + "00ff"
 ONE = len(one_announced())
 SHAKEN = len(handshaken(f"830101{NODE_DATA}"))
 
@@ -254,15 +254,19 @@ BROKEN = [
         INITIATOR,
     ),
     Broken(
-        "list of ids too long",
-        version_1(
-            r(11, "8400f50005"),
-            i(11, f"8201{LONG_LIST}"[: 2 * 60_000]),
-            i(11, f"8201{LONG_LIST}"[2 * 60_000 :]),
-        ),
+        "ids too long for their state",
+        version_1(r(11, "8400f50005"), i(11, LONG_IDS[:100_000]), i(11, LONG_IDS[100_000:])),
         23 + 8,
         C.CBOR_LIMIT,
         "MessageTooLong",
+        INITIATOR,
+    ),
+    Broken(
+        "more ids than a list may hold",
+        version_1(r(11, "8400f50005"), i(11, "8201990401" + f"82{ID}00" * 1_025)),
+        23 + 8 + 2,
+        C.CBOR_LIMIT,
+        "ListTooLong",
         INITIATOR,
     ),
     Broken(
@@ -519,6 +523,13 @@ def test_pulling_from_the_other_side_in_version_2_is_explained() -> None:
     assert "gouroboros" in broken.text
 
 
+def test_two_runs_of_one_number_are_suspected_where_turns_do_not_fit() -> None:
+    _, broken = broken_by(stream(i(12, "820005"), i(12, "820063"), r(12, "820105"), r(12, "820163")))
+
+    assert broken.rule == "OutOfTurn"
+    assert "if both sides opened this mini-protocol" in broken.text
+
+
 def test_what_a_side_never_says_is_refused_in_one_direction_too() -> None:
     _, broken = broken_by(stream(i(14, "8101")))
 
@@ -527,8 +538,7 @@ def test_what_a_side_never_says_is_refused_in_one_direction_too() -> None:
 
 
 def test_too_long_for_its_state_is_refused_in_one_direction_too() -> None:
-    ids = f"8201{LONG_LIST}"
-    data = stream(i(11, "8106"), i(11, ids[:100_000]), i(11, ids[100_000:]))
+    data = stream(i(11, "8106"), i(11, LONG_IDS[:100_000]), i(11, LONG_IDS[100_000:]))
 
     _, broken = broken_by(data)
 

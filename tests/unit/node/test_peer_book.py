@@ -33,10 +33,25 @@ def due(book: PeerBook, now: float) -> set[PeerAddress]:
 
 def test_every_local_root_is_due_whatever_the_target_says() -> None:
     book = a_book(active_target=0)
-    for number in range(5):
-        book.add(address(number), Origin.LOCAL_ROOT, "dmq-node")
+    book.add_local_roots(((address(number), "dmq-node") for number in range(5)), 5, may_be_shared=False)
 
     assert due(book, 0.0) == {address(number) for number in range(5)}
+
+
+def test_group_of_local_roots_is_connected_up_to_its_valency() -> None:
+    book = a_book(active_target=0)
+    book.add_local_roots(((address(number), "dmq-node") for number in range(3)), 2, may_be_shared=False)
+    book.add_local_roots(((address(number), "dmq-node") for number in range(3, 5)), 1, may_be_shared=False)
+    for peer in book.due(0.0):
+        book.connecting(peer.address, 0.0)
+    assert sum(peer.is_connected for peer in book.peers if peer.group == 1) == 2
+    assert sum(peer.is_connected for peer in book.peers if peer.group == 2) == 1
+    lost = next(peer for peer in book.peers if peer.is_connected and peer.group == 1)
+
+    book.disconnected(lost.address, 0.0)
+
+    assert [peer.group for peer in book.due(0.0)] == [1]
+    assert lost.address not in due(book, 0.0)
 
 
 @pytest.mark.parametrize(("active", "expected"), [(0, 3), (2, 1), (3, 0)])

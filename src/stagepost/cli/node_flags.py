@@ -1,0 +1,121 @@
+"""The flags of `stagepost node dmq`: dmq-node's as they are, and ours; `config check` and `config show` take them too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from stagepost.node.effective_config import ConfigRequest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SettingFlag:
+    """A flag that sets one setting. `fixed` is the value that a flag without argument stands for."""
+
+    names: tuple[str, ...]
+    setting: str
+    metavar: str
+    help: str
+    type: type[int] | type[float] | type[str] = str
+    fixed: object = None
+
+    @property
+    def parameter(self) -> str:
+        return self.names[-1].lstrip("-").replace("-", "_")
+
+
+# fmt: off
+FLAGS = (
+    SettingFlag(("--host-addr",), "node.host_addr", "IPV4", "IPv4 address to listen at; this or the next is needed."),
+    SettingFlag(("--host-ipv6-addr",), "node.host_ipv6_addr", "IPV6", "IPv6 address to listen at."),
+    SettingFlag(("-p", "--port"), "node.port", "PORT", "TCP port for other nodes; 0 takes a free one. [3141]", int),
+    SettingFlag(("--local-socket",), "node.local_socket", "FILENAME", "Unix socket for local programs. [dmq-node.socket]"),
+    SettingFlag(("-c", "--configuration-file"), "node.dmq_config", "FILENAME", "dmq-node's JSON configuration; may be missing. [dmq.config.json]"),
+    SettingFlag(("-t", "--topology-file"), "node.topology", "FILENAME", "Whom to connect to. [dmq.topology.json]"),
+    SettingFlag(("--dmq-network-magic",), "node.network_magic", "NATURAL", "The DMQ network. [2912307721]", int),
+    SettingFlag(("--min-sig-delay",), "node.min_sig_delay_s", "SECONDS", "Least time between two messages of a pool; refused on public networks.", float),
+    SettingFlag(("--pools",), "node.pools", "FILE", "Who may send: pools and their stake. Needed."),
+    SettingFlag(("--data",), "node.data_dir", "DIR", "Where accepted messages are kept. [stagepost-data]"),
+    SettingFlag(("--profiles",), "node.profiles", "NAMES", "How others may speak with us. [dmq-node,gouroboros,seed]"),
+    SettingFlag(("--profile",), "node.wire_profile", "NAME", "How to speak with peers that we connect to. [dmq-node]"),
+    SettingFlag(("--metrics-port",), "node.metrics_port", "PORT|off", "Metrics, health and status on 127.0.0.1; 0 takes a free port. [0]"),
+    SettingFlag(("--unsafe-accept-stored-time",), "node.unsafe_accept_stored_time", "", "Start although stored messages are from far ahead of the clock.", fixed=True),
+    SettingFlag(("--unsafe-loopback-unlimited",), "node.unsafe_loopback_unlimited", "", "Do not limit connections from this machine.", fixed=True),
+    SettingFlag(("--json",), "log.format", "", "Logs as JSON lines, also on a terminal.", fixed="json"),
+    SettingFlag(("-q", "--quiet"), "log.level", "", "Log warnings and errors only.", fixed="warning"),
+    SettingFlag(("--verbose",), "log.level", "", "Log everything, wire traffic included.", fixed="debug"),
+)
+WITHOUT_EFFECT = (
+    SettingFlag(("--cardano-node-socket",), "", "FILENAME", "Accepted; stake comes from --pools."),
+    SettingFlag(("--cardano-network-magic",), "", "NATURAL", "Accepted; stake comes from --pools.", int),
+)
+# fmt: on
+_LOG_FLAGS = frozenset({"--json", "--quiet", "--verbose"})
+
+
+def with_node_flags(*, with_log_flags: bool = True) -> Callable[[F], F]:
+    """Adds the flags to a command; `request_from` turns what it gets into a request."""
+
+    def decorate(command: F) -> F:
+        options = [
+            click.option(
+                "--config", "config_file", metavar="FILE", help="Settings. [stagepost.toml, if it exists]"
+            ),
+            click.option(
+                "--context",
+                "context_name",
+                metavar="NAME",
+                help="The part [contexts.NAME] of the settings goes on top.",
+            ),
+        ]
+        for flag in (*FLAGS, *WITHOUT_EFFECT):
+            if flag.names[-1] in _LOG_FLAGS and not with_log_flags:
+                continue
+            if flag.fixed is not None:
+                option = click.option(*flag.names, flag.parameter, is_flag=True, help=flag.help)
+            else:
+                option = click.option(
+                    *flag.names, flag.parameter, type=flag.type, metavar=flag.metavar, help=flag.help
+                )
+            options.append(option)
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def request_from(given: dict[str, Any]) -> ConfigRequest:
+    """What was given on the command line, by setting; the rest is for files and defaults to say."""
+    from stagepost.node.effective_config import ConfigRequest, Flag
+
+    flags: dict[str, Flag] = {}
+    for flag in FLAGS:
+        value = given.get(flag.parameter)
+        if value is None or value is False:
+            continue
+        flags[flag.setting] = Flag(flag.names[-1], _read(flag, value))
+    notes = tuple(
+        f"{flag.names[-1]} has no effect here: stake and KES periods come from the pools file"
+        for flag in WITHOUT_EFFECT
+        if given.get(flag.parameter) is not None
+    )
+    path = given.get("config_file")
+    return ConfigRequest(flags, None if path is None else Path(path), given.get("context_name"), notes)
+
+
+def _read(flag: SettingFlag, value: Any) -> object:
+    if flag.fixed is not None:
+        return flag.fixed
+    if flag.setting == "node.profiles":
+        return [name.strip() for name in value.split(",")]
+    if flag.setting == "node.metrics_port" and value.isdecimal():
+        return int(value)
+    return value

@@ -1,0 +1,128 @@
+"""Who downloads what: one table over all peers, so that a message comes once however many peers announce it.
+
+Each announced id is leased to one peer at a time. A peer that holds the lease and does not begin loses it after
+250 ms; a download that has not come to an end after 600 ms makes room for one more beside it. So no peer that
+announces and never serves can keep an id from the others for long.
+
+A refused message settles nothing for other peers. The id covers the payload alone: anybody can put a bad signature
+under somebody else's payload, and whoever announced the id may still have the good one. For the same reason an id
+whose message is being judged is not acknowledged yet, as running nodes do; the others wait for the judgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stagepost.dmq.announciness import Announciness
+from stagepost.identifiers import MessageId
+
+LEASE_S = 0.25
+STUCK_S = 0.6
+
+
+class Claimant:
+    """One peer in the table, known by identity. `on_change` is called when what others did may let it go on."""
+
+    __slots__ = ("name", "on_change")
+
+    def __init__(self, name: str, on_change: Callable[[], None]) -> None:
+        self.name = name
+        self.on_change = on_change
+
+
+class _Download:
+    """One id. Dictionaries stand for sets, because their order is the same in every run."""
+
+    __slots__ = ("announcers", "attempts", "first_announcer", "judged_for", "lease_until", "leaseholder")
+
+    def __init__(self, first_announcer: str) -> None:
+        self.first_announcer = first_announcer
+        self.announcers: dict[Claimant, None] = {}
+        self.leaseholder: Claimant | None = None
+        self.lease_until = 0.0
+        self.attempts: dict[Claimant, float] = {}  # when each of them began
+        self.judged_for: dict[Claimant, None] = {}  # they have brought the message, it is not judged yet
+
+
+class Downloads:
+    """An entry lives as long as some peer has announced the id and it is not settled for that peer: at most peers
+    times the window's 132."""
+
+    def __init__(self, announciness: Announciness | None = None) -> None:
+        self.announciness = announciness or Announciness()
+        self._table: dict[MessageId, _Download] = {}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def announce(self, claimant: Claimant, message_id: MessageId, now: float, *, may_lease: bool) -> None:
+        """`may_lease`: whether it may hold the id for itself before it begins. Peers with a bad score may not."""
+        download = self._table.get(message_id)
+        if download is None:
+            download = self._table[message_id] = _Download(claimant.name)
+        download.announcers[claimant] = None
+        if may_lease and download.leaseholder is None:
+            self._lease(download, claimant, now)
+
+    def claimable_at(self, claimant: Claimant, message_id: MessageId, now: float) -> float | None:
+        """From when on `claimant` may download, as things stand; None if only a change can help."""
+        download = self._table[message_id]
+        if download.judged_for or claimant in download.attempts:
+            return None
+        at = now
+        if download.leaseholder is not None and download.leaseholder is not claimant:
+            at = max(at, download.lease_until)
+        if download.attempts:
+            # One download at a time, and one more for each that is stuck: so all that run must be stuck.
+            at = max(at, max(download.attempts.values()) + STUCK_S)
+        return at
+
+    def claim(self, claimant: Claimant, message_id: MessageId, now: float) -> None:
+        download = self._table[message_id]
+        self._lease(download, claimant, now)
+        download.attempts[claimant] = now
+
+    def arrived(self, claimant: Claimant, message_id: MessageId) -> None:
+        """The message is here; nobody else need try until it is judged."""
+        download = self._table[message_id]
+        download.attempts.pop(claimant, None)
+        download.judged_for[claimant] = None
+
+    def let_others_try(self, claimant: Claimant, message_id: MessageId) -> None:
+        """Its copy has to wait before it can be judged, for a reason that may lie in this copy alone."""
+        download = self._table[message_id]
+        download.judged_for.pop(claimant, None)
+        self._end_lease(download, claimant)
+        self._tell(download, but=claimant)
+
+    def proved_valid(self, message_id: MessageId, now: float) -> None:
+        download = self._table[message_id]
+        self.announciness.credit(download.first_announcer, now)
+
+    def withdraw(self, claimant: Claimant, message_id: MessageId) -> None:
+        """Settled for this peer, one way or the other; whoever else announced the id looks again."""
+        download = self._table[message_id]
+        del download.announcers[claimant]
+        download.attempts.pop(claimant, None)
+        download.judged_for.pop(claimant, None)
+        self._end_lease(download, claimant)
+        if download.announcers:
+            self._tell(download, but=claimant)
+        else:
+            del self._table[message_id]
+
+    @staticmethod
+    def _lease(download: _Download, claimant: Claimant, now: float) -> None:
+        download.leaseholder = claimant
+        download.lease_until = now + LEASE_S
+
+    @staticmethod
+    def _end_lease(download: _Download, claimant: Claimant) -> None:
+        if download.leaseholder is claimant:
+            download.leaseholder = None
+
+    @staticmethod
+    def _tell(download: _Download, but: Claimant) -> None:
+        for claimant in download.announcers:
+            if claimant is not but:
+                claimant.on_change()

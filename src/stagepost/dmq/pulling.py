@@ -1,0 +1,371 @@
+"""What to do next with one peer that supplies messages: the pulling side of message submission, without the network.
+
+    submit what has arrived → request messages → acknowledge and request ids → sleep
+
+One action at a time, the first in this order that can be taken. An id is acknowledged strictly in the order of its
+announcement, and only when its fate is known: held, refused, or no longer to be had from this peer.
+
+An announced id does not say in which layout its message is. A message of the older layout chooses its id, and could
+pretend to be any other; so an id counts as held only if it is held in the newer layout, where it is a hash and can
+stand for one message alone. A message of the older layout is therefore downloaded from each peer that announces it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Container, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+import msgspec
+
+from stagepost.dmq.announcements import IDS_REQUESTED_MAX, IDS_UNACKNOWLEDGED_MAX, SIZE_TOLERANCE_BYTES
+from stagepost.dmq.downloads import Claimant, Downloads
+from stagepost.dmq.message import FIVE_ONLY, MESSAGE_BYTES_MAX, DmqMessage, MessageLayout
+from stagepost.dmq.outcome import Accepted, Outcome, Rejected
+from stagepost.dmq.peer_score import SCORE_MAX, PeerScore
+from stagepost.dmq.relay_blame import Consequence, Offer, RelayRecord, Ruling
+from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.dmq.validation import MESSAGE_GAP_S
+from stagepost.errors import ErrorCode
+from stagepost.identifiers import MessageId
+
+MESSAGES_REQUESTED_MAX = 33
+"""In one batch; with the largest messages that is as much as one reply may hold."""
+
+BATCHES_OUTSTANDING_MAX = 4
+BYTES_IN_FLIGHT_MAX = 92_400
+"""May be passed by one message."""
+
+ASK_AGAIN_S = 0.25
+"""After a reply that brought less than was asked for: how long until we ask again without having to acknowledge."""
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Have these judged; `PeerPulling.submitted` wants to know."""
+
+    messages: tuple[DmqMessage, ...]
+
+
+class FetchMessages(msgspec.Struct, frozen=True):
+    """`PeerPulling.messages_arrived` wants to know. Need not be answered before the next action."""
+
+    ids: tuple[MessageId, ...]
+
+
+class AskIds(msgspec.Struct, frozen=True):
+    """`PeerPulling.ids_arrived` wants to know. Need not be answered before the next action."""
+
+    blocking: bool
+    acknowledged: int
+    requested: int
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Nothing to do before `until`, or before something is heard; None: there is no timer."""
+
+    until: float | None
+
+
+Action: TypeAlias = Submit | FetchMessages | AskIds | Sleep
+
+
+class PeerFault(msgspec.Struct, frozen=True):
+    """Why the connection must end."""
+
+    code: ErrorCode
+    text: str
+    message_id: MessageId
+
+
+class _Fate(Enum):
+    WANTED = "wanted"
+    REQUESTED = "requested"
+    ARRIVED = "arrived"
+    SUBMITTED = "submitted"
+    WAITING = "waiting"  # to be submitted again
+    SETTLED = "settled"
+
+
+class _Announced:
+    """One place in the window."""
+
+    __slots__ = ("fate", "first_refused_at", "gives_way", "message", "message_id", "offer", "retry_at", "size", "tries")  # fmt: skip
+
+    def __init__(self, message_id: MessageId, size: int, offer: Offer) -> None:
+        self.message_id = message_id
+        self.size = size
+        self.offer = offer
+        self.fate = _Fate.WANTED
+        self.message: DmqMessage | None = None
+        self.tries = 0
+        self.first_refused_at = 0.0
+        self.retry_at = 0.0
+        self.gives_way = False
+
+
+class PeerPulling:
+    """One peer. `held` says which messages need not be downloaded; `on_change` is called when to look again.
+
+    Touched by one task. The caller has checked the window's rules on what it passes in.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        downloads: Downloads,
+        held: Container[tuple[MessageLayout, MessageId]],
+        *,
+        now: float,
+        layouts: Collection[MessageLayout] = FIVE_ONLY,
+        message_gap_s: float = MESSAGE_GAP_S,
+        score: PeerScore | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.score = score or PeerScore(now)
+        self.fault: PeerFault | None = None
+        self._claimant = Claimant(name, on_change)
+        self._downloads = downloads
+        self._held = held
+        self._layout_that_counts = MessageLayout.FIVE if MessageLayout.FIVE in layouts else MessageLayout.FOUR
+        self._relayed = RelayRecord(message_gap_s)
+        self._window: deque[_Announced] = deque()
+        self._unsettled: dict[MessageId, _Announced] = {}  # in the order of the window
+        self._arrived: dict[MessageId, _Announced] = {}
+        self._kept: dict[MessageId, _Announced] = {}  # to be submitted again
+        self._announced_count = 0
+        self._batches_outstanding = 0
+        self._bytes_in_flight = 0
+        self._ids_asked: AskIds | None = None
+        self._asked_at = now
+        self._ask_not_before = now
+        self._not_held_before: float | None = None
+
+    @property
+    def unacknowledged(self) -> int:
+        return len(self._window)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return self._bytes_in_flight
+
+    @property
+    def batches_outstanding(self) -> int:
+        return self._batches_outstanding
+
+    def next_action(self, now: float) -> Action:
+        submit = self._submit(now)
+        if submit is not None:
+            return submit
+        fetch, until = self._fetch(now)
+        if fetch is not None:
+            return fetch
+        ask, ask_at = self._ask(now)
+        if ask is not None:
+            return ask
+        retry_at = min((entry.retry_at for entry in self._kept.values()), default=None)
+        return Sleep(min((at for at in (until, ask_at, retry_at) if at is not None), default=None))
+
+    # What came of the actions
+
+    def ids_arrived(self, ids: Sequence[MessageIdAndSize], now: float) -> None:
+        """The answer to `AskIds`; empty also if the peer gave the word back without news."""
+        asked, self._ids_asked = self._ids_asked, None
+        assert asked is not None, "ids arrived that nobody asked for"
+        may_lease = not self.score.claim_delay_s(now)
+        for announced in ids:
+            self._announced_count += 1
+            offer = Offer(self._announced_count, now, self._not_held_before)
+            entry = _Announced(announced.message_id, announced.size_in_bytes, offer)
+            self._window.append(entry)
+            if announced.message_id in self._unsettled or self._is_held(announced.message_id):
+                entry.fate = _Fate.SETTLED  # a second mention of an id in the window shares the first one's fate
+            elif announced.size_in_bytes > MESSAGE_BYTES_MAX + SIZE_TOLERANCE_BYTES:
+                # It could not be read if it came, and reading it would cost an otherwise useful connection.
+                entry.fate = _Fate.SETTLED
+                self._count_rejection(now, ErrorCode.MSG_BODY_SIZE, announced.message_id)
+            else:
+                self._unsettled[announced.message_id] = entry
+                self._downloads.announce(self._claimant, announced.message_id, now, may_lease=may_lease)
+        if not ids:
+            self._not_held_before = self._asked_at
+        if asked.blocking:
+            # A wait that ends without news is answered by the next one; only an answer in no time is slowed down.
+            self._ask_not_before = self._asked_at + ASK_AGAIN_S if not ids else now
+        else:
+            self._ask_not_before = now if len(ids) == asked.requested else now + ASK_AGAIN_S
+
+    def messages_arrived(
+        self, requested: Sequence[MessageId], messages: Sequence[DmqMessage], now: float
+    ) -> None:
+        """The answer to `FetchMessages`. What is missing is no longer to be had from this peer."""
+        self._batches_outstanding -= 1
+        came: dict[MessageId, DmqMessage] = {}
+        for message in messages:
+            came.setdefault(message.message_id, message)
+        for message_id in requested:
+            entry = self._unsettled[message_id]
+            self._bytes_in_flight -= entry.size
+            found = came.get(message_id)
+            if found is None:
+                self._settle(entry)
+                self._count_rejection(now, ErrorCode.MSG_EXPIRED, message_id)
+            else:
+                entry.fate = _Fate.ARRIVED
+                entry.message = found
+                self._arrived[message_id] = entry
+                self._downloads.arrived(self._claimant, message_id)
+
+    def submitted(self, messages: Sequence[DmqMessage], outcomes: Sequence[Outcome], now: float) -> None:
+        """The answer to `Submit`: only now does the peer get its credit."""
+        for message, outcome in zip(messages, outcomes, strict=True):
+            entry = self._unsettled[message.message_id]
+            if isinstance(outcome, Accepted):
+                self.score.accepted(now)
+                self._relayed.note(message, entry.offer)
+                self._downloads.proved_valid(message.message_id, now)
+                self._settle(entry)
+            else:
+                self._refused(entry, message, outcome, now)
+
+    def leave(self) -> None:
+        """The peer is gone: what it had announced is others' to bring."""
+        for entry in list(self._unsettled.values()):
+            self._settle(entry)
+        for entries in (self._arrived, self._kept, self._window):
+            entries.clear()
+
+    # The actions, in order
+
+    def _submit(self, now: float) -> Submit | None:
+        for entry in list(self._kept.values()):
+            if entry.retry_at <= now or self._is_held(entry.message_id):
+                del self._kept[entry.message_id]
+                self._arrived[entry.message_id] = entry
+                self._downloads.arrived(self._claimant, entry.message_id)
+        if not self._arrived:
+            return None
+        messages: list[DmqMessage] = []
+        for entry in self._arrived.values():
+            assert entry.message is not None
+            if self._is_held(entry.message_id):
+                self._settle(entry)  # another peer was faster; nobody is to blame
+            else:
+                entry.fate = _Fate.SUBMITTED
+                messages.append(entry.message)
+        self._arrived = {}
+        return Submit(tuple(messages)) if messages else None
+
+    def _fetch(self, now: float) -> tuple[FetchMessages | None, float | None]:
+        until: float | None = None
+        chosen: list[MessageId] = []
+        has_room = self._batches_outstanding < BATCHES_OUTSTANDING_MAX
+        delay_s = self.score.claim_delay_s(now)
+        for entry in [entry for entry in self._unsettled.values() if entry.fate is _Fate.WANTED]:
+            if self._is_held(entry.message_id):
+                self._settle(entry)
+                continue
+            if (
+                not has_room
+                or self._bytes_in_flight >= BYTES_IN_FLIGHT_MAX
+                or len(chosen) >= MESSAGES_REQUESTED_MAX
+            ):
+                continue
+            at = self._downloads.claimable_at(self._claimant, entry.message_id, now)
+            if at is None:
+                continue
+            at = max(at, entry.offer.announced_at + delay_s)
+            if at <= now:
+                self._downloads.claim(self._claimant, entry.message_id, now)
+                entry.fate = _Fate.REQUESTED
+                self._bytes_in_flight += entry.size
+                chosen.append(entry.message_id)
+            elif until is None or at < until:
+                until = at
+        if not chosen:
+            return None, until
+        self._batches_outstanding += 1
+        return FetchMessages(tuple(chosen)), None
+
+    def _ask(self, now: float) -> tuple[AskIds | None, float | None]:
+        if self._ids_asked is not None:
+            return None, None
+        self._give_way(now)
+        settled = 0
+        for entry in self._window:
+            if entry.fate is not _Fate.SETTLED:
+                break
+            settled += 1
+        left = len(self._window) - settled
+        requested = min(IDS_REQUESTED_MAX, IDS_UNACKNOWLEDGED_MAX - left)
+        is_early = now < self._ask_not_before
+        if not left:
+            if is_early and not settled:
+                return None, self._ask_not_before
+        elif not settled and (is_early or not requested):
+            return None, self._ask_not_before if requested else None
+        for _ in range(settled):
+            self._window.popleft()
+        self._ids_asked = AskIds(not left, settled, requested)
+        self._asked_at = now
+        return self._ids_asked, None
+
+    def _give_way(self, now: float) -> None:
+        """The window is full and its head waits for its pool's time: the messages behind it are worth more."""
+        if len(self._window) < IDS_UNACKNOWLEDGED_MAX:
+            return
+        head = self._window[0]
+        if head.fate is _Fate.WAITING and head.gives_way:
+            del self._kept[head.message_id]
+            self._settle(head)
+            self._count_rejection(now, ErrorCode.MSG_TOO_FREQUENT, head.message_id)
+
+    # Details
+
+    def _refused(self, entry: _Announced, message: DmqMessage, refusal: Rejected, now: float) -> None:
+        if not entry.tries:
+            entry.first_refused_at = now
+        ruling = self._relayed.rule(message, entry.offer, refusal, now, entry.tries, entry.first_refused_at)
+        code = refusal.code or ErrorCode.MSG_BAD_ID
+        match ruling.consequence:
+            case Consequence.DISCONNECT:
+                self._settle(entry)
+                self._count_rejection(now, code, message.message_id)
+                self.fault = self.fault or PeerFault(code, refusal.text, message.message_id)
+            case Consequence.COUNT:
+                self._settle(entry)
+                # That we asked for an older message again was our own caution.
+                is_our_doing = code is ErrorCode.MSG_DUPLICATE and message.layout is MessageLayout.FOUR
+                if not is_our_doing:
+                    self._count_rejection(now, code, message.message_id)
+            case Consequence.RETRY | Consequence.RETRY_UNLESS_CROWDED:
+                self._keep(entry, ruling, refusal, now)
+        if refusal.code is ErrorCode.MSG_TOO_FREQUENT:
+            self._relayed.note(message, entry.offer)
+
+    def _keep(self, entry: _Announced, ruling: Ruling, refusal: Rejected, now: float) -> None:
+        entry.tries += 1
+        entry.fate = _Fate.WAITING
+        self._kept[entry.message_id] = entry
+        entry.retry_at = now + ruling.retry_after_s
+        entry.gives_way = ruling.consequence is Consequence.RETRY_UNLESS_CROWDED
+        if refusal.code in (ErrorCode.MSG_TOO_FREQUENT, ErrorCode.MSG_EXPIRY_TOO_FAR):
+            # Nothing in this copy has been verified yet: if it is forged, the true one must not wait for it.
+            self._downloads.let_others_try(self._claimant, entry.message_id)
+
+    def _settle(self, entry: _Announced) -> None:
+        entry.fate = _Fate.SETTLED
+        entry.message = None
+        del self._unsettled[entry.message_id]
+        self._downloads.withdraw(self._claimant, entry.message_id)
+
+    def _count_rejection(self, now: float, code: ErrorCode, message_id: MessageId) -> None:
+        self.score.rejected(now)
+        if self.fault is None and self.score.is_at_ceiling(now):
+            # The table of reasons ends no connection for this one alone, but a flood has to end.
+            text = f"{code}: the peer's score has reached {SCORE_MAX:g}: nearly all that it offers is refused"
+            self.fault = PeerFault(code, text, message_id)
+
+    def _is_held(self, message_id: MessageId) -> bool:
+        return (self._layout_that_counts, message_id) in self._held

@@ -1,0 +1,130 @@
+"""What a refused message means for the peer that relayed it.
+
+The published table says for each reason whether the connection ends. Three of its reasons also befall honest relays,
+who judged the same message earlier, by another clock, or after other messages had reached them:
+
+* Two messages of a pool, a minute apart when the relay accepted them, reach us closer together by different ways.
+  A relay is cut off only if its own words prove it: it said that it had nothing more, and then announced two
+  messages of a pool within less than the gap. Otherwise the message is kept and tried again when its time has come.
+* A pool renews its certificate, and the message with the higher number overtakes the other. A relay is cut off only if
+  it announced the higher number first itself.
+* A message that lives as long as is allowed, from a relay whose clock is a little ahead of ours. It is tried again
+  for as long as clocks may differ; then the relay is cut off.
+
+What is our own trouble (no stake data yet, no room, no disk) costs the relay nothing, and the message is tried again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import Enum
+
+import msgspec
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import Rejected
+from stagepost.errors import ErrorCode
+from stagepost.identifiers import PoolId
+
+POOLS_REMEMBERED_MAX = 1_024
+CLOCKS_DIFFER_MAX_S = 5.0
+RETRY_MIN_S = 0.05
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 30.0
+
+DISCONNECTING_CODES = frozenset(
+    {
+        ErrorCode.MSG_BAD_ID,
+        ErrorCode.KES_PERIOD,
+        ErrorCode.OPCERT_SIGNATURE,
+        ErrorCode.KES_SIGNATURE,
+        ErrorCode.MSG_EXPIRY_TOO_FAR,
+        ErrorCode.MSG_TOO_FREQUENT,
+        ErrorCode.OPCERT_COUNTER,
+    }
+)
+OUR_OWN_TROUBLE = frozenset({ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL, ErrorCode.STORAGE_UNAVAILABLE})
+
+
+class Consequence(Enum):
+    DISCONNECT = "disconnect"
+    COUNT = "count"  # settled; the peer's score rises
+    RETRY = "retry"  # the peer is not to blame, as far as we know
+    RETRY_UNLESS_CROWDED = "retry unless crowded"  # as before, but newer messages are worth more than this one
+
+
+class Ruling(msgspec.Struct, frozen=True):
+    consequence: Consequence
+    retry_after_s: float = 0.0
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """How a message was announced. `not_held_before`: when the peer last said that it had nothing more, if it did."""
+
+    sequence: int
+    announced_at: float
+    not_held_before: float | None
+
+
+class _PoolRecord(msgspec.Struct):
+    latest: Offer
+    issue_number: int
+    numbered_at: int  # the sequence of the message with that number
+
+
+class RelayRecord:
+    """What one peer relayed, as far as it can bear witness against it. Forged messages harm only their relay."""
+
+    def __init__(self, message_gap_s: float) -> None:
+        self._message_gap_s = message_gap_s
+        self._pools: OrderedDict[PoolId, _PoolRecord] = OrderedDict()
+
+    def rule(
+        self, message: DmqMessage, offer: Offer, refusal: Rejected, now: float, tries: int, first_at: float
+    ) -> Ruling:
+        """`tries` and `first_at` are the earlier refusals of this copy, and when the first refusal was."""
+        code = refusal.code
+        if code in OUR_OWN_TROUBLE:
+            patience_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2**tries)
+            return Ruling(Consequence.RETRY, max(RETRY_MIN_S, refusal.retry_after_s or patience_s))
+        if code is ErrorCode.MSG_TOO_FREQUENT and not self._is_proved_too_frequent(message, offer):
+            return Ruling(
+                Consequence.RETRY_UNLESS_CROWDED, max(RETRY_MIN_S, refusal.retry_after_s or RETRY_FIRST_S)
+            )
+        if code is ErrorCode.MSG_EXPIRY_TOO_FAR and now - first_at < CLOCKS_DIFFER_MAX_S:
+            return Ruling(Consequence.RETRY, RETRY_FIRST_S)
+        if code is ErrorCode.OPCERT_COUNTER and not self._is_proved_out_of_order(message, offer):
+            return Ruling(Consequence.COUNT)
+        return Ruling(Consequence.DISCONNECT if code in DISCONNECTING_CODES else Consequence.COUNT)
+
+    def note(self, message: DmqMessage, offer: Offer) -> None:
+        """The peer has relayed this message."""
+        pool_id = message.pool_id
+        number = message.operational_certificate.issue_number
+        record = self._pools.get(pool_id)
+        if record is None:
+            self._pools[pool_id] = _PoolRecord(offer, number, offer.sequence)
+            if len(self._pools) > POOLS_REMEMBERED_MAX:
+                self._pools.popitem(last=False)
+            return
+        self._pools.move_to_end(pool_id)
+        if offer.sequence > record.latest.sequence:
+            record.latest = offer
+        if (number, -offer.sequence) > (record.issue_number, -record.numbered_at):
+            record.issue_number, record.numbered_at = number, offer.sequence
+
+    def _is_proved_too_frequent(self, message: DmqMessage, offer: Offer) -> bool:
+        record = self._pools.get(message.pool_id)
+        if record is None or record.latest.sequence >= offer.sequence:
+            return False
+        # It accepted the earlier one after `since`, and this one before it announced it.
+        since = record.latest.not_held_before
+        return since is not None and offer.announced_at - since < self._message_gap_s
+
+    def _is_proved_out_of_order(self, message: DmqMessage, offer: Offer) -> bool:
+        record = self._pools.get(message.pool_id)
+        return (
+            record is not None
+            and record.numbered_at < offer.sequence
+            and message.operational_certificate.issue_number < record.issue_number
+        )

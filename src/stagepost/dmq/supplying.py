@@ -1,0 +1,80 @@
+"""What one peer is given: a place in the mempool, and the messages announced to it that it has not acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from stagepost.dmq.mempool import Entry, MessageKey
+from stagepost.dmq.message import DmqMessage, MessageLayout
+from stagepost.dmq.submission import MESSAGES_BYTES_MAX, MessageIdAndSize
+from stagepost.identifiers import MessageId
+
+LIST_HEADS_BYTES = 16
+"""Room for what surrounds the messages in a reply."""
+
+
+class MessagesHeld(Protocol):
+    """What the mempool is to a supplier."""
+
+    @property
+    def last_index(self) -> int: ...
+
+    def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[Entry]: ...
+
+    def get(self, key: MessageKey) -> Entry | None: ...
+
+
+class Supplying:
+    """One peer, which sees messages of `layouts` only. The caller has checked the window's rules on what is asked."""
+
+    def __init__(self, held: MessagesHeld, layouts: Collection[MessageLayout]) -> None:
+        self._held = held
+        self._layouts = layouts
+        self._cursor = 0
+        self._announced: deque[MessageKey] = deque()
+        self._keys: dict[MessageId, MessageKey] = {}
+
+    @property
+    def cursor(self) -> int:
+        """Everything up to this index was announced, or is not for this peer."""
+        return self._cursor
+
+    def acknowledge(self, count: int) -> None:
+        for _ in range(count):
+            _, message_id = self._announced.popleft()
+            del self._keys[message_id]
+
+    def next_ids(self, count_max: int, now: float) -> tuple[MessageIdAndSize, ...]:
+        """The next to announce, in order of arrival; `now` is Unix seconds."""
+        entries = self._held.after(self._cursor, count_max, self._layouts)
+        ids: list[MessageIdAndSize] = []
+        for entry in entries:
+            message = entry.message
+            if message.message_id in self._keys:
+                # Two layouts may share an id. While the peer could ask for one, it must not hear of the other.
+                return tuple(ids)
+            self._cursor = entry.index
+            if message.expires_at > now:
+                self._announced.append(message.key)
+                self._keys[message.message_id] = message.key
+                ids.append(MessageIdAndSize(message.message_id, len(message.raw)))
+        if len(entries) < count_max:
+            # The rest is not for this peer, and need not be looked at again.
+            self._cursor = max(self._cursor, self._held.last_index)
+        return tuple(ids)
+
+    def messages(self, ids: Sequence[MessageId], now: float) -> tuple[DmqMessage, ...]:
+        """Those that are still there, as many as a reply may hold."""
+        found: list[DmqMessage] = []
+        room_bytes = MESSAGES_BYTES_MAX - LIST_HEADS_BYTES
+        for message_id in dict.fromkeys(ids):
+            entry = self._held.get(self._keys[message_id])
+            if entry is None or entry.message.expires_at <= now:
+                continue
+            room_bytes -= len(entry.message.raw)
+            if room_bytes < 0:
+                break
+            found.append(entry.message)
+        return tuple(found)

@@ -1,0 +1,132 @@
+"""Keeps the node connected: dials whom the peer book names, and replaces those who bring nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.dmq.profiles import profile_named
+from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.errors import StagepostError
+from stagepost.node.config import NodeConfig
+from stagepost.node.peer_book import KnownPeer, Origin, PeerBook
+from stagepost.node.peer_link import Links, PeerLink, Shared, violation_of
+from stagepost.runtime.connection import initiate
+from stagepost.runtime.network import Network, TcpAddress
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 60.0
+"""Peers become due by time or by news; this is for what neither tells."""
+
+
+class Dialler:
+    def __init__(
+        self, config: NodeConfig, network: Network, ours: VersionData, book: PeerBook, shared: Shared, links: Links
+    ) -> None:
+        self._config = config
+        self._network = network
+        self._ours = ours
+        self._book = book
+        self._shared = shared
+        self._links = links
+        self._dials: dict[PeerAddress, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+        self._fill_book()
+
+    def _fill_book(self) -> None:
+        default = self._config.wire_profile
+        for group in self._config.topology.local_roots:
+            addresses = (
+                (PeerAddress(point.address, point.port), (point.profile or default).name)
+                for point in group.access_points
+            )
+            self._book.add_local_roots(addresses, group.hot_valency, may_be_shared=group.advertise)
+        for root in self._config.topology.public_roots:
+            for point in root.access_points:
+                self._book.add(
+                    PeerAddress(point.address, point.port),
+                    Origin.PUBLIC_ROOT,
+                    (point.profile or default).name,
+                    may_be_shared=root.advertise,
+                )
+
+    def look(self) -> None:
+        """Something changed: a peer was shared, or lost."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Dials that are under way are ended by `stop`."""
+        loop = asyncio.get_running_loop()
+        next_churn = self._now() + self._config.churn_interval_s
+        while True:
+            for peer in self._book.due(self._now()):
+                self._book.connecting(peer.address, self._now())
+                self._dials[peer.address] = loop.create_task(self._dial(peer), name=f"peer {peer.address}")
+            if self._now() >= next_churn:
+                next_churn = self._now() + self._config.churn_interval_s
+                self._replace_one()
+            due_at = min(self._book.next_due(self._now()) or next_churn, next_churn)
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_AGAIN_S, max(0.0, due_at - self._now()))):
+                    await self._news.wait()
+
+    async def stop(self) -> None:
+        dials = list(self._dials.values())
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+    async def _dial(self, peer: KnownPeer) -> None:
+        violation = None
+        try:
+            violation = await self._converse(peer)
+        except StagepostError as error:
+            violation = violation_of(error)
+            log.info(
+                "peer not connected", extra={"peer": _text(peer.address), "code": error.code, "reason": error.text}
+            )
+        except Exception:
+            # The boundary of a peer's task: a bug in one conversation must not stop the dialling of others.
+            log.exception("conversation with a peer failed", extra={"peer": _text(peer.address)})
+        finally:
+            self._dials.pop(peer.address, None)
+            self._book.disconnected(peer.address, self._now(), violation)
+            self.look()
+
+    async def _converse(self, peer: KnownPeer) -> str | None:
+        """The whole life of one connection; the rule that the peer broke, if one ended it."""
+        profile = profile_named(peer.profile)
+        bearer = await self._network.connect(TcpAddress(peer.address.host, peer.address.port))
+        try:
+            answers = () if self._ours.initiator_only else self._config.profiles
+            connection = await initiate(bearer, profile, ConnectionKind.NODE, self._ours, answers=answers)
+            self._book.established(peer.address)
+            link = PeerLink(self._shared, connection, _text(peer.address), profile=profile)
+            with self._links.holding(link):
+                await link.run()
+            return link.violation
+        finally:
+            bearer.close()
+            await bearer.wait_closed()
+
+    def _replace_one(self) -> None:
+        """One at a time: a network in which nothing happens for an hour is no reason to lose all peers at once."""
+        now = self._now()
+        for link in self._links:
+            if link.credits(now):
+                self._book.contributed(link.address)
+        idle = self._book.idle_peer(now, self._config.churn_interval_s)
+        if idle is not None:
+            log.info("peer replaced", extra={"peer": _text(idle), "reason": "announced nothing first"})
+            self._dials[idle].cancel()
+
+    def _now(self) -> float:
+        return self._shared.clock.mono_s()
+
+
+def _text(address: PeerAddress) -> str:
+    return str(TcpAddress(address.host, address.port))

@@ -1,0 +1,122 @@
+"""dmq-node's own configuration file, as operators have it: what it sets here, and what it says without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stagepost.dmq.topology import DIFFUSION_MODES, INITIATOR_ONLY
+from stagepost.errors import Fault
+from stagepost.node.settings import SETTINGS
+from stagepost.wire.documents import NotADocument, Part, did_you_mean, read_object
+from stagepost.wire.expected import Expected, one_of, seconds, whole
+
+DMQ_CONFIG_FILE_BYTES_MAX = 1_048_576
+ACCEPTED_CONNECTIONS = "AcceptedConnectionsLimit"
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    setting: str
+    expected: Expected[object]
+
+
+def _as_setting(setting: str) -> _Key:
+    return _Key(setting, SETTINGS[setting].expected)
+
+
+def _initiator_only() -> Expected[bool]:
+    mode = one_of(DIFFUSION_MODES)
+    return Expected(mode.what, lambda value: mode.read(value) == INITIATOR_ONLY)
+
+
+_KEYS: Mapping[str, _Key] = {
+    "IPv4": _as_setting("node.host_addr"),
+    "IPv6": _as_setting("node.host_ipv6_addr"),
+    "PortNumber": _as_setting("node.port"),
+    "LocalAddress": _as_setting("node.local_socket"),
+    "NetworkMagic": _as_setting("node.network_magic"),
+    "DiffusionMode": _Key("node.initiator_only", _initiator_only()),
+    "PeerSharing": _as_setting("node.peer_sharing"),
+    "ProtocolIdleTimeout": _as_setting("node.protocol_idle_timeout_s"),
+    "ChurnInterval": _as_setting("node.churn_interval_s"),
+    "TargetNumberOfRootPeers": _as_setting("node.root_peers"),
+    "TargetNumberOfKnownPeers": _as_setting("node.known_peers"),
+    "TargetNumberOfEstablishedPeers": _as_setting("node.established_peers"),
+    "TargetNumberOfActivePeers": _as_setting("node.active_peers"),
+}
+_ACCEPTED_CONNECTIONS: Mapping[str, _Key] = {
+    "hardLimit": _Key("node.connections_hard", whole(1, 2**32 - 1)),
+    "softLimit": _Key("node.connections_soft", whole(1, 2**32 - 1)),
+    "delay": _Key("node.connections_delay_s", seconds(above_zero=False)),
+}
+WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("CardanoNetworkMagic", "CardanoNodeSocket", "ShelleyGenesisFile", "ShelleyGenesisHash"),
+        "stake and KES periods come from the pools file",
+    ),
+    **dict.fromkeys(
+        (
+            "LedgerPeers",
+            "TargetNumberOfKnownBigLedgerPeers",
+            "TargetNumberOfEstablishedBigLedgerPeers",
+            "TargetNumberOfActiveBigLedgerPeers",
+        ),
+        "ledger peers are not used",
+    ),
+    **dict.fromkeys(("TraceOptions", "TraceOptionMetricsPrefix"), "logs and metrics have their own settings"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DmqNodeSettings:
+    """Values by our own key, where in the file each stands, and what the file says in vain."""
+
+    values: Mapping[str, object]
+    places: Mapping[str, str]
+    notes: tuple[str, ...]
+    faults: tuple[Fault, ...]
+
+
+def parse_dmq_config(content: bytes) -> DmqNodeSettings:
+    faults: list[Fault] = []
+    try:
+        file = Part(read_object(content), faults)
+    except NotADocument as error:
+        return DmqNodeSettings({}, {}, (), (error.fault,))
+    values: dict[str, object] = {}
+    places: dict[str, str] = {}
+    _read(file, _KEYS, values, places)
+    limits = file.part(ACCEPTED_CONNECTIONS)
+    if limits is not None:
+        _read(limits, _ACCEPTED_CONNECTIONS, values, places, is_required=True)
+    notes = [_note(name) for name in file.unknown([*_KEYS, ACCEPTED_CONNECTIONS])]
+    return DmqNodeSettings(values, places, tuple(notes), tuple(faults))
+
+
+def _read(
+    part: Part,
+    keys: Mapping[str, _Key],
+    values: dict[str, object],
+    places: dict[str, str],
+    *,
+    is_required: bool = False,
+) -> None:
+    for name, key in keys.items():
+        # A null leaves the setting open, as it does in dmq-node.
+        if part.fields.get(name) is None:
+            if is_required:
+                part.fault(name, key.expected.missing())
+            continue
+        value = part.optional(name, key.expected, None)
+        if value is not None:
+            values[key.setting] = value
+            places[key.setting] = part.where(name)
+
+
+def _note(name: str) -> str:
+    """dmq-node ignores keys that it does not know, so a file that works there works here."""
+    why = WITHOUT_EFFECT.get(name)
+    if why is not None:
+        return f"{name} has no effect here: {why}"
+    return f"{name} is not known and has no effect{did_you_mean(name, [*_KEYS, *WITHOUT_EFFECT])}"

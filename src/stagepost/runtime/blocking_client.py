@@ -1,0 +1,128 @@
+"""The client for programs without an event loop: the same calls, answered by the async client in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import Accepted, Rejected
+from stagepost.errors import LocalProtocolError
+from stagepost.runtime.client import AsyncClient, ClientLimits
+from stagepost.runtime.message_stream import MessageStream
+
+T = TypeVar("T")
+
+THREAD_END_S = 10.0
+
+
+class Client:
+    """Made by `connect`; safe to use from several threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._inner: AsyncClient | None = None
+
+    @classmethod
+    def connect(
+        cls,
+        socket_path: str | Path,
+        network_magic: int,
+        profile: str = "dmq-node",
+        *,
+        limits: ClientLimits | None = None,
+    ) -> Client:
+        """`with Client.connect(…) as client`; what can go wrong is told by `AsyncClient.connect`."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run_loop, args=(loop,), name="stagepost-client", daemon=True)
+        thread.start()
+        client = cls(loop, thread)
+
+        async def connect() -> AsyncClient:
+            return await AsyncClient.connect(socket_path, network_magic, profile, limits=limits)
+
+        try:
+            client._inner = client._run(connect())
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def submit(self, message: DmqMessage, *, timeout_s: float | None = None) -> Accepted | Rejected:
+        return self._run(self._open().submit(message, timeout_s=timeout_s))
+
+    def listen(self, *, idle_timeout_s: float | None = None) -> Iterator[DmqMessage]:
+        inner = self._open()
+
+        async def begin() -> MessageStream:
+            return inner.listen(idle_timeout_s=idle_timeout_s)
+
+        return self._messages(self._run(begin()))
+
+    def _messages(self, stream: MessageStream) -> Iterator[DmqMessage]:
+        try:
+            while True:
+                message = self._run(_next_or_none(stream))
+                if message is None:
+                    return
+                yield message
+        finally:
+            # An iterator that nobody holds any more may end in any thread, in the client's own as well; that one
+            # cannot wait for itself, and `close` ends the stream anyway.
+            if not self._loop.is_closed() and threading.current_thread() is not self._thread:
+                self._run(stream.aclose())
+
+    def close(self) -> None:
+        """Ends the iterators of other threads as well. Closing twice does no harm."""
+        if self._loop.is_closed():
+            return
+        inner, self._inner = self._inner, None
+        try:
+            if inner is not None:
+                self._run(inner.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(THREAD_END_S)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> AsyncClient:
+        if self._inner is None:
+            raise LocalProtocolError("this client was closed", advice="connect again")
+        return self._inner
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C among them: nobody waits for the answer any more
+            future.cancel()
+            raise
+
+
+async def _next_or_none(stream: MessageStream) -> DmqMessage | None:
+    return await anext(stream, None)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        waiting = asyncio.all_tasks(loop)
+        for task in waiting:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*waiting, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -1,0 +1,221 @@
+"""A program's side of a node: submit messages and listen for them, on any CIP-0137 node's local socket."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import ACCEPTED, Accepted, Reason, Rejected
+from stagepost.dmq.profiles import MiniProtocol, profile_named
+from stagepost.errors import LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.connection import Connection
+from stagepost.runtime.endpoint_options import require_positive
+from stagepost.runtime.local_endpoints import LocalMessageSubmissionClient, LocalMessageSubmissionConfig
+from stagepost.runtime.local_node import LocalNode, is_away
+from stagepost.runtime.message_stream import ListenLimits, MessageStream
+from stagepost.runtime.network import Network, SocketNetwork
+from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
+
+SUBMIT_TIMEOUT_S = 30.0
+SUBMISSION_KEPT_OPEN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Every wait of a client has an end. `submission_kept_open_s` stays below the documents' 300 s of silence."""
+
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    submit_timeout_s: float = SUBMIT_TIMEOUT_S
+    submission_kept_open_s: float = SUBMISSION_KEPT_OPEN_S
+    listen: ListenLimits = field(default_factory=ListenLimits)
+
+    def __post_init__(self) -> None:
+        require_positive(
+            connect_timeout_s=self.connect_timeout_s,
+            submit_timeout_s=self.submit_timeout_s,
+            submission_kept_open_s=self.submission_kept_open_s,
+        )
+
+
+@dataclass(slots=True)
+class _Submission:
+    """The connection on which messages are handed over, kept for the next one for a while."""
+
+    connection: Connection
+    client: LocalMessageSubmissionClient
+    closing: asyncio.TimerHandle | None = None
+
+
+class AsyncClient:
+    """Made by `connect`. Any number of tasks may submit and listen at the same time."""
+
+    def __init__(self, node: LocalNode, limits: ClientLimits, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._limits = limits
+        self._turn = asyncio.Lock()
+        self._submission: _Submission | None = None
+        self._streams: set[MessageStream] = set()
+        self._is_closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        socket_path: str | Path,
+        network_magic: int,
+        profile: str = "dmq-node",
+        *,
+        limits: ClientLimits | None = None,
+        network: Network | None = None,
+        clock: Clock | None = None,
+    ) -> Connecting:
+        """`async with AsyncClient.connect(…) as client`, or `client = await AsyncClient.connect(…)`.
+
+        Makes sure that a node of this network answers at the socket: `TransportError` if nobody does,
+        `HandshakeRefused` if it is of another network.
+        """
+        limits = limits or ClientLimits()
+        node = LocalNode(
+            Path(socket_path),
+            network_magic,
+            profile_named(profile),
+            network or SocketNetwork(),
+            limits.connect_timeout_s,
+        )
+        return Connecting(cls(node, limits, clock or SystemClock()))
+
+    async def submit(self, message: DmqMessage, *, timeout_s: float | None = None) -> Accepted | Rejected:
+        """What the node makes of the message. `ProtocolTimeout` if it does not say within `timeout_s`."""
+        limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s), self._turn:
+                return await self._submit(message)
+        except TimeoutError:
+            text = f"the node at {self._node.socket_path} did not answer a submission within {limit_s:g} s"
+            raise ProtocolTimeout(
+                text, advice="the message may be accepted all the same", message_id=message.message_id
+            ) from None
+
+    def listen(self, *, idle_timeout_s: float | None = None) -> MessageStream:
+        """Every message that the node holds and gets, each once. Ends after `idle_timeout_s` without one."""
+        self._require_open()
+        limits = self._limits.listen
+        if idle_timeout_s is not None:
+            limits = replace(limits, idle_timeout_s=idle_timeout_s)
+        stream = MessageStream(self._node, limits, self._clock)
+        self._streams = {open_one for open_one in self._streams if not open_one.is_closed} | {stream}
+        return stream
+
+    async def close(self) -> None:
+        """End every listening iterator and say goodbye to the node."""
+        self._is_closed = True
+        for stream in self._streams:
+            await stream.aclose()
+        async with self._turn:
+            await self._end_submission()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def check(self) -> None:
+        """Shake hands once. Nothing stays open: nodes cut off who begins nothing."""
+        connection = await self._node.connect()
+        connection.close()
+        await connection.bearer.wait_closed()
+
+    async def _submit(self, message: DmqMessage) -> Accepted | Rejected:
+        self._require_open()
+        if self._submission is not None and self._submission.connection.bearer.is_over:
+            self._drop_submission()
+        was_kept = self._submission is not None
+        try:
+            return await self._submit_once(message)
+        except StagepostError as error:
+            # A connection that was kept may end under us, by the node's restart for instance.
+            if not was_kept or not is_away(error):
+                raise
+        outcome = await self._submit_once(message)
+        # The node may have taken the message before the connection ended: then it holds what was submitted.
+        is_ours = isinstance(outcome, Rejected) and outcome.reason is Reason.ALREADY_RECEIVED
+        return ACCEPTED if is_ours else outcome
+
+    async def _submit_once(self, message: DmqMessage) -> Accepted | Rejected:
+        submission = self._submission or await self._open_submission()
+        # Not ours to keep until the answer is there: a conversation that was left in the middle is of no more use.
+        self._submission = None
+        if submission.closing is not None:
+            submission.closing.cancel()
+        try:
+            outcome = await submission.client.submit_message(message)
+        except BaseException:
+            submission.connection.abort(TransportError("a submission was given up"))
+            raise
+        loop = asyncio.get_running_loop()
+        submission.closing = loop.call_later(self._limits.submission_kept_open_s, self._drop_submission)
+        self._submission = submission
+        return outcome
+
+    async def _open_submission(self) -> _Submission:
+        connection, talk = await self._node.open(MiniProtocol.LOCAL_MESSAGE_SUBMISSION)
+        # `submit` counts the time of the whole call, connecting included.
+        config = LocalMessageSubmissionConfig(timeout_s=math.inf)
+        return _Submission(connection, LocalMessageSubmissionClient(talk, config))
+
+    def _drop_submission(self) -> None:
+        submission, self._submission = self._submission, None
+        if submission is not None:
+            if submission.closing is not None:
+                submission.closing.cancel()
+            submission.connection.close()
+
+    async def _end_submission(self) -> None:
+        submission, self._submission = self._submission, None
+        if submission is None:
+            return
+        if submission.closing is not None:
+            submission.closing.cancel()
+        try:
+            await submission.client.done()
+        except StagepostError as error:
+            if not is_away(error):
+                raise
+        submission.connection.close()
+        await submission.connection.bearer.wait_closed()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise LocalProtocolError("this client was closed", advice="connect again")
+
+
+class Connecting:
+    """A client that is about to be: await it, or enter it."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._checked().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self._checked()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def _checked(self) -> AsyncClient:
+        await self._client.check()
+        return self._client

@@ -1,0 +1,97 @@
+"""The folder where a node keeps its state: of this user, of one process at a time, with a note on who runs it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from stagepost.errors import ConfigError, StorageError
+from stagepost.runtime.small_files import replace_file
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+LOCK_FILE = "node.lock"
+NODE_FILE = "node.json"
+
+
+class DataFolder:
+    """Ours from `open` to `close`. `describe` tells other commands of this user where the node is to be reached."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Make the folder if need be, and take it; `ConfigError` if somebody else has it or could change it."""
+        try:
+            self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            status = self.path.stat()
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        _require_ours(self.path, status)
+        try:
+            self._lock = os.open(
+                self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE
+            )
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._lock, 32).decode("ascii", "replace").strip()
+            self.close()
+            raise ConfigError(
+                f"another node uses {self.path}{f' (process {holder})' if holder.isdigit() else ''}",
+                advice="stop it first, or choose another folder with --data",
+                found=holder,
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        # Left behind by a node that was killed: it would send others to a port that is somebody else's now.
+        (self.path / NODE_FILE).unlink(missing_ok=True)
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        try:
+            replace_file(self.path / NODE_FILE, json.dumps(facts).encode() + b"\n", FILE_MODE)
+        except OSError as error:
+            raise StorageError(
+                f"could not write {self.path / NODE_FILE}: {error.strerror}",
+                advice="check the space left on the disk",
+            ) from error
+
+    def close(self) -> None:
+        """Again and again without harm. The lock file stays: removing it would let two take it at once."""
+        if self._lock is None:
+            return
+        (self.path / NODE_FILE).unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+
+def _require_ours(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise ConfigError(
+            f"data folder {path} belongs to user {status.st_uid}, not to user {os.geteuid()}",
+            advice="choose a folder of your own with --data",
+            found=status.st_uid,
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"data folder {path} has mode {mode:04o}: other users could change what the node keeps",
+            advice=f"chmod 700 {quote(str(path))}",
+            found=mode,
+        )
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"data folder {path} cannot be used: {(error.strerror or 'unknown reason').lower()}",
+        advice="choose another folder with --data",
+    )

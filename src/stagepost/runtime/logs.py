@@ -1,0 +1,141 @@
+"""Structured logs: a constant event and its fields; one readable line on a terminal, one JSON object otherwise.
+
+What is logged must never hold keys or bodies, so the formatters show only plain values: bytes appear as their
+number, other objects as the name of their type, and the text of an exception only if we wrote it ourselves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TextIO
+
+from stagepost.errors import StagepostError
+
+FIELD_CHARACTERS_MAX = 2_000
+FIELD_ITEMS_MAX = 100
+FIELD_DEPTH_MAX = 4
+FRAMES_MAX = 20
+CAUSES_MAX = 5
+_EVENT_COLUMN = 32
+
+Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
+
+# What every record has of its own; all else came with `extra`.
+_OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure_logs(level: str, log_format: str, stream: TextIO | None = None) -> logging.Handler:
+    """Send everything to `stream` (stderr). `log_format` is text, json, or auto: text on a terminal."""
+    stream = sys.stderr if stream is None else stream
+    is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
+    root = logging.getLogger()
+    for old in [*root.handlers]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # A handler that fails must not print the record it failed on, as the library does for developers.
+    logging.raiseExceptions = False
+    return handler
+
+
+class JsonFormatter(logging.Formatter):
+    """`timestamp_ms`, `level`, `event`, `logger`, then the fields. A field cannot take one of these names."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Plain] = {
+            "timestamp_ms": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "event": _event(record),
+            "logger": record.name,
+        }
+        for name, value in _fields(record).items():
+            line.setdefault(name, value)
+        return json.dumps(line, ensure_ascii=True)
+
+
+class TextFormatter(logging.Formatter):
+    """Time of day, level, event, then `name=value` for each field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        head = f"{moment}.{int(record.msecs):03d} {record.levelname.lower():<7} {_one_line(_event(record)):<{_EVENT_COLUMN}}"
+        fields = " ".join(f"{name}={_as_text(value)}" for name, value in _fields(record).items())
+        return f"{head} {fields}".rstrip()
+
+
+def _event(record: logging.LogRecord) -> str:
+    """Ours are constant; those of libraries have arguments, which are shown as carefully as fields."""
+    text = record.msg if isinstance(record.msg, str) else f"<{type(record.msg).__name__}>"
+    if not record.args:
+        return text
+    try:
+        if isinstance(record.args, Mapping):
+            return text % {name: plain(value) for name, value in record.args.items()}
+        return text % tuple(plain(value) for value in record.args)
+    except (TypeError, ValueError, KeyError):
+        return text
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Plain]:
+    fields = {name: plain(value) for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
+    if record.exc_info and record.exc_info[1] is not None:
+        fields["exception"] = _exception(record.exc_info[1])
+    return fields
+
+
+def plain(value: object, depth: int = 0) -> Plain:
+    """The value if it is plain and short; otherwise a word on what it was."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        # An enum of texts is shown as its text.
+        text = str(value)
+        return text if len(text) <= FIELD_CHARACTERS_MAX else f"{text[:FIELD_CHARACTERS_MAX]}…"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"
+    if depth < FIELD_DEPTH_MAX:
+        if isinstance(value, dict):
+            items = list(value.items())[:FIELD_ITEMS_MAX]
+            return {str(plain(name, depth + 1)): plain(inner, depth + 1) for name, inner in items}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [plain(inner, depth + 1) for inner in list(value)[:FIELD_ITEMS_MAX]]
+    if isinstance(value, StagepostError):
+        return plain(value.text)
+    return f"<{type(value).__name__}>"
+
+
+def _exception(error: BaseException) -> Plain:
+    """Types and places, from the outermost to the first cause; texts only of errors of ours and of the system."""
+    described: list[Plain] = []
+    current: BaseException | None = error
+    while current is not None and len(described) < CAUSES_MAX:
+        frames = traceback.extract_tb(current.__traceback__)[-FRAMES_MAX:]
+        entry: dict[str, Plain] = {"type": type(current).__name__}
+        if isinstance(current, StagepostError):
+            entry |= {"text": plain(current.text), "code": current.code.value}
+        elif isinstance(current, OSError):
+            entry["text"] = plain(current.strerror or "")
+        entry["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+        described.append(entry)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return described
+
+
+def _as_text(value: Plain) -> str:
+    if isinstance(value, str) and value and value.isprintable() and not any(c in ' "=' for c in value):
+        return value
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=not value.isprintable())
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _one_line(event: str) -> str:
+    """Nobody forges a second line, or moves the cursor of whoever reads."""
+    return event if event.isprintable() else json.dumps(event, ensure_ascii=True)

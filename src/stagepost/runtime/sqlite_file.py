@@ -1,0 +1,135 @@
+"""One SQLite file: made whole before it gets its name, checked when it is opened, written in transactions."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from stagepost.errors import StorageError
+from stagepost.runtime.sqlite_rows import FACT_NAMES, PUT_FACT, SCHEMA, Row, write_fact
+
+Connect: TypeAlias = Callable[[str], sqlite3.Connection]
+
+QUICK_CHECK_FAULTS_MAX = 20
+# What the surroundings do to a file, as opposed to what is wrong inside it.
+_ENVIRONMENT = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+}
+_INSIDE_THOUGH_IO = {sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
+_PRIMARY_CODE = 0xFF
+
+
+class DamagedFile(Exception):
+    """The file opens, if at all, as something else than what was written; never leaves the store."""
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Transactions are ours to begin; the connection is handed from the opening thread to the writing one."""
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None or code in _INSIDE_THOUGH_IO:
+        return True
+    return code & _PRIMARY_CODE not in _ENVIRONMENT
+
+
+def beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def create(path: Path, connect: Connect = connect) -> None:
+    """A new file with all tables, durable under its name at once: a file without them is never a new one."""
+    fresh = beside(path, ".new")
+    for ending in ("", "-wal", "-shm", "-journal"):
+        beside(fresh, ending).unlink(missing_ok=True)
+    os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    connection = connect(str(fresh))
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in SCHEMA.values():
+            connection.execute(statement)
+        connection.executemany(PUT_FACT, [write_fact(name, 0) for name in FACT_NAMES])
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    fresh.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class SqliteFile:
+    """An open file. Errors are SQLite's own; the store decides what they mean."""
+
+    def __init__(self, path: Path, connect: Connect = connect) -> None:
+        self._connection = connect(str(path))
+        try:
+            self._connection.text_factory = bytes
+            self._connection.execute("PRAGMA synchronous = FULL")
+            mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != (b"wal",):
+                raise DamagedFile(f"the file cannot be put into WAL mode, it stays in {mode!r}")
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        found = {
+            name.decode(errors="replace"): (statement or b"").decode(errors="replace")
+            for name, statement in self._connection.execute("SELECT name, sql FROM sqlite_master")
+            if not name.startswith(b"sqlite_autoindex")
+        }
+        if found != SCHEMA:
+            raise DamagedFile("the tables are not those that were made")
+        report = self._connection.execute(f"PRAGMA quick_check({QUICK_CHECK_FAULTS_MAX})").fetchall()
+        if report != [(b"ok",)]:
+            lines = "; ".join(line.decode(errors="replace") for (line,) in report)
+            raise DamagedFile(lines.replace("\n", " "))
+
+    def rows(self, query: str, *values: object) -> Iterator[Row]:
+        yield from self._connection.execute(query, values)
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def run(self, statement: str, rows: Iterable[Row]) -> int:
+        """How many rows of the file changed."""
+        return self._connection.executemany(statement, rows).rowcount
+
+    def commit(self) -> None:
+        """Returns when the transaction is durable."""
+        self._connection.execute("COMMIT")
+
+    def empty_log(self) -> None:
+        """Move everything from the write-ahead log into the file itself, and cut the log off."""
+        busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise StorageError("another program reads the message store and keeps its log from being emptied")
+
+    def close(self) -> None:
+        # A failing disk fails here once more; what was committed is safe, and what was not does not count.
+        with suppress(sqlite3.Error):
+            self._connection.close()

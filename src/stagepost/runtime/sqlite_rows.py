@@ -1,0 +1,117 @@
+"""The rows of the message store: how a value is written, with a checksum each, and how damage shows on reading."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, TypeAlias
+
+from stagepost.dmq.mempool import Entry
+from stagepost.dmq.message import DmqMessage, MessageLayout
+from stagepost.errors import DecodeError
+from stagepost.identifiers import POOL_ID_BYTES, PoolId
+from stagepost.runtime.message_store import StoredPool
+
+# Numbers of a certificate have 64 bits without a sign, and SQLite's have a sign: so they are bytes.
+SCHEMA: dict[str, str] = {
+    "messages": "CREATE TABLE messages (place INTEGER PRIMARY KEY, layout INTEGER NOT NULL, "
+    "received_ms INTEGER NOT NULL, source TEXT NOT NULL, raw BLOB NOT NULL, checksum BLOB NOT NULL)",
+    "pools": "CREATE TABLE pools (pool_id BLOB PRIMARY KEY, issue_number BLOB NOT NULL, "
+    "last_valid_ms INTEGER NOT NULL, checksum BLOB NOT NULL) WITHOUT ROWID",
+    "facts": "CREATE TABLE facts (name TEXT PRIMARY KEY, number INTEGER NOT NULL, checksum BLOB NOT NULL) "
+    "WITHOUT ROWID",
+    "set_aside": "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)",
+}
+PUT_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
+PUT_POOL = "REPLACE INTO pools VALUES (?, ?, ?, ?)"
+PUT_FACT = "REPLACE INTO facts VALUES (?, ?, ?)"
+SET_ASIDE = "INSERT INTO set_aside VALUES (?, ?, ?)"
+
+HIGHEST_MS = "highest_ms"
+MESSAGES_HELD = "messages_held"
+POOLS_HELD = "pools_held"
+FACT_NAMES = (HIGHEST_MS, MESSAGES_HELD, POOLS_HELD)
+
+CHECKSUM_BYTES = 8
+COUNTER_BYTES = 8
+LAYOUTS = {layout.value: layout for layout in MessageLayout}
+
+_MESSAGE_HEAD = Struct(">QBQI")
+_NUMBER = Struct(">q")
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+class DamagedRow(Exception):
+    """What is wrong with a row; never leaves the store."""
+
+
+def _checksum(*parts: bytes) -> bytes:
+    return blake2b(b"".join(parts), digest_size=CHECKSUM_BYTES).digest()
+
+
+def write_message(entry: Entry) -> Row:
+    message = entry.message
+    layout = message.layout.value
+    source = entry.source.encode()
+    head = _MESSAGE_HEAD.pack(entry.index, layout, entry.received_ms, len(source))
+    checksum = _checksum(head, source, message.raw)
+    return entry.index, layout, entry.received_ms, entry.source, message.raw, checksum
+
+
+def read_message(row: Row) -> Entry:
+    """Text columns come as bytes: damaged text need not be text any more."""
+    match row:
+        case (int(place), int(layout), int(received_ms), bytes(source), bytes(raw), bytes(checksum)):
+            pass
+        case _:
+            raise DamagedRow("a column has the wrong type")
+    if place < 1 or received_ms < 0 or layout not in LAYOUTS:
+        raise DamagedRow("a number is out of range")
+    if checksum != _checksum(_MESSAGE_HEAD.pack(place, layout, received_ms, len(source)), source, raw):
+        raise DamagedRow("the checksum does not fit")
+    try:
+        message = DmqMessage.decode(raw, profile="seed")
+        return Entry(place, message, received_ms, source.decode())
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise DamagedRow(f"the checksum fits, but the content does not: {error}") from error
+
+
+def write_pool(pool: StoredPool) -> Row:
+    issue_number = pool.issue_number.to_bytes(COUNTER_BYTES, "big")
+    checksum = _checksum(pool.pool_id, issue_number, _NUMBER.pack(pool.last_valid_ms))
+    return pool.pool_id, issue_number, pool.last_valid_ms, checksum
+
+
+def read_pool(row: Row) -> StoredPool:
+    match row:
+        case (bytes(pool_id), bytes(issue_number), int(last_valid_ms), bytes(checksum)):
+            pass
+        case _:
+            raise DamagedRow("a column has the wrong type")
+    if len(pool_id) != POOL_ID_BYTES or len(issue_number) != COUNTER_BYTES:
+        raise DamagedRow("a column has the wrong length")
+    if checksum != _checksum(pool_id, issue_number, _NUMBER.pack(last_valid_ms)):
+        raise DamagedRow("the checksum does not fit")
+    return StoredPool(PoolId(pool_id), int.from_bytes(issue_number, "big"), last_valid_ms)
+
+
+def write_fact(name: str, number: int) -> Row:
+    return name, number, _checksum(name.encode(), _NUMBER.pack(number))
+
+
+def read_fact(row: Row) -> tuple[str, int]:
+    match row:
+        case (bytes(name), int(number), bytes(checksum)):
+            pass
+        case _:
+            raise DamagedRow("a column has the wrong type")
+    if checksum != _checksum(name, _NUMBER.pack(number)):
+        raise DamagedRow("the checksum does not fit")
+    return name.decode(), number
+
+
+def content_of(row: Row) -> bytes:
+    """A row of any shape as bytes, for people who look into what was set aside."""
+    blobs = [value for value in row if isinstance(value, bytes)]
+    return max(blobs, key=len) if blobs else repr(row).encode()

@@ -1,0 +1,196 @@
+"""Metrics, health and status of a node over HTTP, for this machine alone.
+
+    /metrics    what Prometheus reads
+    /healthz    200 while the process is alive
+    /readyz     each part with its reason; 503 if one is not ready
+    /status     what the node tells about itself, as JSON
+
+One request per connection, GET and HEAD only, no body, small and timed: whoever asks slowly is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from stagepost.errors import ConfigError
+from stagepost.runtime.metrics import CONTENT_TYPE
+
+HOST = "127.0.0.1"
+HEADER_BYTES_MAX = 16_384
+REQUEST_TIME_MAX_S = 15.0
+CONNECTIONS_MAX = 32
+
+_METHODS = ("GET", "HEAD")
+_HOST_NAMES = frozenset({"127.0.0.1", "localhost"})
+_JSON = "application/json; charset=utf-8"
+_END_OF_HEADERS = b"\r\n\r\n"
+
+log = logging.getLogger(__name__)
+
+
+class StatusSource(Protocol):
+    """Whoever knows; every call is quick, for it happens on the node's own loop."""
+
+    def metrics(self) -> bytes: ...
+
+    def readiness(self) -> Mapping[str, str | None]:
+        """The parts of the node: None for one that is ready, otherwise the reason."""
+        ...
+
+    def status(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+class StatusServer:
+    """Made by `serve_status`. `port` is the one that was taken."""
+
+    def __init__(self, source: StatusSource, request_time_max_s: float) -> None:
+        self.port = 0
+        self._source = source
+        self._request_time_max_s = request_time_max_s
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int) -> None:
+        try:
+            self._server = await asyncio.start_server(self._accept, HOST, port, limit=HEADER_BYTES_MAX)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics at {HOST}:{port}: {(error.strerror or str(error)).lower()}",
+                advice='choose another --metrics-port, 0 for a free one, or "off"',
+                found=port,
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in [*self._open]:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._open) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._open.add(task)
+        try:
+            async with asyncio.timeout(self._request_time_max_s):
+                await self._serve(reader, writer)
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            # Too slow, gone, or the node is stopping: nobody is owed an answer.
+            pass
+        finally:
+            self._open.discard(task)
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(_END_OF_HEADERS)
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            text = f"the headers of a request have at most {HEADER_BYTES_MAX} bytes"
+            answer, method = _problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text), "GET"
+        else:
+            answer, method = self._answer_head(head)
+        writer.write(_encode(answer, with_body=method != "HEAD"))
+        await writer.drain()
+        if writer.can_write_eof():
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
+    def _answer_head(self, head: bytes) -> tuple[_Answer, str]:
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _problem(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request"), "GET"
+        method, target, _ = words
+        headers: dict[str, str] = {}
+        for line in lines[1:-2]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        if method not in _METHODS:
+            return _problem(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"only {' and '.join(_METHODS)} are served"
+            ), method
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here"), method
+        # A page of another site must not reach us under a name that its owner points at this machine.
+        if headers.get("host", HOST).partition(":")[0].lower() not in _HOST_NAMES:
+            return _problem(HTTPStatus.MISDIRECTED_REQUEST, f"ask for {HOST} or localhost"), method
+        return self._answer(target.partition("?")[0]), method
+
+    def _answer(self, path: str) -> _Answer:
+        try:
+            match path:
+                case "/metrics":
+                    return _Answer(HTTPStatus.OK, CONTENT_TYPE, self._source.metrics())
+                case "/healthz":
+                    return _json(HTTPStatus.OK, {"alive": True})
+                case "/readyz":
+                    return self._readiness()
+                case "/status":
+                    return _json(HTTPStatus.OK, self._source.status())
+        except Exception:
+            log.exception("status could not be told", extra={"path": path})
+            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the node could not tell; its log says why")
+        return _problem(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz, /readyz and /status")
+
+    def _readiness(self) -> _Answer:
+        reasons = self._source.readiness()
+        parts = {
+            name: {"ready": True} if reason is None else {"ready": False, "reason": reason}
+            for name, reason in reasons.items()
+        }
+        is_ready = all(reason is None for reason in reasons.values())
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return _json(status, {"ready": is_ready, "parts": parts})
+
+
+async def serve_status(
+    source: StatusSource, port: int, *, request_time_max_s: float = REQUEST_TIME_MAX_S
+) -> StatusServer:
+    """Listen on loopback; port 0 takes a free one, which `StatusServer.port` then tells."""
+    server = StatusServer(source, request_time_max_s)
+    await server.start(port)
+    return server
+
+
+def _json(status: HTTPStatus, value: Mapping[str, Any]) -> _Answer:
+    return _Answer(status, _JSON, json.dumps(value).encode() + b"\n")
+
+
+def _problem(status: HTTPStatus, text: str) -> _Answer:
+    body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": text}
+    return _Answer(status, "application/problem+json", json.dumps(body).encode() + b"\n")
+
+
+def _encode(answer: _Answer, *, with_body: bool) -> bytes:
+    head = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"Content-Type: {answer.content_type}\r\n"
+        f"Content-Length: {len(answer.body)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + (answer.body if with_body else b"")

@@ -1,0 +1,49 @@
+"""What a store still has to write: kept until a transaction took all of it, however many failed before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stagepost.dmq.mempool import Entry
+from stagepost.runtime.message_store import StoredPool, pool_of
+
+
+class Changes:
+    """Messages to forget, what their pools have settled, and the time at which that was seen."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self._pools: dict[bytes, StoredPool] = {}
+        self._seen_ms = 0
+        self._reset_ms: int | None = None
+
+    def forget(self, records: Sequence[Entry], unix_ms: int) -> None:
+        for record in records:
+            self.places.append(record.index)
+            settled = pool_of(record)
+            self._pools[settled.pool_id] = settled.merged(self._pools.get(settled.pool_id))
+        self._seen_ms = max(self._seen_ms, unix_ms)
+
+    def reset_time(self, unix_ms: int) -> None:
+        self._reset_ms = self._seen_ms = unix_ms
+
+    def followed_by(self, later: Changes) -> Changes:
+        """These, which could not be written, and what came after them."""
+        joined = Changes()
+        joined.places = self.places + later.places
+        joined._pools = dict(self._pools)
+        for pool_id, pool in later._pools.items():
+            joined._pools[pool_id] = pool.merged(joined._pools.get(pool_id))
+        joined._reset_ms = self._reset_ms if later._reset_ms is None else later._reset_ms
+        joined._seen_ms = max(self._seen_ms if later._reset_ms is None else 0, later._seen_ms)
+        return joined
+
+    def pools_after(self, held: Mapping[bytes, StoredPool]) -> list[StoredPool]:
+        """The pools whose memory changes, as it then is."""
+        merged = [
+            (held.get(pool_id), pool.merged(held.get(pool_id))) for pool_id, pool in self._pools.items()
+        ]
+        return [after for before, after in merged if after != before]
+
+    def time_after(self, highest_ms: int) -> int:
+        return max(self._seen_ms, highest_ms if self._reset_ms is None else self._reset_ms)

@@ -1,0 +1,77 @@
+"""What was seen from outside of the nodes, as plain values: the only thing that checkers read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A message that the simulation made. `flaw` says why no node may take it; "" if every node must."""
+
+    expires_at: int
+    flaw: str = ""
+    is_old_layout: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program was told about its submission. `accepted` is None if the connection ended before an answer."""
+
+    node: str
+    life: int
+    at_s: float
+    node_unix_s: float
+    raw: bytes
+    accepted: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One message in a notification."""
+
+    at_s: float
+    node_unix_s: float
+    raw: bytes
+
+
+@dataclass
+class Cursor:
+    """One connection of a listening program: what it heard, in order. `closed_at_s` is None while it stands."""
+
+    node: str
+    life: int
+    number: int
+    opened_at_s: float
+    sees_old_layout: bool = False
+    heard: list[Heard] = field(default_factory=list)
+    closed_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Everything that a node shows to a new program. `why` is "restart", "final" or "spot"."""
+
+    node: str
+    life: int
+    at_s: float
+    node_unix_s: float
+    raws: tuple[bytes, ...]
+    why: str
+
+
+@dataclass
+class History:
+    """One run. `clock_skew_max_s` bounds how far the nodes' clocks are from the world's."""
+
+    start_unix_s: float
+    clock_skew_max_s: float = 0.0
+    made: dict[bytes, Made] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+    cursors: list[Cursor] = field(default_factory=list)
+    listings: list[Listing] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    bugs: list[str] = field(default_factory=list)
+    """Exceptions that nobody handled, and log records that report one."""
+    ended_at_s: float = 0.0
