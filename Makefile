@@ -31,8 +31,9 @@ soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the count
 bench: $(VENV)/test.stamp ## measure and print; CHECK=1 fails when a budget is missed
 	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check)
 
-docs: $(VENV)/base.stamp ## rewrite docs/protocols from the protocol specs
+docs: $(VENV)/base.stamp ## rewrite docs/protocols and docs/metrics.md from the code
 	$(BIN)/python tools/protocol_docs.py docs/protocols
+	$(BIN)/python tools/metrics_docs.py docs/metrics.md
 
 fuzz: $(VENV)/test.stamp ## one minute of random and mutated input into every decoder
 	$(BIN)/python tests/soak/run.py --only fuzz --seconds 60

@@ -12,7 +12,14 @@ from typing import Any
 
 import cbor2
 
-from stagepost.dmq import handshake, keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq import (
+    handshake,
+    keep_alive,
+    local_notification,
+    local_submission,
+    peer_sharing,
+    submission,
+)
 from stagepost.dmq.message import DmqMessage, MessageLayout
 
 MIB = 1024 * 1024

@@ -53,10 +53,13 @@ class SmallNode:
         assert self._server is not None
         await self._server.close()
 
-    async def crash(self) -> None:
-        """Go away in the middle of whatever is being said."""
+    def cut_off(self) -> None:
+        """End every connection in the middle of whatever is being said."""
         for bearer in self._bearers:
-            bearer.abort(TransportError("the node was killed"))
+            bearer.abort(TransportError("cut off"))
+
+    async def crash(self) -> None:
+        self.cut_off()
         await self.stop()
 
     async def __aenter__(self) -> SmallNode:

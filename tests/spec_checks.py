@@ -15,7 +15,7 @@ import cbor2
 
 from stagepost.dmq.announcements import Announcements, Violation
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds, RequestMessages
-from stagepost.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from stagepost.errors import DecodeError, LocalProtocolError, ProtocolError, RemoteProtocolError
 from stagepost.identifiers import MessageId
 from stagepost.statemachine.referee import Referee
 from stagepost.statemachine.spec import ProtocolSpec, Role, State
@@ -100,9 +100,7 @@ def published_faults(spec: ProtocolSpec, published: PublishedProtocol) -> list[s
         (edge.source.name, edge.message.__name__, edge.target.name, *edge.where.items())
         for edge in spec.edges
     }
-    wanted_edges = {
-        (edge.source, edge.message, edge.target, *edge.where.items()) for edge in published.edges
-    }
+    wanted_edges = {(edge.source, edge.message, edge.target, *edge.where.items()) for edge in published.edges}
     faults += [f"transition {edge} is not published" for edge in sorted(found_edges - wanted_edges)]
     faults += [f"transition {edge} is missing" for edge in sorted(wanted_edges - found_edges)]
     ahead = {state.name for state in spec.pipelined}
@@ -176,7 +174,10 @@ def _one_saying(
 
 
 def split_faults(
-    data: bytes, limits: ItemLimits, positions: Iterable[int] | None = None, headless_third: bytes | None = None
+    data: bytes,
+    limits: ItemLimits,
+    positions: Iterable[int] | None = None,
+    headless_third: bytes | None = None,
 ) -> list[str]:
     """The framer must give exactly these bytes back, wherever they are cut, and not before all have come."""
     faults = []
@@ -187,7 +188,12 @@ def split_faults(
             faults.append(f"complete after {position} of {len(data)} bytes")
             continue
         framer.feed(data[position:])
-        if framer.next_item(limits, headless_third=headless_third) != data or framer.buffered:
+        try:
+            whole = framer.next_item(limits, headless_third=headless_third)
+        except DecodeError as error:
+            faults.append(f"refused when cut at {position}: {error.text}")
+            continue
+        if whole != data or framer.buffered:
             faults.append(f"damaged when cut at {position}")
     return faults
 
@@ -195,12 +201,15 @@ def split_faults(
 def drip_faults(data: bytes, limits: ItemLimits, headless_third: bytes | None = None) -> list[str]:
     """As `split_faults`, one byte at a time."""
     framer = Framer()
-    for position in range(len(data) - 1):
+    whole = None
+    for position in range(len(data)):
+        if whole is not None:
+            return [f"complete after {position} of {len(data)} bytes"]
         framer.feed(data[position : position + 1])
-        if framer.next_item(limits, headless_third=headless_third) is not None:
-            return [f"complete after {position + 1} of {len(data)} bytes"]
-    framer.feed(data[-1:])
-    whole = framer.next_item(limits, headless_third=headless_third)
+        try:
+            whole = framer.next_item(limits, headless_third=headless_third)
+        except DecodeError as error:
+            return [f"refused byte by byte: {error.text}"]
     return [] if whole == data and not framer.buffered else ["damaged byte by byte"]
 
 
@@ -288,14 +297,18 @@ class _WindowRun:
         question = self.under_way.popleft()
         verdict = _asked(self.supplier, question)
         if verdict is not None:
-            self.faults.append(f"{question}: allowed by the puller's window, refused by the supplier: {verdict}")
+            self.faults.append(
+                f"{question}: allowed by the puller's window, refused by the supplier: {verdict}"
+            )
             self.under_way.clear()
             return
         if isinstance(question, RequestMessageIds):
             self._answer_ids(question)
         else:
             wanted = [self._size_of(entry) for entry in question.ids if self.random.random() < 0.8]
-            self._same_verdict("messages", self.supplier.reply_messages(wanted), self.puller.reply_messages(wanted))
+            self._same_verdict(
+                "messages", self.supplier.reply_messages(wanted), self.puller.reply_messages(wanted)
+            )
 
     def _answer_ids(self, question: RequestMessageIds) -> None:
         if question.blocking and self.random.random() < 0.2:

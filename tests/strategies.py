@@ -16,7 +16,14 @@ from hypothesis.strategies import SearchStrategy
 from stagepost.crypto import ed25519
 from stagepost.crypto.kes import SigningKey
 from stagepost.crypto.operational_certificate import OperationalCertificate, issue
-from stagepost.dmq import handshake, keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq import (
+    handshake,
+    keep_alive,
+    local_notification,
+    local_submission,
+    peer_sharing,
+    submission,
+)
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.identifiers import MessageId
 from stagepost.statemachine.spec import Edge
@@ -125,7 +132,7 @@ def message_parts(*elements: int, any_width: bool = False) -> SearchStrategy[Mes
 
 
 def dmq_messages(*elements: int) -> SearchStrategy[DmqMessage]:
-    return message_parts(*elements).map(MessageParts.decoded)
+    return message_parts(*elements, any_width=True).map(MessageParts.decoded)
 
 
 # Really signed messages
@@ -134,9 +141,7 @@ def dmq_messages(*elements: int) -> SearchStrategy[DmqMessage]:
 @cache
 def a_certificate(start_kes_period: int = 0) -> OperationalCertificate:
     key = SigningKey.generate(KES_SEED)
-    return issue(
-        key.verification_key, issue_number=7, start_kes_period=start_kes_period, cold_seed=COLD_SEED
-    )
+    return issue(key.verification_key, issue_number=7, start_kes_period=start_kes_period, cold_seed=COLD_SEED)
 
 
 @cache
@@ -206,9 +211,7 @@ def cbor_items() -> SearchStrategy[bytes]:
 MESSAGE_IDS = random_bytes(32).map(MessageId)
 TEXTS = st.text(max_size=40)
 PEERS = st.one_of(
-    st.builds(
-        peer_sharing.PeerAddress, st.ip_addresses(v=4).map(lambda address: address.compressed), WORD16
-    ),
+    st.builds(peer_sharing.PeerAddress, st.ip_addresses(v=4).map(lambda address: address.compressed), WORD16),
     st.builds(peer_sharing.PeerAddress, st.integers(2**120, 2**128 - 1).map(lambda n: _v6(n)), WORD16),
 )
 
@@ -230,12 +233,16 @@ def offered_versions() -> SearchStrategy[Any]:
     return offers.map(tuple)
 
 
-@cache
 def fields_of(kind: type[object], *elements: int) -> dict[str, SearchStrategy[Any]]:
     """Strategies for the fields of a protocol message; messages inside have one of the layouts `elements`."""
+    return _all_fields(elements).get(kind, {})
+
+
+@cache
+def _all_fields(elements: tuple[int, ...]) -> dict[type[object], dict[str, SearchStrategy[Any]]]:
     messages = dmq_messages(*elements)
     announced = st.builds(submission.MessageIdAndSize, MESSAGE_IDS, WORD32)
-    table: dict[type[object], dict[str, SearchStrategy[Any]]] = {
+    return {
         submission.RequestMessageIds: {
             "blocking": st.booleans(),
             "acknowledged": WORD16,
@@ -275,7 +282,6 @@ def fields_of(kind: type[object], *elements: int) -> dict[str, SearchStrategy[An
             )
         },
     }
-    return table.get(kind, {})
 
 
 def saying(edge: Edge, *elements: int) -> SearchStrategy[Any]:
@@ -291,19 +297,27 @@ _SIZES = tuple(submission.MessageIdAndSize(MessageId(entry), 1_500) for entry in
 _OFFER = (handshake.OfferedVersion(1, cbor2.dumps([42, False, 1, False])),)
 
 
-@cache
 def examples_of(kind: type[object]) -> tuple[Any, ...]:
     """Hand-picked messages of one type: every `where` of its edges, empty and filled lists, every reason."""
+    return _all_examples().get(kind) or (kind(),)
+
+
+@cache
+def _all_examples() -> dict[type[object], tuple[Any, ...]]:
     first = MessageParts().decoded()
-    second = MessageParts(body=b"\x77" * 300, kes_period=2**64 - 1).decoded()
-    table: dict[type[object], tuple[Any, ...]] = {
+    # In longer forms than needed, which must come back as they are.
+    second = MessageParts(
+        body=b"\x77" * 300, kes_period=2**64 - 1, extra=(1, 1, 1, 1, 0, 1, 1, 1, 1, 2, 3, 1, 1)
+    )
+    longer = second.decoded()
+    return {
         submission.RequestMessageIds: (
             submission.RequestMessageIds(True, 0, 33),
             submission.RequestMessageIds(False, 3, 65_535),
         ),
         submission.ReplyMessageIds: (submission.ReplyMessageIds(_SIZES), submission.ReplyMessageIds(())),
         submission.RequestMessages: (submission.RequestMessages(tuple(map(MessageId, _IDS))),),
-        submission.ReplyMessages: (submission.ReplyMessages((first, second)), submission.ReplyMessages(())),
+        submission.ReplyMessages: (submission.ReplyMessages((first, longer)), submission.ReplyMessages(())),
         local_submission.SubmitMessage: (local_submission.SubmitMessage(first),),
         local_submission.RejectMessage: (
             local_submission.RejectMessage(local_submission.Invalid("InvalidSigId")),
@@ -316,12 +330,12 @@ def examples_of(kind: type[object]) -> tuple[Any, ...]:
             local_notification.RequestMessages(False),
         ),
         local_notification.ReplyMessagesNonBlocking: (
-            local_notification.ReplyMessagesNonBlocking((first, second), True),
+            local_notification.ReplyMessagesNonBlocking((first, longer), True),
             local_notification.ReplyMessagesNonBlocking((), False),
         ),
         local_notification.ReplyMessagesBlocking: (
             local_notification.ReplyMessagesBlocking((first,)),
-            local_notification.ReplyMessagesBlocking((first, second)),
+            local_notification.ReplyMessagesBlocking((first, longer)),
         ),
         keep_alive.KeepAlive: (keep_alive.KeepAlive(12_345),),
         keep_alive.KeepAliveResponse: (keep_alive.KeepAliveResponse(65_535),),
@@ -342,7 +356,6 @@ def examples_of(kind: type[object]) -> tuple[Any, ...]:
             handshake.Refuse(handshake.Refused(2, "another network")),
         ),
     }
-    return table.get(kind) or (kind(),)
 
 
 def an_example(edge: Edge) -> Any:

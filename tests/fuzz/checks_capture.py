@@ -6,8 +6,8 @@ from functools import partial
 from zlib import crc32
 
 from stagepost.dmq import handshake, local_notification, local_submission, submission
-from stagepost.dmq.inspection_report import Report
-from stagepost.dmq.inspection_report import Verdict as ReportVerdict
+from stagepost.dmq.inspection.report import Report
+from stagepost.dmq.inspection.report import Verdict as ReportVerdict
 from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
@@ -107,7 +107,10 @@ def _local_capture(profile: Profile) -> bytes:
 def _handshake(profile: Profile, kind: ConnectionKind) -> bytes:
     terms = profile.proposal_terms(kind, VersionData(NETWORK_MAGIC))
     answer, _ = handshake.answer(terms.proposal(), terms)
-    said = [(Direction.INITIATOR, terms.proposal()), (Direction.RESPONDER, answer)]
+    said: list[tuple[Direction, object]] = [
+        (Direction.INITIATOR, terms.proposal()),
+        (Direction.RESPONDER, answer),
+    ]
     return _segments(profile, MiniProtocol.HANDSHAKE, said)
 
 

@@ -9,7 +9,7 @@ from tests.fuzz.mutate import hostile_lengths
 
 CORPUS = Path(__file__).parent / "corpus"
 
-SAMPLE_HEADS_MAX = 12
+SAMPLE_HEADS_MAX = 6
 
 
 def corpus() -> list[tuple[str, Path]]:

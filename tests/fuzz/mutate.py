@@ -7,13 +7,13 @@ changed, spans moved, and CBOR heads that lie about lengths, types and nesting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
 INPUT_BYTES_MAX = 131_072
 NOISE_BYTES_MAX = 300
 NESTING_MAX = 24
+HEADS_MAX = 400  # enough for twenty messages; noise has a head at every byte
 
 # fmt: off
 TELLING_NUMBERS = (
@@ -96,12 +96,11 @@ def write_head(major: int, argument: int, low_min: int = 0) -> bytes:
     return bytes((major << 5 | 27,)) + b"\xff" * 8
 
 
-@lru_cache(maxsize=512)
-def heads(sample: bytes) -> tuple[Head, ...]:
-    """The heads of a sequence of items, as far as it can be followed."""
-    found = []
+def heads(sample: bytes | bytearray) -> list[Head]:
+    """The first heads of a sequence of items, as far as it can be followed."""
+    found: list[Head] = []
     offset = 0
-    while offset < len(sample):
+    while offset < len(sample) and len(found) < HEADS_MAX:
         major, low = sample[offset] >> 5, sample[offset] & 0x1F
         width = 1 << low - 24 if 24 <= low < 28 else 0
         argument: int | None = low
@@ -111,7 +110,7 @@ def heads(sample: bytes) -> tuple[Head, ...]:
             argument = int.from_bytes(sample[offset + 1 : offset + 1 + width], "big")
         found.append(Head(offset, 1 + width, major, argument))
         offset += 1 + width + (argument or 0 if major in (2, 3) else 0)
-    return tuple(found)
+    return found
 
 
 def _head_of_any_width(random: Random, major: int, argument: int) -> bytes:
@@ -186,7 +185,7 @@ def _append(random: Random, data: bytearray, samples: Sequence[bytes]) -> None:
 
 
 def _pick_head(random: Random, data: bytearray) -> Head | None:
-    found = heads(bytes(data))
+    found = heads(data)
     return random.choice(found) if found else None
 
 

@@ -108,7 +108,8 @@ def test_asking_ahead_in_any_interleaving_agrees_with_a_peer_that_answers_in_ord
     asker, answerer = _in_idle(spec)
     under_way: deque[Any] = deque()
     for step in range(30):
-        if under_way and data.draw(st.booleans()):
+        answers_now: bool = data.draw(st.booleans())
+        if under_way and answers_now:
             answerer.received(under_way.popleft(), now=step)
             answer = an_example(next(spec.edges_from(answerer.state)))
             awaited = asker.state
@@ -121,7 +122,9 @@ def test_asking_ahead_in_any_interleaving_agrees_with_a_peer_that_answers_in_ord
             asker.sent(question, now=step)
             under_way.append(question)
         assert asker.outstanding == len(under_way)
-        assert asker.state == (answerer.spec.next_state(answerer.state, under_way[0]) if under_way else answerer.state)
+        assert asker.state == (
+            answerer.spec.next_state(answerer.state, under_way[0]) if under_way else answerer.state
+        )
 
     while under_way:
         answerer.received(under_way.popleft(), now=99)

@@ -166,7 +166,9 @@ STATES = [
 
 def _state_name(row: tuple[Document, str, int, Role | None]) -> str:
     document, state, number, agency = row
-    return f"{document.protocol.value}: {state} has id {number} and agency {agency.value if agency else 'none'}"
+    return (
+        f"{document.protocol.value}: {state} has id {number} and agency {agency.value if agency else 'none'}"
+    )
 
 
 @pytest.mark.parametrize("row", STATES, ids=_state_name)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.core_dumps import disable_core_dumps
+
 if TYPE_CHECKING:
     from stagepost.dmq.text_envelope import Content, IssuedCertificate
 
@@ -47,7 +49,7 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
     """
     from stagepost.runtime.pool_keys import FILE_NAMES, make_keys
 
-    _disable_core_dumps()
+    disable_core_dumps()
     issued = make_keys(folder, start_kes_period=start_kes_period, issue_number=issue_number)
     summary = _pool_facts(issued.cold_verification_key) | _certificate_facts(issued)
     _print({"folder": str(folder), "files": list(FILE_NAMES), **summary}, as_json)
@@ -110,7 +112,7 @@ def evolve(file: Path, to_period: int | None, as_json: bool) -> None:
     """
     from stagepost.runtime import key_files
 
-    _disable_core_dumps()
+    disable_core_dumps()
     key = key_files.evolve(file, to_period)
     _print({"file": str(file), **_facts(key)}, as_json)
 
@@ -201,11 +203,3 @@ def _shown(value: str | int | bool | list[str]) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _disable_core_dumps() -> None:
-    """A crash while a secret is in memory must not write it to disk."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

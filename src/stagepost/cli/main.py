@@ -26,6 +26,11 @@ SUBCOMMANDS = {
     "node": ("stagepost.cli.node", "run one node"),
     "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
     "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
+    "send": ("stagepost.cli.send", "sign a message and hand it to a node"),
+    "listen": ("stagepost.cli.listen", "the messages of a node, as they come"),
+    "queue": ("stagepost.cli.queue", "what waits in a node: ls"),
+    "peers": ("stagepost.cli.peers", "connections of a node and their state"),
+    "check": ("stagepost.cli.check", "health of a node, for monitors"),
 }
 
 

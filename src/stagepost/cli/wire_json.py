@@ -8,7 +8,7 @@ from typing import Any
 
 from stagepost.cli.wire_fields import whole
 from stagepost.crypto.pool_ids import format_pool_id
-from stagepost.dmq.inspection_report import BrokenRule, MessageFinding, MessageRecord, Report, SegmentRecord
+from stagepost.dmq.inspection.report import BrokenRule, MessageFinding, MessageRecord, Report, SegmentRecord
 
 
 def lines(report: Report, data: bytes, *, with_segments: bool) -> Iterator[str]:

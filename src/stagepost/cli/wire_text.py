@@ -8,7 +8,7 @@ import click
 
 from stagepost.cli.wire_fields import short
 from stagepost.crypto.pool_ids import format_pool_id
-from stagepost.dmq.inspection_report import (
+from stagepost.dmq.inspection.report import (
     BrokenRule,
     MessageFinding,
     MessageRecord,

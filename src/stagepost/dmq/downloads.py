@@ -20,14 +20,18 @@ LEASE_S = 0.25
 STUCK_S = 0.6
 
 
+def _nothing() -> None:
+    return
+
+
 class Claimant:
     """One peer in the table, known by identity. `on_change` is called when what others did may let it go on."""
 
     __slots__ = ("name", "on_change")
 
-    def __init__(self, name: str, on_change: Callable[[], None]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.on_change = on_change
+        self.on_change: Callable[[], None] = _nothing
 
 
 class _Download:

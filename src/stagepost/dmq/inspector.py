@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from stagepost.dmq import inspection_messages
-from stagepost.dmq.inspection_connection import Connection
-from stagepost.dmq.inspection_faults import Fault
-from stagepost.dmq.inspection_follow import BothSides, OneSide
-from stagepost.dmq.inspection_lane import Lane
-from stagepost.dmq.inspection_profile import ProfileEvidence, profiles_with
-from stagepost.dmq.inspection_reading import Said
-from stagepost.dmq.inspection_report import (
+from stagepost.dmq.inspection import messages
+from stagepost.dmq.inspection.connection import Connection
+from stagepost.dmq.inspection.faults import Fault
+from stagepost.dmq.inspection.follow import BothSides, OneSide
+from stagepost.dmq.inspection.lane import Lane
+from stagepost.dmq.inspection.profile import ProfileEvidence, profiles_with
+from stagepost.dmq.inspection.reading import Said
+from stagepost.dmq.inspection.report import (
     BrokenRule,
     Coverage,
     MessageRecord,
@@ -194,7 +194,7 @@ class _Inspection:
 
     def _record(self, said: Said, lane: Lane, protocol: MiniProtocol, instance: int) -> None:
         offset, segment = lane.place(said.base)
-        findings = inspection_messages.findings(said, lane, check_signatures=self._check_signatures)
+        findings = messages.findings(said, lane, check_signatures=self._check_signatures)
         self._messages.append(
             MessageRecord(
                 offset,
@@ -210,7 +210,7 @@ class _Inspection:
                 findings,
             )
         )
-        self._entries += 1 + inspection_messages.elements(said.message)
+        self._entries += 1 + messages.elements(said.message)
         self._evidence.message(said.message, said.item, said.flavour, lane.number, offset, lane.direction)
         if protocol is MiniProtocol.HANDSHAKE and self._connection.agreed is not None:
             self._evidence.version(self._connection.agreed.version, offset, lane.direction)

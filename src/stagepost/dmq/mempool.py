@@ -26,6 +26,10 @@ _HOLES_MIN = 64
 
 MessageKey: TypeAlias = tuple[MessageLayout, MessageId]
 
+# What a message is filed under: its id, or for the older layout, which chooses its ids, one byte more. Hashing a
+# layout costs more than all the rest of finding a message.
+_LEGACY = b"\x04"
+
 
 class MempoolLimits(msgspec.Struct, frozen=True):
     """Whichever is reached first. Bytes are those of the messages as they travel."""
@@ -43,6 +47,18 @@ class Entry(msgspec.Struct, frozen=True):
     source: str
 
 
+def file_key(message: DmqMessage) -> bytes:
+    """Equal for two messages exactly if their keys are."""
+    if message.layout is MessageLayout.FIVE:
+        return message.message_id
+    return _LEGACY + message.message_id
+
+
+def _file_key(key: MessageKey) -> bytes:
+    layout, message_id = key
+    return message_id if layout is MessageLayout.FIVE else _LEGACY + message_id
+
+
 class Mempool:
     """One node's messages. Indexes start at 1 and only grow."""
 
@@ -51,7 +67,7 @@ class Mempool:
         self.bytes = 0
         self.last_index = 0
         self.expired_through = 0.0
-        self._by_key: dict[MessageKey, Entry] = {}
+        self._by_key: dict[bytes, Entry] = {}
         # Two lists side by side, in order of index. An expired entry leaves a hole, so that expiry does not move
         # everything behind it; when holes prevail, both lists are closed up. Places are found by bisection.
         self._indexes: list[int] = []
@@ -69,32 +85,40 @@ class Mempool:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._by_key
+    def __contains__(self, key: MessageKey) -> bool:
+        return _file_key(key) in self._by_key
 
     def get(self, key: MessageKey) -> Entry | None:
-        return self._by_key.get(key)
+        return self._by_key.get(_file_key(key))
+
+    def holds(self, message: DmqMessage) -> bool:
+        return file_key(message) in self._by_key
 
     @property
     def next_expiry(self) -> int | None:
         """The second at which the next messages expire."""
         return self._bucket_times[0] if self._bucket_times else None
 
-    def check_room(
+    def check_room(self, message: DmqMessage) -> Rejected | None:
+        """Whether `add` may follow."""
+        if self.holds(message):
+            return rejected(ErrorCode.MSG_DUPLICATE, "this message is held already")
+        return self.check_limits(message)
+
+    def check_limits(
         self, message: DmqMessage, *, reserved_count: int = 0, reserved_bytes: int = 0
     ) -> Rejected | None:
-        """Whether `add` may follow. Reserved is what was promised to messages that are not added yet."""
-        if message.key in self._by_key:
-            return rejected(ErrorCode.MSG_DUPLICATE, "this message is held already")
+        """For a message that is not held. Reserved is what was promised to others that are not added yet."""
         # Between validation and this point the clock went on, or it was set back after an expiry.
         if message.expires_at <= self.expired_through:
             text = f"expired at {message.expires_at}; messages until {self.expired_through:.0f} are gone"
             return rejected(ErrorCode.MSG_EXPIRED, text)
-        if len(self._by_key) + reserved_count >= self.limits.messages_max:
-            text = f"{self.limits.messages_max} messages are held; try again when some have expired"
+        limits = self.limits
+        if len(self._by_key) + reserved_count >= limits.messages_max:
+            text = f"{limits.messages_max} messages are held; try again when some have expired"
             return rejected(ErrorCode.QUEUE_FULL, text)
-        if self.bytes + reserved_bytes + len(message.raw) > self.limits.bytes_max:
-            text = f"messages of {self.limits.bytes_max} bytes are held; try again when some have expired"
+        if self.bytes + reserved_bytes + len(message.raw) > limits.bytes_max:
+            text = f"messages of {limits.bytes_max} bytes are held; try again when some have expired"
             return rejected(ErrorCode.QUEUE_FULL, text)
         return None
 
@@ -107,7 +131,7 @@ class Mempool:
     def insert(self, entry: Entry) -> None:
         """An entry whose index was given elsewhere: on disk, before it may be held here."""
         message = entry.message
-        key = message.key
+        key = file_key(message)
         assert entry.index > self.last_index, "arrival order only grows"
         assert key not in self._by_key, "a message is held once"
         self.last_index = entry.index
@@ -141,7 +165,7 @@ class Mempool:
         return gone
 
     def _remove(self, entry: Entry) -> None:
-        del self._by_key[entry.message.key]
+        del self._by_key[file_key(entry.message)]
         self._entries[bisect_right(self._indexes, entry.index) - 1] = None
         self._holes += 1
         self.bytes -= len(entry.message.raw)

@@ -13,17 +13,16 @@ stand for one message alone. A message of the older layout is therefore download
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import TypeAlias
-
-import msgspec
+from typing import Protocol
 
 from stagepost.dmq.announcements import IDS_REQUESTED_MAX, IDS_UNACKNOWLEDGED_MAX, SIZE_TOLERANCE_BYTES
 from stagepost.dmq.downloads import Claimant, Downloads
 from stagepost.dmq.message import FIVE_ONLY, MESSAGE_BYTES_MAX, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
 from stagepost.dmq.peer_score import SCORE_MAX, PeerScore
+from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, PeerFault, Sleep, Submit
 from stagepost.dmq.relay_blame import Consequence, Offer, RelayRecord, Ruling
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
@@ -41,41 +40,10 @@ ASK_AGAIN_S = 0.25
 """After a reply that brought less than was asked for: how long until we ask again without having to acknowledge."""
 
 
-class Submit(msgspec.Struct, frozen=True):
-    """Have these judged; `PeerPulling.submitted` wants to know."""
+class HeldKeys(Protocol):
+    """What the mempool is to a puller."""
 
-    messages: tuple[DmqMessage, ...]
-
-
-class FetchMessages(msgspec.Struct, frozen=True):
-    """`PeerPulling.messages_arrived` wants to know. Need not be answered before the next action."""
-
-    ids: tuple[MessageId, ...]
-
-
-class AskIds(msgspec.Struct, frozen=True):
-    """`PeerPulling.ids_arrived` wants to know. Need not be answered before the next action."""
-
-    blocking: bool
-    acknowledged: int
-    requested: int
-
-
-class Sleep(msgspec.Struct, frozen=True):
-    """Nothing to do before `until`, or before something is heard; None: there is no timer."""
-
-    until: float | None
-
-
-Action: TypeAlias = Submit | FetchMessages | AskIds | Sleep
-
-
-class PeerFault(msgspec.Struct, frozen=True):
-    """Why the connection must end."""
-
-    code: ErrorCode
-    text: str
-    message_id: MessageId
+    def __contains__(self, key: tuple[MessageLayout, MessageId], /) -> bool: ...
 
 
 class _Fate(Enum):
@@ -105,7 +73,7 @@ class _Announced:
 
 
 class PeerPulling:
-    """One peer. `held` says which messages need not be downloaded; `on_change` is called when to look again.
+    """One peer. `held` says which messages need not be downloaded; `on_change` is called when others let it go on.
 
     Touched by one task. The caller has checked the window's rules on what it passes in.
     """
@@ -114,18 +82,17 @@ class PeerPulling:
         self,
         name: str,
         downloads: Downloads,
-        held: Container[tuple[MessageLayout, MessageId]],
+        held: HeldKeys,
         *,
         now: float,
         layouts: Collection[MessageLayout] = FIVE_ONLY,
         message_gap_s: float = MESSAGE_GAP_S,
         score: PeerScore | None = None,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.score = score or PeerScore(now)
         self.fault: PeerFault | None = None
-        self._claimant = Claimant(name, on_change)
+        self._claimant = Claimant(name)
         self._downloads = downloads
         self._held = held
         self._layout_that_counts = MessageLayout.FIVE if MessageLayout.FIVE in layouts else MessageLayout.FOUR
@@ -141,6 +108,14 @@ class PeerPulling:
         self._asked_at = now
         self._ask_not_before = now
         self._not_held_before: float | None = None
+
+    @property
+    def on_change(self) -> Callable[[], None]:
+        return self._claimant.on_change
+
+    @on_change.setter
+    def on_change(self, call: Callable[[], None]) -> None:
+        self._claimant.on_change = call
 
     @property
     def unacknowledged(self) -> int:
@@ -180,7 +155,9 @@ class PeerPulling:
             entry = _Announced(announced.message_id, announced.size_in_bytes, offer)
             self._window.append(entry)
             if announced.message_id in self._unsettled or self._is_held(announced.message_id):
-                entry.fate = _Fate.SETTLED  # a second mention of an id in the window shares the first one's fate
+                entry.fate = (
+                    _Fate.SETTLED
+                )  # a second mention of an id in the window shares the first one's fate
             elif announced.size_in_bytes > MESSAGE_BYTES_MAX + SIZE_TOLERANCE_BYTES:
                 # It could not be read if it came, and reading it would cost an otherwise useful connection.
                 entry.fate = _Fate.SETTLED

@@ -50,7 +50,9 @@ class Consequence(Enum):
     DISCONNECT = "disconnect"
     COUNT = "count"  # settled; the peer's score rises
     RETRY = "retry"  # the peer is not to blame, as far as we know
-    RETRY_UNLESS_CROWDED = "retry unless crowded"  # as before, but newer messages are worth more than this one
+    RETRY_UNLESS_CROWDED = (
+        "retry unless crowded"  # as before, but newer messages are worth more than this one
+    )
 
 
 class Ruling(msgspec.Struct, frozen=True):

@@ -46,8 +46,8 @@ class Supplying:
             _, message_id = self._announced.popleft()
             del self._keys[message_id]
 
-    def next_ids(self, count_max: int, now: float) -> tuple[MessageIdAndSize, ...]:
-        """The next to announce, in order of arrival; `now` is Unix seconds."""
+    def next_ids(self, count_max: int) -> tuple[MessageIdAndSize, ...]:
+        """The next to announce, in order of arrival."""
         entries = self._held.after(self._cursor, count_max, self._layouts)
         ids: list[MessageIdAndSize] = []
         for entry in entries:
@@ -56,22 +56,21 @@ class Supplying:
                 # Two layouts may share an id. While the peer could ask for one, it must not hear of the other.
                 return tuple(ids)
             self._cursor = entry.index
-            if message.expires_at > now:
-                self._announced.append(message.key)
-                self._keys[message.message_id] = message.key
-                ids.append(MessageIdAndSize(message.message_id, len(message.raw)))
+            self._announced.append(message.key)
+            self._keys[message.message_id] = message.key
+            ids.append(MessageIdAndSize(message.message_id, len(message.raw)))
         if len(entries) < count_max:
             # The rest is not for this peer, and need not be looked at again.
             self._cursor = max(self._cursor, self._held.last_index)
         return tuple(ids)
 
-    def messages(self, ids: Sequence[MessageId], now: float) -> tuple[DmqMessage, ...]:
-        """Those that are still there, as many as a reply may hold."""
+    def messages(self, ids: Sequence[MessageId]) -> tuple[DmqMessage, ...]:
+        """Those that have not expired meanwhile, as many as a reply may hold."""
         found: list[DmqMessage] = []
         room_bytes = MESSAGES_BYTES_MAX - LIST_HEADS_BYTES
         for message_id in dict.fromkeys(ids):
             entry = self._held.get(self._keys[message_id])
-            if entry is None or entry.message.expires_at <= now:
+            if entry is None:
                 continue
             room_bytes -= len(entry.message.raw)
             if room_bytes < 0:

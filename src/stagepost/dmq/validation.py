@@ -139,9 +139,9 @@ class Validator:
         self._certificates.put(entry, True)
         return True
 
-    def commit(self, message: DmqMessage, mono: float) -> Rejected | None:
+    def commit(self, message: DmqMessage, mono: float, pool_id: PoolId | None = None) -> Rejected | None:
         """Take note of a valid message, unless one that was committed meanwhile stands against it."""
-        pool_id = self.pool_of(message)
+        pool_id = pool_id or self.pool_of(message)
         issue_number = message.operational_certificate.issue_number
         fault = self.pools_remembered.commit(pool_id, issue_number, mono)
         if fault is None:

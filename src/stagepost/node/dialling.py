@@ -12,7 +12,7 @@ from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import StagepostError
 from stagepost.node.config import NodeConfig
 from stagepost.node.peer_book import KnownPeer, Origin, PeerBook
-from stagepost.node.peer_link import Links, PeerLink, Shared, violation_of
+from stagepost.node.peer_link import Links, PeerLink, Shared, address_text, violation_of
 from stagepost.runtime.connection import initiate
 from stagepost.runtime.network import Network, TcpAddress
 
@@ -24,7 +24,13 @@ LOOK_AGAIN_S = 60.0
 
 class Dialler:
     def __init__(
-        self, config: NodeConfig, network: Network, ours: VersionData, book: PeerBook, shared: Shared, links: Links
+        self,
+        config: NodeConfig,
+        network: Network,
+        ours: VersionData,
+        book: PeerBook,
+        shared: Shared,
+        links: Links,
     ) -> None:
         self._config = config
         self._network = network
@@ -87,11 +93,12 @@ class Dialler:
         except StagepostError as error:
             violation = violation_of(error)
             log.info(
-                "peer not connected", extra={"peer": _text(peer.address), "code": error.code, "reason": error.text}
+                "peer not connected",
+                extra={"peer": address_text(peer.address), "code": error.code, "reason": error.text},
             )
         except Exception:
             # The boundary of a peer's task: a bug in one conversation must not stop the dialling of others.
-            log.exception("conversation with a peer failed", extra={"peer": _text(peer.address)})
+            log.exception("conversation with a peer failed", extra={"peer": address_text(peer.address)})
         finally:
             self._dials.pop(peer.address, None)
             self._book.disconnected(peer.address, self._now(), violation)
@@ -105,7 +112,9 @@ class Dialler:
             answers = () if self._ours.initiator_only else self._config.profiles
             connection = await initiate(bearer, profile, ConnectionKind.NODE, self._ours, answers=answers)
             self._book.established(peer.address)
-            link = PeerLink(self._shared, connection, _text(peer.address), profile=profile)
+            link = PeerLink(
+                self._shared, connection, address_text(peer.address), profile=profile, address=peer.address
+            )
             with self._links.holding(link):
                 await link.run()
             return link.violation
@@ -117,16 +126,12 @@ class Dialler:
         """One at a time: a network in which nothing happens for an hour is no reason to lose all peers at once."""
         now = self._now()
         for link in self._links:
-            if link.credits(now):
+            if link.address is not None and link.credits(now):
                 self._book.contributed(link.address)
         idle = self._book.idle_peer(now, self._config.churn_interval_s)
         if idle is not None:
-            log.info("peer replaced", extra={"peer": _text(idle), "reason": "announced nothing first"})
+            log.info("peer replaced", extra={"peer": address_text(idle), "reason": "announced nothing first"})
             self._dials[idle].cancel()
 
     def _now(self) -> float:
         return self._shared.clock.mono_s()
-
-
-def _text(address: PeerAddress) -> str:
-    return str(TcpAddress(address.host, address.port))

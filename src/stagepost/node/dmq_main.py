@@ -22,7 +22,7 @@ from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.data_folder import DataFolder
 from stagepost.runtime.logs import configure_logs
 from stagepost.runtime.metrics import Metrics
-from stagepost.runtime.network import SocketNetwork
+from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.sqlite_store import SqliteStore
 from stagepost.runtime.status_server import serve_status
@@ -134,6 +134,9 @@ def _facts(config: NodeConfig, node: DmqNode, metrics_port: int | None) -> dict[
         "started_ms": int(SystemClock().unix_s() * 1000),
         "network_magic": config.network_magic,
         "local_socket": str(Path(config.local_socket).absolute()),
-        "tcp": [str(address) for address in node.tcp_addresses],
+        "tcp": [
+            str(TcpAddress(host, port))
+            for host, port in zip(config.host_addresses, node.tcp_ports, strict=not config.initiator_only)
+        ],
         "metrics_port": metrics_port,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,18 +13,19 @@ from typing import Any
 from stagepost import __version__
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
-from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import Profile
+from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import StagepostError
 from stagepost.node.admission import Admission, Refusal
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler
 from stagepost.node.local_service import LocalService, owner_and_root
-from stagepost.node.peer_book import PeerBook
-from stagepost.node.peer_link import Links, PeerLink, Shared
+from stagepost.node.peer_book import Origin, PeerBook
+from stagepost.node.peer_link import Links, PeerLink, Shared, host_of
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import respond
@@ -71,7 +73,16 @@ class DmqNode:
         loopback = LOOPBACK_HOSTS if config.unsafe.loopback_unlimited else frozenset()
         self._admission = Admission(config.admission, exempt=loopback)
         self.book = PeerBook(random, active_target=config.targets.active, known_max=config.targets.known)
-        self._shared = Shared(self.intake, self.mempool, Downloads(), self.book, self.clock, config.profiles)
+        self._shared = Shared(
+            intake=self.intake,
+            mempool=self.mempool,
+            downloads=Downloads(),
+            shared_peers=SharedPeers(self._choose_peers),
+            clock=self.clock,
+            profiles=config.profiles,
+            message_gap_s=rules.message_gap_s,
+            learn=self._learn,
+        )
         self._links = Links()
         self._dialler = Dialler(config, network, self._ours, self.book, self._shared, self._links)
         self._listeners: list[Listener] = []
@@ -109,7 +120,9 @@ class DmqNode:
         )
         hard_max = self.config.admission.hard_max
         self._listeners.append(
-            await self._network.serve(UnixAddress(self.config.local_socket), local.serve, connections_max=hard_max)
+            await self._network.serve(
+                UnixAddress(self.config.local_socket), local.serve, connections_max=hard_max
+            )
         )
         if self.config.initiator_only:
             return
@@ -166,9 +179,24 @@ class DmqNode:
         link = PeerLink(self._shared, connection, bearer.peer, profile=None)
         with self._links.holding(link):
             await link.run()
-        violation = link.violation
-        if violation is not None:
+        if link.violation is not None and bearer.reason is not None:
+            log.warning(
+                "peer broke a rule",
+                extra={"peer": bearer.peer, "code": link.violation, "reason": bearer.reason.text},
+            )
             self.book.penalise_host(source, self.clock.mono_s())
+
+    def _choose_peers(self, asker: str, count_max: int) -> list[PeerAddress]:
+        """Those that we are connected with and that may be told; not the asker itself."""
+        connected = [peer.address for peer in self.book.peers if peer.is_connected and peer.may_be_shared]
+        return [address for address in connected if address.host != asker][:count_max]
+
+    def _learn(self, addresses: Sequence[PeerAddress], profile: Profile) -> None:
+        ours = set(zip(self.config.host_addresses, self.tcp_ports, strict=False))
+        for address in addresses:
+            if (address.host, address.port) not in ours and address.port:
+                self.book.add(address, Origin.SHARED, profile.name)
+        self._dialler.look()
 
     def _feed(self, profile: Profile) -> MempoolFeed:
         return MempoolFeed(self.mempool, self.intake.bell, profile.message_layouts)
@@ -182,7 +210,7 @@ class DmqNode:
 
     def status(self) -> dict[str, Any]:
         """What the CLI and the status page show; values that JSON knows."""
-        oldest = self.mempool.after(0, 1, frozenset(self._all_layouts()))
+        oldest = self.mempool.after(0, 1, FIVE_AND_FOUR)
         return {
             "version": __version__,
             "uptime_s": round(self.clock.mono_s() - self._started_mono_s, 3),
@@ -203,21 +231,3 @@ class DmqNode:
             "clock_behind_s": round(self.clock.behind_s, 3),
             "kes_periods_remaining": None,
         }
-
-    def _all_layouts(self) -> set[Any]:
-        return {layout for profile in self.config.profiles for layout in profile.message_layouts}
-
-
-def host_of(peer: str) -> str:
-    """The host part of how a bearer names its peer: `host:port` or `[host]:port`."""
-    host = peer.rpartition(":")[0] or peer
-    return host.strip("[]")
-
-
-def violation_of(error: StagepostError | None) -> str | None:
-    """The code of a broken rule; None if the peer merely went away."""
-    from stagepost.errors import HandshakeRefused, RemoteProtocolError
-
-    if isinstance(error, RemoteProtocolError) and not isinstance(error, HandshakeRefused):
-        return str(error.code)
-    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome
@@ -13,6 +14,7 @@ from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, respond
+from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationServer
 from stagepost.runtime.local_submission_endpoints import (
@@ -58,17 +60,18 @@ class LocalService:
         submission = LocalMessageSubmissionConfig(
             submit_message=self._submit, authenticator=None, ttl_validator=None
         )
-        # The intake does every check itself, in the order and with the memory of a node.
-        config = LocalMessageSubmissionConfig(
-            submit_message=self._submit, authenticator=None, ttl_validator=None, unix_s=self.intake.clock.unix_s
-        )
-        answers: list[Coroutine[None, None, None]] = []
-        for (profile, protocol), talk in connection.answer_all(self.profiles).items():
+
+        def serve(
+            profile: Profile, protocol: MiniProtocol, talk: Conversation
+        ) -> Coroutine[None, None, None]:
             if protocol is MiniProtocol.LOCAL_MESSAGE_SUBMISSION:
-                answers.append(LocalMessageSubmissionServer(talk, submission).run())
-            else:
-                answers.append(LocalMessageNotificationServer(talk, feed=self.make_feed(profile)).run())
-        return answers
+                return LocalMessageSubmissionServer(talk, submission).run()
+            return LocalMessageNotificationServer(talk, feed=self.make_feed(profile)).run()
+
+        return [
+            connection.answer(profile, protocol, partial(serve, profile, protocol))
+            for profile, protocol in connection.answered(self.profiles)
+        ]
 
     async def _require_start(self, connection: Connection) -> None:
         await connection.peer_started(start_within_s(self.profiles, ConnectionKind.CLIENT))

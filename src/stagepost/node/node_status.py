@@ -69,7 +69,7 @@ class NodeStatus:
     def status(self) -> dict[str, Any]:
         fault = self._pools.fault
         pools = {"count": self._pools.pool_count, "fault": None if fault is None else fault.text}
-        return {**self._node.status(), "pools": pools, "ready": self.readiness()}
+        return {**self._node.status(), "pools": pools, "parts": dict(self.readiness())}
 
 
 def _protocol(source: str) -> MiniProtocol:

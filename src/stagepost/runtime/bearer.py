@@ -299,7 +299,8 @@ class BearerChannel:
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Future[None] | None = None
-        self._writing: set[asyncio.Future[None]] = set()
+        # A dictionary for its order: writers wake in the order in which they came, in every run alike.
+        self._writing: dict[asyncio.Future[None], None] = {}
 
     async def read(self) -> bytes:
         if self._reading is not None:
@@ -329,12 +330,12 @@ class BearerChannel:
             if self._lane.has_room:
                 break
             room = self._loop.create_future()
-            self._writing.add(room)
+            self._writing[room] = None
             self._lane.on_room = self._wake_writers
             try:
                 await room
             finally:
-                self._writing.discard(room)
+                self._writing.pop(room, None)
         self._bearer.send(self._lane, data)
 
     def close(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,6 +29,8 @@ class Client:
         self._loop = loop
         self._thread = thread
         self._inner: AsyncClient | None = None
+        self._ending = threading.Lock()
+        self._has_ended = False
 
     @classmethod
     def connect(
@@ -66,27 +70,29 @@ class Client:
 
     def _messages(self, stream: MessageStream) -> Iterator[DmqMessage]:
         try:
-            while True:
-                message = self._run(_next_or_none(stream))
-                if message is None:
-                    return
+            while (message := self._run(_next_or_none(stream))) is not None:
                 yield message
+        except LocalProtocolError:
+            if not self._has_ended:
+                raise
         finally:
             # An iterator that nobody holds any more may end in any thread, in the client's own as well; that one
             # cannot wait for itself, and `close` ends the stream anyway.
-            if not self._loop.is_closed() and threading.current_thread() is not self._thread:
-                self._run(stream.aclose())
+            if threading.current_thread() is not self._thread:
+                with suppress(LocalProtocolError):
+                    self._run(stream.aclose())
 
     def close(self) -> None:
         """Ends the iterators of other threads as well. Closing twice does no harm."""
-        if self._loop.is_closed():
-            return
         inner, self._inner = self._inner, None
         try:
             if inner is not None:
                 self._run(inner.close())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with self._ending:
+                if not self._has_ended:
+                    self._has_ended = True
+                    self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(THREAD_END_S)
 
     def __enter__(self) -> Client:
@@ -99,16 +105,26 @@ class Client:
 
     def _open(self) -> AsyncClient:
         if self._inner is None:
-            raise LocalProtocolError("this client was closed", advice="connect again")
+            raise _closed()
         return self._inner
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._ending:
+            if self._has_ended:
+                work.close()
+                raise _closed()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise _closed() from None
         except BaseException:  # Ctrl-C among them: nobody waits for the answer any more
             future.cancel()
             raise
+
+
+def _closed() -> LocalProtocolError:
+    return LocalProtocolError("this client was closed", advice="connect again")
 
 
 async def _next_or_none(stream: MessageStream) -> DmqMessage | None:

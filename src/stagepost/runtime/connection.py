@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from stagepost.dmq.handshake import (
@@ -17,13 +17,14 @@ from stagepost.dmq.handshake import (
     answer,
     conclude,
 )
-from stagepost.dmq.profiles import DEFAULT_PROFILE, MiniProtocol, Profile, answer_terms
+from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, MiniProtocol, Profile, answer_terms
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError, ProtocolTimeout, StagepostError
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation, Trace
 from stagepost.statemachine.spec import Role
+from stagepost.wire.codec import Codec
 from stagepost.wire.mux import Direction
 from stagepost.wire.mux_queues import (
     HANDSHAKE_INGRESS_BYTES_MAX,
@@ -75,9 +76,16 @@ class Connection:
             text = f"the peer began no mini-protocol within {within_s:g} s of the handshake"
             raise ProtocolTimeout(text, peer=self.bearer.peer) from None
 
-    def _note_start(self, profile: Profile) -> None:
-        if not self._first_start.done():
-            self._first_start.set_result(profile)
+    def _note_start(self, profile: Profile, protocol: MiniProtocol, codec: Codec) -> None:
+        if self._first_start.done():
+            return
+        if protocol is MiniProtocol.MESSAGE_SUBMISSION and codec.is_settled:
+            # Profiles that share a number are told apart by how they write.
+            number = profile.numbers[protocol]
+            for other in PROFILES.values():
+                if other.numbers.get(protocol) == number and other.flavour.value == codec.speaks.name:
+                    profile = other
+        self._first_start.set_result(profile)
 
     def open(
         self, profile: Profile, protocol: MiniProtocol, role: Role, *, trace: Trace | None = None
@@ -88,21 +96,34 @@ class Connection:
             raise LocalProtocolError(f"profile {profile.name} has no {protocol.value}", found=protocol.value)
         direction = Direction.INITIATOR if role is Role.CLIENT else Direction.RESPONDER
         version = self.agreement.submission_version
+        codec = codec_for(profile, protocol, version)
+        is_theirs = role is Role.SERVER
         return Conversation(
             spec_for(profile, protocol, version),
             role,
-            codec_for(profile, protocol, version),
+            codec,
             self.bearer.channel(number, direction, INGRESS_BYTES_MAX[protocol]),
             trace=trace,
-            on_start=partial(self._note_start, profile),
+            on_start=partial(self._note_start, profile, protocol, codec) if is_theirs else None,
         )
 
-    def answer_all(
-        self, profiles: Sequence[Profile], *, trace: Trace | None = None
-    ) -> dict[tuple[Profile, MiniProtocol], Conversation]:
-        """A server instance for every number of every enabled profile."""
-        answered = _answered(profiles, self.agreement.kind).values()
-        return {key: self.open(*key, Role.SERVER, trace=trace) for key in answered}
+    def answered(self, profiles: Sequence[Profile]) -> list[tuple[Profile, MiniProtocol]]:
+        """What the peer may open towards us: every mini-protocol of every enabled profile, each number once."""
+        return list(_answered(profiles, self.agreement.kind).values())
+
+    def answer_all(self, profiles: Sequence[Profile]) -> dict[tuple[Profile, MiniProtocol], Conversation]:
+        """One server instance for each of them."""
+        return {key: self.open(*key, Role.SERVER) for key in self.answered(profiles)}
+
+    async def answer(
+        self,
+        profile: Profile,
+        protocol: MiniProtocol,
+        serve: Callable[[Conversation], Coroutine[None, None, None]],
+    ) -> None:
+        """Serve the instances of one number that the peer opens, one after the other, until the connection ends."""
+        while not self.bearer.is_over:
+            await serve(self.open(profile, protocol, Role.SERVER))
 
     def close(self) -> None:
         self.bearer.close()
@@ -153,6 +174,7 @@ async def respond(
     await talk.release()
     if isinstance(reply, Refuse):
         bearer.close()
+        await bearer.wait_closed()  # whoever catches this error may abort, and the peer should read why
         raise _refused(reply, terms)
     assert agreement is not None
     return Connection(bearer, agreement)

@@ -76,8 +76,6 @@ class Conversation:
             raise self._ended(self.state)
         self._framer.feed(piece)
         self._referee.begin(self._now())
-        if self._on_start is not None:
-            self._on_start()
 
     async def send(self, message: object) -> None:
         data = self._codec.encode(message)
@@ -100,6 +98,10 @@ class Conversation:
         data = await self._next_item(state)
         message = self._codec.decode(data, state.name)
         self._referee.received(message, self._now())
+        if self._on_start is not None:
+            # Told once, and only now: before its first message a peer has not shown how it speaks.
+            self._on_start()
+            self._on_start = None
         return message
 
     async def release(self) -> None:

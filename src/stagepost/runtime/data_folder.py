@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
@@ -12,6 +11,7 @@ from shlex import quote
 from typing import Any
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.runtime.owner_lock import OwnerLock
 from stagepost.runtime.small_files import replace_file
 
 FOLDER_MODE = 0o700
@@ -25,34 +25,17 @@ class DataFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        self._lock: OwnerLock | None = None
 
     def open(self) -> None:
-        """Make the folder if need be, and take it; `ConfigError` if somebody else has it or could change it."""
+        """Make the folder if need be, and take it; `ConfigError` if others could change it, `StorageError` if another has it."""
         try:
             self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             status = self.path.stat()
         except OSError as error:
             raise _unusable(self.path, error) from error
         _require_ours(self.path, status)
-        try:
-            self._lock = os.open(
-                self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE
-            )
-        except OSError as error:
-            raise _unusable(self.path, error) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._lock, 32).decode("ascii", "replace").strip()
-            self.close()
-            raise ConfigError(
-                f"another node uses {self.path}{f' (process {holder})' if holder.isdigit() else ''}",
-                advice="stop it first, or choose another folder with --data",
-                found=holder,
-            ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = OwnerLock(self.path / LOCK_FILE)
         # Left behind by a node that was killed: it would send others to a port that is somebody else's now.
         (self.path / NODE_FILE).unlink(missing_ok=True)
 
@@ -66,11 +49,11 @@ class DataFolder:
             ) from error
 
     def close(self) -> None:
-        """Again and again without harm. The lock file stays: removing it would let two take it at once."""
+        """May be repeated. The lock file stays: removing it would let two take it at once."""
         if self._lock is None:
             return
         (self.path / NODE_FILE).unlink(missing_ok=True)
-        os.close(self._lock)
+        self._lock.release()
         self._lock = None
 
 

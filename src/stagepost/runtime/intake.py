@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from stagepost.dmq.mempool import Entry, Mempool, MessageKey
+from stagepost.dmq.mempool import Entry, Mempool, file_key
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Outcome, Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemory
@@ -45,7 +45,7 @@ class _Claim:
     __slots__ = ("is_handed_over", "keys", "settled")
 
     def __init__(self) -> None:
-        self.keys: list[MessageKey] = []
+        self.keys: list[bytes] = []
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_handed_over = False
 
@@ -86,7 +86,7 @@ class Intake:
         self._store = store
         self._verifier = verifier
         # For each message that is being looked at: what ends when its fate is known.
-        self._under_way: dict[MessageKey, asyncio.Future[None]] = {}
+        self._under_way: dict[bytes, asyncio.Future[None]] = {}
         self._verified: list[_Batch] = []
         self._writing: asyncio.Task[None] | None = None
         self._swept_until: int | None = None
@@ -138,8 +138,8 @@ class Intake:
         try:
             for position in positions:
                 message = messages[position]
-                key = message.key
-                if key in self._mempool:
+                key = file_key(message)
+                if self._mempool.holds(message):
                     outcomes[position] = _HELD
                 elif (busy := self._under_way.get(key)) is not None:
                     again.append(position)
@@ -162,7 +162,7 @@ class Intake:
 
     def _check_before(self, message: DmqMessage, unix_s: float, mono_s: float) -> Rejected | None:
         fault = self._validator.check_cheaply(message, unix_s, mono_s)
-        return fault or self._mempool.check_room(message)
+        return fault or self._mempool.check_limits(message)
 
     def _release(self, claim: _Claim) -> None:
         for key in claim.keys:
@@ -255,9 +255,10 @@ class Intake:
                 pool_id = validator.pool_of(message)
                 if pool_id not in before:
                     before[pool_id] = remembered.get(pool_id)
-                fault = mempool.check_room(
+                # Nobody else can have added it since it was claimed, so it is no duplicate here.
+                fault = mempool.check_limits(
                     message, reserved_count=len(entries), reserved_bytes=reserved_bytes
-                ) or validator.commit(message, batch.mono_s)
+                ) or validator.commit(message, batch.mono_s, pool_id)
                 if fault is not None:
                     batch.outcomes.append(fault)
                     continue

@@ -58,7 +58,7 @@ class _Pipe:
         self._queued_bytes = 0
         self._is_ended = False
         self._error: StagepostError | None = None
-        self._notices: set[asyncio.Future[None]] = set()
+        self._notices: dict[asyncio.Future[None], None] = {}  # for its order
 
     async def put(self, data: bytes) -> None:
         while not self._is_ended and self._queued_bytes > self._bytes_max:
@@ -90,11 +90,11 @@ class _Pipe:
 
     async def _change(self) -> None:
         notice = asyncio.get_running_loop().create_future()
-        self._notices.add(notice)
+        self._notices[notice] = None
         try:
             await notice
         finally:
-            self._notices.discard(notice)
+            self._notices.pop(notice, None)
 
     def _announce(self) -> None:
         for notice in self._notices:

@@ -64,6 +64,10 @@ class StatusServer:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._open)
+
     async def start(self, port: int) -> None:
         try:
             self._server = await asyncio.start_server(self._accept, HOST, port, limit=HEADER_BYTES_MAX)

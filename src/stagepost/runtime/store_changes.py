@@ -20,7 +20,7 @@ class Changes:
     def forget(self, records: Sequence[Entry], unix_ms: int) -> None:
         for record in records:
             self.places.append(record.index)
-            settled = pool_of(record)
+            settled = _not_after(pool_of(record), unix_ms)
             self._pools[settled.pool_id] = settled.merged(self._pools.get(settled.pool_id))
         self._seen_ms = max(self._seen_ms, unix_ms)
 
@@ -40,10 +40,16 @@ class Changes:
 
     def pools_after(self, held: Mapping[bytes, StoredPool]) -> list[StoredPool]:
         """The pools whose memory changes, as it then is."""
-        merged = [
             (held.get(pool_id), pool.merged(held.get(pool_id))) for pool_id, pool in self._pools.items()
         ]
         return [after for before, after in merged if after != before]
 
     def time_after(self, highest_ms: int) -> int:
         return max(self._seen_ms, highest_ms if self._reset_ms is None else self._reset_ms)
+
+
+def _not_after(pool: StoredPool, unix_ms: int) -> StoredPool:
+    """Times beyond the present came from a clock that was wrong."""
+    if pool.last_valid_ms <= unix_ms:
+        return pool
+    return StoredPool(pool.pool_id, pool.issue_number, unix_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 from stagepost.crypto.bounded_cache import BoundedCache
@@ -12,6 +13,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 
 CHUNK_MESSAGES = 10
+INLINE_MESSAGES_MAX = 1
 WORKERS = 2
 VALID_MESSAGES_MEMOISED_MAX = 65_536
 
@@ -26,27 +28,91 @@ class MessageVerifier(Protocol):
     async def close(self) -> None: ...
 
 
+class _Request:
+    """What one caller wants to know."""
+
+    __slots__ = ("check", "done", "messages")
+
+    def __init__(self, messages: Sequence[DmqMessage], check: Check) -> None:
+        self.messages = messages
+        self.check = check
+        self.done: asyncio.Future[list[Rejected | None]] = asyncio.get_running_loop().create_future()
+
+
 class Verifier:
-    """A pool of threads. A chunk of messages costs one change of thread, not one each."""
+    """A pool of threads, and few changes between them: one such change costs as much as checking a message.
+
+    What is asked for in one turn of the loop travels together. A message all alone is checked at once: the loop would
+    spend the same time on handing it over.
+    """
 
     def __init__(self, workers: int = WORKERS, *, chunk_messages: int = CHUNK_MESSAGES) -> None:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="verify")
         self._chunk_messages = chunk_messages
+        self._requests: list[_Request] = []
 
     async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
-        loop = asyncio.get_running_loop()
         size = self._chunk_messages
-        if len(messages) <= size:
-            return await loop.run_in_executor(self._threads, _check_all, messages, check)
-        chunks = [messages[start : start + size] for start in range(0, len(messages), size)]
-        verdicts = await asyncio.gather(
-            *(loop.run_in_executor(self._threads, _check_all, chunk, check) for chunk in chunks)
-        )
-        return [verdict for chunk in verdicts for verdict in chunk]
+        if len(messages) > size:
+            starts = range(0, len(messages), size)
+            parts = await asyncio.gather(*(self.check(messages[at : at + size], check) for at in starts))
+            return [verdict for part in parts for verdict in part]
+        request = _Request(messages, check)
+        if len(messages) == size:
+            self._hand_over([request])
+        else:
+            if not self._requests:
+                asyncio.get_running_loop().call_soon(self._distribute)
+            self._requests.append(request)
+        return await request.done
+
+    def _distribute(self) -> None:
+        requests, self._requests = self._requests, []
+        if len(requests) == 1 and len(requests[0].messages) <= INLINE_MESSAGES_MAX:
+            return _answer(requests, _check_all(requests))
+        chunk: list[_Request] = []
+        count = 0
+        for request in requests:
+            if chunk and count + len(request.messages) > self._chunk_messages:
+                self._hand_over(chunk)
+                chunk, count = [], 0
+            chunk.append(request)
+            count += len(request.messages)
+        self._hand_over(chunk)
+
+    def _hand_over(self, chunk: list[_Request]) -> None:
+        self._threads.submit(_check_elsewhere, chunk, asyncio.get_running_loop())
 
     async def close(self) -> None:
         """Waits for what is under way; the threads need a fraction of a millisecond for each message."""
         self._threads.shutdown()
+
+
+def _check_all(requests: Sequence[_Request]) -> list[list[Rejected | None] | Exception]:
+    answers: list[list[Rejected | None] | Exception] = []
+    for request in requests:
+        try:
+            answers.append([request.check(message) for message in request.messages])
+        except Exception as bug:
+            answers.append(bug)
+    return answers
+
+
+def _check_elsewhere(requests: Sequence[_Request], loop: asyncio.AbstractEventLoop) -> None:
+    answers = _check_all(requests)
+    # A loop that was closed meanwhile has nobody left who waits.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_answer, requests, answers)
+
+
+def _answer(requests: Sequence[_Request], answers: list[list[Rejected | None] | Exception]) -> None:
+    for request, answer in zip(requests, answers, strict=True):
+        if request.done.done():
+            continue
+        if isinstance(answer, Exception):
+            request.done.set_exception(answer)
+        else:
+            request.done.set_result(answer)
 
 
 class InlineVerifier:
@@ -78,7 +144,3 @@ class InlineVerifier:
 def valid_messages_memory() -> BoundedCache[bytes, bool]:
     """For the nodes of one simulation."""
     return BoundedCache(VALID_MESSAGES_MEMOISED_MAX)
-
-
-def _check_all(messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
-    return [check(message) for message in messages]

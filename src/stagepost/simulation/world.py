@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -28,6 +28,9 @@ from stagepost.simulation.trace import TraceHash
 START_UNIX_S = 1_800_000_000.0
 NODE_PORT = 3_141
 STOP_WITHIN_S = 10.0
+SYNC_TIMES_S = (0.002, 0.01, 0.01, 0.01, 0.5)
+"""How long a disk takes to make a write safe: mostly little, now and then long."""
+
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 
 log = logging.getLogger(__name__)
@@ -82,7 +85,6 @@ class World:
         *,
         link: Link | None = None,
         clock_skew_s: Mapping[str, float] | None = None,
-        make_disk: Callable[[], MemoryDisk] = MemoryDisk,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -94,11 +96,13 @@ class World:
         self._make_node = make_node
         self._bugs = BugWatch(self.history)
         self.members = {
-            name: self._member(name, f"10.0.0.{number}", skews.get(name, 0.0), make_disk())
+            name: self._member(name, f"10.0.0.{number}", skews.get(name, 0.0))
             for number, name in enumerate(names, start=1)
         }
 
-    def _member(self, name: str, host: str, skew_s: float, disk: MemoryDisk) -> Member:
+    def _member(self, name: str, host: str, skew_s: float) -> Member:
+        random = Random(f"{self.seed}/{name}/disk")
+        disk = MemoryDisk(lambda: random.choice(SYNC_TIMES_S) * random.random())
         seat = Seat(
             name,
             local_address(name),

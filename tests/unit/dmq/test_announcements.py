@@ -39,7 +39,9 @@ def rule_of(violation: Violation | None) -> tuple[str, ErrorCode] | None:
     return None if violation is None else (violation.rule, violation.code)
 
 
-def asked(window: Announcements, acknowledged: int, requested: int, *, blocking: bool = False) -> Violation | None:
+def asked(
+    window: Announcements, acknowledged: int, requested: int, *, blocking: bool = False
+) -> Violation | None:
     return window.request_ids(blocking=blocking, acknowledged=acknowledged, requested=requested)
 
 
@@ -206,7 +208,9 @@ def test_messages_may_come_in_any_order_and_some_may_be_missing() -> None:
         assert window.reply_messages([MessageIdAndSize(an_id(number), 1_000) for number in numbers]) is None
 
 
-@pytest.mark.parametrize(("size", "fits"), [(967, False), (968, True), (1_000, True), (1_032, True), (1_033, False)])
+@pytest.mark.parametrize(
+    ("size", "fits"), [(967, False), (968, True), (1_000, True), (1_032, True), (1_033, False)]
+)
 def test_the_real_size_is_within_32_bytes_of_the_announced_one(size: int, fits: bool) -> None:
     violation = a_window_with_request(1).reply_messages([MessageIdAndSize(an_id(1), size)])
 

@@ -47,7 +47,9 @@ def terms(kind: ConnectionKind = NODE, *, profiles: tuple[str, ...] = ("dmq-node
 
 
 def proposal(versions: dict[int, Any]) -> ProposeVersions:
-    return ProposeVersions(tuple(OfferedVersion(number, cbor2.dumps(data)) for number, data in versions.items()))
+    return ProposeVersions(
+        tuple(OfferedVersion(number, cbor2.dumps(data)) for number, data in versions.items())
+    )
 
 
 def node_data(
@@ -89,7 +91,11 @@ def test_each_profile_proposes_its_node_versions(profile: str, versions: list[in
 
 
 def test_the_highest_common_version_is_chosen() -> None:
-    for offered, chosen in (({1: node_data()}, 1), ({2: node_data()}, 2), ({1: node_data(), 2: node_data()}, 2)):
+    for offered, chosen in (
+        ({1: node_data()}, 1),
+        ({2: node_data()}, 2),
+        ({1: node_data(), 2: node_data()}, 2),
+    ):
         reply, agreement = answer(proposal(offered), terms(peer_sharing=True))
 
         assert isinstance(reply, AcceptVersion)
@@ -279,7 +285,8 @@ def test_initiator_only_holds_if_either_side_says_so(ours: bool, theirs: bool) -
 
 
 @pytest.mark.parametrize(
-    ("our_sharing", "their_sharing", "we_only", "they_only"), list(product(BOOLEANS, BOOLEANS, BOOLEANS, BOOLEANS))
+    ("our_sharing", "their_sharing", "we_only", "they_only"),
+    list(product(BOOLEANS, BOOLEANS, BOOLEANS, BOOLEANS)),
 )
 def test_peers_are_shared_if_both_say_so_and_the_connection_is_duplex(
     our_sharing: bool, their_sharing: bool, we_only: bool, they_only: bool
@@ -391,7 +398,9 @@ def test_a_crossing_proposal_is_read_as_the_reply() -> None:
     st.lists(st.sampled_from(sorted(PROFILES)), min_size=2, max_size=2),
     st.lists(st.booleans(), min_size=4, max_size=4),
 )
-def test_both_sides_of_a_simultaneous_open_reach_the_same_agreement(names: list[str], flags: list[bool]) -> None:
+def test_both_sides_of_a_simultaneous_open_reach_the_same_agreement(
+    names: list[str], flags: list[bool]
+) -> None:
     first = PROFILES[names[0]].proposal_terms(NODE, data_of(initiator_only=flags[0], peer_sharing=flags[1]))
     second = PROFILES[names[1]].proposal_terms(NODE, data_of(initiator_only=flags[2], peer_sharing=flags[3]))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.dmq import handshake, inspector, local_notification, submission
-from stagepost.dmq.inspection_report import Coverage, Report, Verdict
+from stagepost.dmq.inspection.report import Coverage, Report, Verdict
 from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.version_data import ConnectionKind

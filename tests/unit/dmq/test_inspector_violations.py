@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stagepost.dmq.inspection_report import BrokenRule, Report, Verdict
+from stagepost.dmq.inspection.report import BrokenRule, Report, Verdict
 from stagepost.dmq.inspector import inspect_stream
 from stagepost.errors import ErrorCode
 from stagepost.wire.mux import Direction

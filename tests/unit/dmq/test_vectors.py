@@ -12,7 +12,14 @@ import cbor2
 import pytest
 
 from stagepost.crypto import kes
-from stagepost.dmq import handshake, keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq import (
+    handshake,
+    keep_alive,
+    local_notification,
+    local_submission,
+    peer_sharing,
+    submission,
+)
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage, MessageLayout, read_message
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
@@ -232,7 +239,12 @@ def test_derived_examples_of_submission_show_the_haskell_flavour_or_nothing(name
 
 
 def test_toy_messages_are_refused_by_size_in_every_real_codec() -> None:
-    for name in ("v2-reply-messages", "v1-reply-messages", "notify-reply-blocking", "notify-reply-nonblocking"):
+    for name in (
+        "v2-reply-messages",
+        "v1-reply-messages",
+        "notify-reply-blocking",
+        "notify-reply-nonblocking",
+    ):
         place = DERIVED_PLACES[name]
         for profile in ("dmq-node", "gouroboros"):
             codec = codec_for(PROFILES[profile], place.protocol, place.version)
@@ -325,7 +337,8 @@ def test_the_golden_id_is_the_hash_of_the_golden_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "valid"), [("cip-golden", "message_id_hex", True), ("mismatch", "bad_message_id_hex", False)]
+    ("name", "field", "valid"),
+    [("cip-golden", "message_id_hex", True), ("mismatch", "bad_message_id_hex", False)],
 )
 def test_the_golden_id_is_accepted_and_its_neighbour_refused(name: str, field: str, valid: bool) -> None:
     vector = IDS[name]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stagepost.client import AsyncClient, Client, ClientLimits, ListenLimits
+from stagepost.dmq.handshake import HANDSHAKE_NUMBER
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Reason, Rejected, rejected
 from stagepost.dmq.profiles import PROFILES
@@ -22,7 +23,10 @@ from stagepost.errors import (
     ProtocolTimeout,
     TransportError,
 )
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.sockets import serve_unix
 from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.wire.mux import Direction
 from tests.small_node import MAGIC, SmallNode
 from tests.strategies import a_signed_message
 
@@ -93,17 +97,15 @@ def test_unknown_profile_is_refused_by_name(path: Path) -> None:
 
 def test_silent_socket_costs_no_more_than_the_connect_timeout(path: Path) -> None:
     async def main() -> None:
-        async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _reader.read()
-            writer.close()
+        async def silent(bearer: Bearer) -> None:
+            bearer.channel(HANDSHAKE_NUMBER, Direction.RESPONDER, 5_760)
+            await bearer.wait_closed()
 
-        path.parent.mkdir()
-        server = await asyncio.start_unix_server(silent, path)
+        server = await serve_unix(path, silent)
         with pytest.raises(ProtocolTimeout):
             await AsyncClient.connect(path, MAGIC, limits=ClientLimits(connect_timeout_s=3))
         assert asyncio.get_running_loop().time() == 3
-        server.close()
-        await server.wait_closed()
+        await server.close()
 
     run_in_virtual_time(main())
 
@@ -158,8 +160,7 @@ def test_message_taken_just_before_a_kept_connection_broke_counts_as_accepted(pa
             submitting = asyncio.create_task(client.submit(message_number(2)))
             await asyncio.sleep(1)
             node.messages.append(message_number(2))
-            await node.crash()
-            await node.start()
+            node.cut_off()
             assert await submitting == ACCEPTED
             assert node.messages == [message_number(1), message_number(2)]
 

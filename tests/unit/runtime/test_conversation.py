@@ -51,7 +51,10 @@ def a_side(
 
 
 def two_sides(
-    protocol: MiniProtocol, profiles: tuple[str, str] = ("dmq-node", "dmq-node"), version: int = 1, **options: Any
+    protocol: MiniProtocol,
+    profiles: tuple[str, str] = ("dmq-node", "dmq-node"),
+    version: int = 1,
+    **options: Any,
 ) -> tuple[Conversation, Conversation]:
     here, there = memory_channels(**options)
     client = a_side(Role.CLIENT, here, protocol, profiles[0], version)
@@ -171,7 +174,9 @@ def test_two_flavours_find_each_other(version: int, profiles: tuple[str, str]) -
 
 @pytest.mark.parametrize(("first", "flavour"), [(b"\x81\x06", "haskell"), (b"\x81\x00", "cip")])
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_responder_answers_in_the_flavour_of_the_first_message(profile: str, first: bytes, flavour: str) -> None:
+def test_a_responder_answers_in_the_flavour_of_the_first_message(
+    profile: str, first: bytes, flavour: str
+) -> None:
     async def main() -> tuple[str, bytes]:
         puller, peer = one_side(Role.SERVER, SUBMISSION, profile)
         await peer.write(first)

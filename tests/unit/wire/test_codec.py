@@ -26,7 +26,7 @@ class End(msgspec.Struct, frozen=True):
 NUMBER = (("number", Unsigned(8)),)
 OLD = Dialect("old", (Layout(Ask, 0, NUMBER), Layout(Answer, 1, NUMBER), Layout(End, 2)))
 NEW = Dialect("new", (Layout(Ask, 0, NUMBER), Layout(Answer, 7, NUMBER)))
-SAID_IN = {"Asking": [Ask, End], "Answering": [Answer]}
+SAID_IN: dict[str, list[type[object]]] = {"Asking": [Ask, End], "Answering": [Answer]}
 
 
 def a_codec(speaks: str = "old", dialects: tuple[Dialect, ...] = (OLD, NEW)) -> Codec:

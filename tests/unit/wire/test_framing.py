@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from io import BytesIO
 from typing import Any, SupportsIndex
 
@@ -111,11 +112,8 @@ def test_a_stream_cut_anywhere_gives_the_same_items(items: list[bytes], random: 
 @settings(max_examples=300)
 def test_any_bytes_are_an_item_or_unfinished_or_a_decode_error(data: bytes) -> None:
     for limits in (LIMITS, ANY):
-        try:
+        with contextlib.suppress(DecodeError):
             end = end_of(data, limits)
-        except DecodeError as fault:
-            assert fault.code in (ErrorCode.CBOR_INVALID, ErrorCode.CBOR_LIMIT)
-        else:
             assert end is None or 0 < end <= len(data)
 
 
@@ -203,11 +201,17 @@ def test_lengths_that_pass_one_by_one_are_refused_by_their_sum() -> None:
 def test_an_unfinished_item_never_holds_more_than_its_limit() -> None:
     framer = Framer()
     limits = ItemLimits(bytes_max=1_000)
-    with pytest.raises(DecodeError):
-        for _ in range(100):
-            framer.feed(b"\x9f\xff\x00" * 33 if framer.buffered else b"\x9f" + b"\x00" * 99)
-            framer.next_item(limits)
-    assert framer.buffered <= 1_100
+    framer.feed(b"\x9f" + b"\x00" * 99)
+    for _ in range(9):
+        assert framer.next_item(limits) is None
+        framer.feed(b"\x9f\xff\x00\x00" * 25)
+
+    assert framer.next_item(limits) is None
+    assert framer.buffered == 1_000
+    framer.feed(b"\x00")
+    with pytest.raises(DecodeError) as caught:
+        framer.next_item(limits)
+    assert caught.value.code is ErrorCode.CBOR_LIMIT
 
 
 # Types
@@ -403,14 +407,12 @@ def test_any_bytes_behind_the_tolerated_beginning_are_an_item_or_a_decode_error(
 ) -> None:
     framer = Framer()
     stream = HEADLESS + tail
-    try:
+    with contextlib.suppress(DecodeError):
         for size in [*sizes, len(stream)]:
             framer.feed(stream[:size])
             stream = stream[size:]
             while framer.next_item(LIMITS, headless_third=HEADLESS) is not None:
                 pass
-    except DecodeError as fault:
-        assert fault.code in (ErrorCode.CBOR_INVALID, ErrorCode.CBOR_LIMIT)
 
 
 # Skipping

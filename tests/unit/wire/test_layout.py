@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import cbor2
@@ -62,7 +63,9 @@ def test_a_record_is_a_definite_array_without_a_tag(left: int, right: bytes) -> 
     assert read_all(PAIR, data) == Pair(left, right)
 
 
-@pytest.mark.parametrize("value", [[1], [1, b"ab", 3], [b"ab", 1], [65_536, b"ab"], [1, b"a"], [1, b"abcde"], 7])
+@pytest.mark.parametrize(
+    "value", [[1], [1, b"ab", 3], [b"ab", 1], [65_536, b"ab"], [1, b"a"], [1, b"abcde"], 7]
+)
 def test_a_record_of_another_shape_is_refused(value: object) -> None:
     with pytest.raises(DecodeError):
         read_all(PAIR, cbor2.dumps(value))
@@ -171,7 +174,5 @@ def test_a_message_is_never_an_empty_array() -> None:
 @given(st.binary(max_size=20))
 def test_any_bytes_give_a_value_or_a_decode_error(data: bytes) -> None:
     for field in (PAIR, CHOICE, ListOf(PAIR, ListForm.DEFINITE, 5)):
-        try:
+        with contextlib.suppress(DecodeError):
             read_all(field, data)
-        except DecodeError:
-            pass

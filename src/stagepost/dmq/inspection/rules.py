@@ -6,7 +6,7 @@ from typing import Protocol
 
 from stagepost.dmq import keep_alive, submission
 from stagepost.dmq.announcements import Announcements, WindowRules
-from stagepost.dmq.inspection_faults import Fault, fault_of
+from stagepost.dmq.inspection.faults import Fault, fault_of
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import RemoteProtocolError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stagepost.dmq import proof
-from stagepost.dmq.inspection_lane import Lane
-from stagepost.dmq.inspection_reading import Said
-from stagepost.dmq.inspection_report import MessageFinding
+from stagepost.dmq.inspection.lane import Lane
+from stagepost.dmq.inspection.reading import Said
+from stagepost.dmq.inspection.report import MessageFinding
 from stagepost.dmq.local_notification import ReplyMessagesBlocking, ReplyMessagesNonBlocking
 from stagepost.dmq.local_submission import SubmitMessage
 from stagepost.dmq.message import DmqMessage

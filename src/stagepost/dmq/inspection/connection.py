@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stagepost.dmq.inspection_faults import Fault
-from stagepost.dmq.inspection_handshake import HandshakeRules
-from stagepost.dmq.inspection_lane import Lane
-from stagepost.dmq.inspection_reading import Said
-from stagepost.dmq.inspection_report import Agreed
+from stagepost.dmq.inspection.faults import Fault
+from stagepost.dmq.inspection.handshake import HandshakeRules
+from stagepost.dmq.inspection.lane import Lane
+from stagepost.dmq.inspection.reading import Said
+from stagepost.dmq.inspection.report import Agreed
 from stagepost.dmq.profiles import LOCAL_PROTOCOLS, MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ErrorCode

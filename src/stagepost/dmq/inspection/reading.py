@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stagepost.dmq.inspection_faults import (
+from stagepost.dmq.inspection.faults import (
     MESSAGE_TOO_LONG,
     NOT_IN_THIS_STATE,
     OUT_OF_TURN,
@@ -14,7 +14,7 @@ from stagepost.dmq.inspection_faults import (
     fault_of,
     side,
 )
-from stagepost.dmq.inspection_lane import Lane
+from stagepost.dmq.inspection.lane import Lane
 from stagepost.dmq.local_submission import SubmitMessage
 from stagepost.dmq.message import read_message
 from stagepost.dmq.message_field import MalformedMessage

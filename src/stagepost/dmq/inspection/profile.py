@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from stagepost.dmq import local_notification, local_submission, submission
-from stagepost.dmq.inspection_report import Evidence
+from stagepost.dmq.inspection.report import Evidence
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniProtocol
 from stagepost.dmq.submission import Flavour
 from stagepost.dmq.version_data import is_cardano

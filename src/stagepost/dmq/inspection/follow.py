@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stagepost.dmq.inspection_faults import OUT_OF_TURN, Fault, fault_of, may_say, side
-from stagepost.dmq.inspection_lane import Lane
-from stagepost.dmq.inspection_reading import MessageReader, Said
-from stagepost.dmq.inspection_rules import rules_for
+from stagepost.dmq.inspection.faults import OUT_OF_TURN, Fault, fault_of, may_say, side
+from stagepost.dmq.inspection.lane import Lane
+from stagepost.dmq.inspection.reading import MessageReader, Said
+from stagepost.dmq.inspection.rules import rules_for
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import spec_for
 from stagepost.errors import ErrorCode, ProtocolError

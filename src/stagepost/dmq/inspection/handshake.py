@@ -12,8 +12,8 @@ from stagepost.dmq.handshake import (
     Refuse,
     ReplyVersions,
 )
-from stagepost.dmq.inspection_faults import Fault, fault_of
-from stagepost.dmq.inspection_report import Agreed
+from stagepost.dmq.inspection.faults import Fault, fault_of
+from stagepost.dmq.inspection.report import Agreed
 from stagepost.dmq.version_data import (
     CARDANO_VERSIONS,
     DMQ_NODE_V2,

@@ -1,0 +1,140 @@
+"""What is measured: each step that a message costs a node, with the limit that it must keep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from nacl.bindings import crypto_sign_open
+
+from bench.measure import Step
+from stagepost.crypto import ed25519, kes
+from stagepost.crypto.operational_certificate import issue
+from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.runtime.bearer import Bearer
+from stagepost.wire.framing import Framer, ItemLimits
+from stagepost.wire.mux import Direction, lane_number, split_payload
+
+MESSAGE_BYTES = 1_500
+PERIODS = kes.periods_of(kes.DMQ_DEPTH)
+SUBMISSION_NUMBER = 11
+SUBMISSION_INGRESS_BYTES_MAX = 101_640
+
+_COLD_SEED = bytes(range(32))
+_KES_SEED = bytes(range(32, 64))
+
+
+def a_message() -> tuple[DmqMessage, kes.SigningKey]:
+    """A signed message of exactly `MESSAGE_BYTES`, and the key that signed it."""
+    key = kes.SigningKey.generate(_KES_SEED)
+    certificate = issue(key.verification_key, issue_number=3, start_kes_period=500, cold_seed=_COLD_SEED)
+
+    def signed(body_bytes: int) -> DmqMessage:
+        return sign_message(
+            bytes(index % 251 for index in range(body_bytes)),
+            key=key,
+            certificate=certificate,
+            cold_verification_key=ed25519.public_key(_COLD_SEED),
+            kes_period=500,
+            expires_at=1_900_000_000,
+        )
+
+    overhead = len(signed(1_000).raw) - 1_000
+    message = signed(MESSAGE_BYTES - overhead)
+    assert len(message.raw) == MESSAGE_BYTES
+    return message, key
+
+
+def repeated(call: Callable[[], object]) -> Callable[[int], None]:
+    def repeat(count: int) -> None:
+        for _ in range(count):
+            call()
+
+    return repeat
+
+
+def unit() -> Callable[[int], None]:
+    """V: one verification by libsodium of what a message of usual size signs, called as our own code calls it."""
+    message, _ = a_message()
+    content = message.signed_bytes
+    public_key = ed25519.public_key(_COLD_SEED)
+    signature = ed25519.sign(_COLD_SEED, content)
+    return repeated(lambda: crypto_sign_open(signature + content, public_key))
+
+
+@contextmanager
+def steps() -> Iterator[list[Step]]:
+    """The steps of one message on its way through a node, in that order. The last one needs an event loop of its own."""
+    message, key = a_message()
+    raw, content, signature = message.raw, message.signed_bytes, message.kes_signature
+    verification_key = message.operational_certificate.kes_verification_key
+    cache = kes.PathCache()
+    assert cache.verify(verification_key, 0, content, signature)
+    with _segments_received(raw) as receive:
+        yield [
+            Step("KES verify, path not cached", _verify_cold(message), 1.15),
+            Step(
+                "KES verify, path cached",
+                repeated(lambda: cache.verify(verification_key, 0, content, signature)),
+                1.05,
+            ),
+            Step("KES sign, no evolve", repeated(lambda: key.sign(content)), 0.55),
+            Step("decode one message of 1.5 kB", repeated(lambda: DmqMessage.decode(raw)), 0.06),
+            Step("id hash of one message", repeated(lambda: message.has_valid_id), 0.04),
+            Step("receive one segment of 1.5 kB", receive, 0.04),
+            Step("frame one message of 1.5 kB", repeated(lambda: _frame(raw))),
+            Step("KES evolve, worst period", _evolve_at_half()),
+            Step("KES key generation", repeated(lambda: kes.SigningKey.generate(_KES_SEED))),
+        ]
+
+
+def _verify_cold(message: DmqMessage) -> Callable[[int], None]:
+    verification_key = message.operational_certificate.kes_verification_key
+    content, signature = message.signed_bytes, message.kes_signature
+    return repeated(lambda: kes.verify(verification_key, 0, content, signature))
+
+
+_REPLY_LIMITS = ItemLimits(bytes_max=98_000)
+
+
+def _frame(raw: bytes) -> None:
+    framer = Framer()
+    framer.feed(raw)
+    assert framer.next_item(_REPLY_LIMITS) is not None
+
+
+def _evolve_at_half() -> Callable[[int], None]:
+    """Half-way through its life the whole right half of the tree is made anew."""
+    key = kes.SigningKey.generate(_KES_SEED)
+    while key.period < PERIODS // 2 - 1:
+        key.evolve()
+    secret = bytearray(key.to_bytes())
+
+    def repeat(count: int) -> None:
+        for _ in range(count):
+            # Unchecked and by copy: reading the key in the regular way costs as much as evolving it.
+            kes.SigningKey(bytearray(secret), kes.DMQ_DEPTH).evolve()
+
+    return repeat
+
+
+@contextmanager
+def _segments_received(raw: bytes) -> Iterator[Callable[[int], None]]:
+    """Bytes written into the bearer's own buffer, as asyncio does it, until the mini-protocol has read them."""
+    loop = asyncio.new_event_loop()
+    (segment,) = split_payload(raw, lane_number(SUBMISSION_NUMBER, Direction.INITIATOR), 1)
+
+    async def receive(count: int) -> None:
+        bearer = Bearer(peer="bench")
+        channel = bearer.channel(SUBMISSION_NUMBER, Direction.RESPONDER, SUBMISSION_INGRESS_BYTES_MAX)
+        size = len(segment)
+        for _ in range(count):
+            bearer.get_buffer(-1)[:size] = segment
+            bearer.buffer_updated(size)
+            await channel.read()
+
+    try:
+        yield lambda count: loop.run_until_complete(receive(count))
+    finally:
+        loop.close()

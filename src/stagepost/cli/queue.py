@@ -1,0 +1,92 @@
+"""`stagepost queue`: what waits in a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagepost.cli.local_node_options import data_option, json_option
+
+if TYPE_CHECKING:
+    from stagepost.cli.running_node import HeldMessage
+
+PAGE_ENTRIES = 1_000
+ENTRIES_SHOWN = 50
+
+_HEADER = ("index", "message", "pool", "bytes", "received", "from", "expires")
+
+
+@click.group()
+def queue() -> None:
+    """Show what waits in a node.
+
+    \b
+    Example:
+      stagepost queue ls
+    """
+
+
+@queue.command()
+@data_option
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin behind this index.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=ENTRIES_SHOWN, show_default=True, help="How many to show."
+)
+@click.option("--all", "everything", is_flag=True, help="Show all of them.")
+@json_option
+def ls(data: Path | None, after: int, limit: int, everything: bool, as_json: bool) -> None:
+    """List the messages in a running node's mempool, in order of arrival.
+
+    \b
+    Example:
+      stagepost queue ls --limit 20
+    """
+    import time
+
+    import msgspec
+
+    from stagepost.cli.running_node import DATA_DIR, find_node, held_messages
+    from stagepost.cli.tables import print_table
+
+    facts = find_node(data or Path(DATA_DIR))
+    shown: list[HeldMessage] = []
+    cursor: int | None = after
+    wanted = None if everything else limit
+    while cursor is not None and (wanted is None or len(shown) < wanted):
+        count = PAGE_ENTRIES if wanted is None else min(PAGE_ENTRIES, wanted - len(shown))
+        page = held_messages(facts, cursor, count)
+        if as_json:
+            for entry in page.entries:
+                click.echo(msgspec.json.encode(entry))
+        shown.extend(page.entries)
+        # A page that leads nowhere would be asked for again and again.
+        cursor = page.next if page.entries else None
+    if as_json:
+        return
+    if not shown:
+        click.echo("nothing is held" if after == 0 else f"nothing is held behind index {after}")
+        return
+    print_table(_HEADER, [_row(entry, time.time()) for entry in shown])
+    if cursor is not None:
+        click.echo(f"more: stagepost queue ls --after {shown[-1].index}")
+
+
+def _row(entry: HeldMessage, now: float) -> tuple[str, ...]:
+    from stagepost.cli.durations import clock_text, format_duration
+
+    left_s = entry.expires_at - now
+    return (
+        str(entry.index),
+        _shortened(entry.message_id),
+        entry.pool_id if len(entry.pool_id) <= 18 else f"{entry.pool_id[:10]}…{entry.pool_id[-4:]}",
+        str(entry.bytes),
+        clock_text(entry.received_ms / 1_000),
+        entry.source,
+        f"in {format_duration(left_s)}" if left_s > 0 else f"{format_duration(-left_s)} ago",
+    )
+
+
+def _shortened(message_id: str) -> str:
+    return message_id if len(message_id) <= 14 else f"{message_id[:8]}…{message_id[-6:]}"

@@ -1,0 +1,1 @@
+"""Reliable publishing on top of a message network."""

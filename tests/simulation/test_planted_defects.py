@@ -1,0 +1,163 @@
+"""The simulation can fail: each of these defects, planted into the production classes, is caught by a checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+from stagepost.dmq import downloads as downloads_module
+from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import ACCEPTED
+from stagepost.dmq.pulling import PeerPulling
+from stagepost.dmq.supplying import MessagesHeld, Supplying
+from stagepost.dmq.validation import Validator
+from stagepost.errors import StorageError
+from stagepost.identifiers import MessageId
+from stagepost.node.peer_book import PeerBook
+from stagepost.runtime import intake as intake_module
+from stagepost.runtime.bell import Bell
+from stagepost.runtime.intake import Intake
+from stagepost.runtime.memory_store import MemoryStore
+from stagepost.runtime.mempool_feed import MempoolFeed
+from stagepost.runtime.message_store import StoredMessage, StoredState
+from stagepost.simulation import world as world_module
+from tests.simulation.dmq_scenarios import run_seed
+
+SEEDS_TRIED = 6
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def accepts_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(world_module, "MemoryStore", partial(MemoryStore, is_safe=False))
+
+
+def takes_a_full_disk_for_success(patch: pytest.MonkeyPatch) -> None:
+    put = MemoryStore.put
+
+    async def put_anyhow(store: MemoryStore, records: Sequence[StoredMessage]) -> None:
+        try:
+            await put(store, records)
+        except StorageError:
+            store.fault = None
+
+    patch.setattr(MemoryStore, "put", put_anyhow)
+
+
+def forgets_everything_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryStore, "load", lambda store: StoredState())
+
+
+def skips_expiry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Intake, "sweep", lambda intake: [])
+
+
+def repeats_what_a_program_was_told(patch: pytest.MonkeyPatch) -> None:
+    """The place moves to the first message of a batch instead of the last, as in running nodes."""
+    take = MempoolFeed.take
+
+    def take_with_fault(feed: MempoolFeed, count_max: int) -> tuple[tuple[DmqMessage, ...], bool]:
+        before = feed._cursor
+        messages, has_more = take(feed, count_max)
+        if len(messages) > 1:
+            feed._cursor = before + 1
+        return messages, has_more
+
+    patch.setattr(MempoolFeed, "take", take_with_fault)
+
+
+def skips_what_a_program_was_not_told(patch: pytest.MonkeyPatch) -> None:
+    """One message for each request, and the place moves behind all of them."""
+    take = MempoolFeed.take
+
+    def take_with_fault(feed: MempoolFeed, count_max: int) -> tuple[tuple[DmqMessage, ...], bool]:
+        messages, _ = take(feed, count_max)
+        return messages[:1], False
+
+    patch.setattr(MempoolFeed, "take", take_with_fault)
+
+
+def wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Bell, "ring", lambda bell: None)
+
+
+def acknowledges_before_the_download(patch: pytest.MonkeyPatch) -> None:
+    """What another peer has announced already counts as if we had it."""
+    is_held = PeerPulling._is_held
+
+    def is_announced(core: PeerPulling, message_id: MessageId) -> bool:
+        known = core._downloads._table.get(message_id)
+        return is_held(core, message_id) or (known is not None and core._claimant not in known.announcers)
+
+    patch.setattr(PeerPulling, "_is_held", is_announced)
+
+
+def supplies_only_what_is_new_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
+    begin = Supplying.__init__
+
+    def begin_at_the_end(core: Supplying, held: MessagesHeld, layouts: frozenset[object]) -> None:
+        begin(core, held, layouts)  # type: ignore[arg-type]
+        core._cursor = held.last_index
+
+    patch.setattr(Supplying, "__init__", begin_at_the_end)
+
+
+def leases_never_expire(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(downloads_module, "LEASE_S", 1e9)
+    patch.setattr(downloads_module, "STUCK_S", 1e9)
+    patch.setattr(Downloads, "withdraw", lambda table, claimant, message_id: None)
+
+
+def believes_every_signature(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Validator, "check_signatures", lambda validator, message: None)
+
+
+def says_yes_to_replays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(intake_module, "_HELD", ACCEPTED)
+
+
+def gives_up_on_a_lost_peer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PeerBook, "disconnected", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "scenario", "rules"),
+    [
+        (accepts_before_it_is_on_disk, "crashes", {"what_was_accepted_survives_a_restart"}),
+        (takes_a_full_disk_for_success, "crashes", {"what_was_accepted_survives_a_restart"}),
+        (
+            forgets_everything_at_a_restart,
+            "crashes",
+            {"what_was_accepted_survives_a_restart", "no_replay_is_accepted"},
+        ),
+        (skips_expiry, "faults", {"nothing_expired_is_shown"}),
+        (repeats_what_a_program_was_told, "faults", {"no_cursor_repeats"}),
+        (
+            skips_what_a_program_was_not_told,
+            "faults",
+            {"no_cursor_skips", "open_cursors_have_heard_what_is_listed"},
+        ),
+        (wakes_nobody, "faults", {"no_cursor_skips"}),
+        (acknowledges_before_the_download, "eclipse", {"every_accepted_message_is_everywhere"}),
+        (supplies_only_what_is_new_after_a_reconnect, "faults", {"every_accepted_message_is_everywhere"}),
+        (leases_never_expire, "eclipse", {"every_accepted_message_is_everywhere"}),
+        (believes_every_signature, "crashes", {"only_genuine_messages"}),
+        (says_yes_to_replays, "crashes", {"no_replay_is_accepted"}),
+        (gives_up_on_a_lost_peer, "faults", {"every_accepted_message_is_everywhere"}),
+    ],
+)
+def test_a_planted_defect_is_caught(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, scenario: str, rules: set[str]
+) -> None:
+    plant(monkeypatch)
+
+    found: set[str] = set()
+    for seed in range(SEEDS_TRIED):
+        found |= {violation.partition(":")[0] for violation in run_seed(seed, scenario).violations}
+        if rules <= found:
+            break
+
+    assert rules <= found

@@ -1,0 +1,42 @@
+"""Writes docs/metrics.md from the declared metrics: `python tools/metrics_docs.py FILE`. A test compares the result."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stagepost.runtime.metrics import ALL_METRICS, Declared
+from stagepost.statemachine.render import table
+
+GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
+ABOUT = (
+    "A node serves these at `/metrics` on 127.0.0.1, at the port that `--metrics-port` chooses or `node.json` in its "
+    "data folder names. Beside them: `/healthz`, `/readyz` and `/status`. Labels take their values from the lists below, "
+    "never from peers."
+)
+
+
+def page() -> str:
+    rows = ((f"`{metric.name}`", metric.kind.value, _labels(metric), metric.about) for metric in ALL_METRICS)
+    parts = [
+        GENERATED,
+        "# Metrics",
+        ABOUT,
+        table(("metric", "type", "labels", "meaning"), rows),
+        "## Label values",
+    ]
+    values = [
+        f"- `{metric.name}`, `{label}`: {', '.join(f'`{value}`' for value in allowed)}"
+        for metric in ALL_METRICS
+        for label, allowed in metric.labels.items()
+        if allowed
+    ]
+    return "\n\n".join([*parts, "\n".join(values)]) + "\n"
+
+
+def _labels(metric: Declared) -> str:
+    return ", ".join(f"`{label}`" for label in metric.labels) or "–"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
