@@ -31,7 +31,7 @@ from stagepost.identifiers import MessageId
 from stagepost.runtime.bell import Bell
 from stagepost.runtime.channel import Channel
 from stagepost.runtime.clock import LoopClock
-from stagepost.runtime.conversation import Conversation
+from stagepost.runtime.conversation import Conversation, Trace
 from stagepost.runtime.memory import MemoryChannel, memory_channels
 from stagepost.runtime.puller import Puller, puller_for
 from stagepost.runtime.submission_config import begins_with_init
@@ -138,19 +138,24 @@ class SlowChannel:
 
 
 def submission_talks(
-    profile: Profile, version: int, delay_s: Callable[[], float] | None = None
+    profile: Profile,
+    version: int,
+    delay_s: Callable[[], float] | None = None,
+    *,
+    supplier_profile: Profile | None = None,
+    trace: Trace | None = None,
 ) -> tuple[Conversation, Conversation]:
-    """The puller's and the supplier's end of one instance."""
+    """The puller's and the supplier's end of one instance. `trace` hears what the puller says and hears."""
     pulls, supplies = memory_channels()
     roles = (Role.CLIENT, Role.SERVER) if version == 2 else (Role.SERVER, Role.CLIENT)
 
-    def talk(role: Role, channel: MemoryChannel) -> Conversation:
-        spec = spec_for(profile, MiniProtocol.MESSAGE_SUBMISSION, version)
-        codec = codec_for(profile, MiniProtocol.MESSAGE_SUBMISSION, version)
+    def talk(speaks: Profile, role: Role, channel: MemoryChannel, trace: Trace | None = None) -> Conversation:
+        spec = spec_for(speaks, MiniProtocol.MESSAGE_SUBMISSION, version)
+        codec = codec_for(speaks, MiniProtocol.MESSAGE_SUBMISSION, version)
         end: Channel = channel if delay_s is None else SlowChannel(channel, delay_s)
-        return Conversation(spec, role, codec, end)
+        return Conversation(spec, role, codec, end, trace=trace)
 
-    return talk(roles[0], pulls), talk(roles[1], supplies)
+    return talk(profile, roles[0], pulls, trace), talk(supplier_profile or profile, roles[1], supplies)
 
 
 @dataclass

@@ -76,7 +76,7 @@ def test_demo_shows_the_decoded_exchange(profile: str, tmp_path: Path) -> None:
 
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stderr == ""
-    shown = outcome.stdout.split(f"profile {profile}: the program that submits")[1]
+    shown = outcome.stdout.split(f"profile {profile}: a program submits")[1]
     for expected in (
         "SubmitMessage",
         "AcceptMessage",

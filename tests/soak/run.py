@@ -148,14 +148,11 @@ def signed_bits() -> Iterator[tuple[Figure, list[str]]]:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """For people; what was refused is not worth a column."""
-    lines = [f"{'promise':8} {'target':22} {'inputs':>10} {'per second':>10} {'failures':>8}"]
-    for figure in figures:
-        rate = figure.get("inputs_per_second", "")
-        lines.append(
-            f"{figure['promise']:8} {figure['target']:22} {figure['inputs']:>10} {rate:>10} {figure['failures']:>8}"
-        )
-    return "\n".join(lines)
+    """For people. Only what both decoders accept can be compared, so that count stands beside the inputs."""
+    columns = ("promise", "target", "inputs", "compared", "inputs_per_second", "failures")
+    rows = [[column.replace("_", " ") for column in columns]]
+    rows += [[str(figure.get(column, "")) for column in columns] for figure in figures]
+    return "\n".join(f"{row[0]:8} {row[1]:22} " + " ".join(f"{cell:>17}" for cell in row[2:]) for row in rows)
 
 
 def _figures_of(outcome: Outcome) -> Iterator[Figure]:

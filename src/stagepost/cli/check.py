@@ -12,15 +12,18 @@ from stagepost.cli.local_node_options import data_option, json_option
 UNKNOWN = 3
 
 
-class MonitorCommand(click.Command):
+class MistypedCheck(click.UsageError):
     """Monitors take 2 for critical, so a mistake on the command line has to end otherwise."""
 
+    exit_code = UNKNOWN
+
+
+class MonitorCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.exit_code = UNKNOWN
-            raise
+            raise MistypedCheck(error.format_message(), ctx) from error
 
 
 @click.command(cls=MonitorCommand)

@@ -1,4 +1,4 @@
-"""`stagepost demo`: keys, a signed message and a real exchange, with every protocol message explained."""
+"""`stagepost demo`: keys, a signed message and its way through two nodes, with every protocol message explained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TTL_S = 600
 
 @click.command()
 def demo() -> None:
-    """Make keys, sign a message, send it through two peers over a Unix socket and read it back.
+    """Make keys, sign a message, send it through two nodes and read it back.
 
     Runs in the `dmq-node` and in the `seed` profile, prints the decoded exchange of both and ends by itself.
 
@@ -32,12 +32,12 @@ def demo() -> None:
     import tempfile
     from pathlib import Path
 
-    click.echo("stagepost demo · two programs, one node, a Unix socket · nothing is kept")
+    click.echo("stagepost demo · two nodes, two programs, real sockets on this machine · nothing is kept")
     with tempfile.TemporaryDirectory(prefix="stagepost-") as folder:
         message, issued = _sign(Path(folder))
         _show_message(message, issued)
         for name in PROFILES_SHOWN:
-            _show_exchange(message, name, Path(folder))
+            _show_journey(message, name, Path(folder) / name)
     click.echo()
     click.echo("next        stagepost keys new my-pool        keys of your own")
     click.echo("            stagepost --help                  all commands")
@@ -83,23 +83,25 @@ def _show_message(message: DmqMessage, issued: IssuedCertificate) -> None:
     )
 
 
-def _show_exchange(message: DmqMessage, profile_name: str, folder: Path) -> None:
+def _show_journey(message: DmqMessage, profile_name: str, folder: Path) -> None:
     import asyncio
 
     from stagepost.cli.wire_text import lines
     from stagepost.dmq.inspector import inspect_stream
     from stagepost.dmq.profiles import profile_named
     from stagepost.errors import StagepostError
-    from stagepost.node.first_exchange import run_exchange
+    from stagepost.node.demonstration import carry
 
-    exchange = asyncio.run(
-        run_exchange(message, profile_named(profile_name), folder / "socket" / "dmq-node.socket")
-    )
-    if exchange.received.raw != message.raw:
+    journey = asyncio.run(carry(message, profile_named(profile_name), folder))
+    if journey.received.raw != message.raw:
         raise StagepostError("the message that came back is not the one that was sent")
-    for title, capture in (("submits", exchange.submitter_capture), ("listens", exchange.listener_capture)):
+    for title, capture in (
+        ("a program submits to the first node, over its Unix socket", journey.submitter),
+        ("the second node takes it from the first, over TCP", journey.between_nodes),
+        ("another program is told of it by the second node", journey.listener),
+    ):
         click.echo()
-        click.echo(click.style(f"profile {profile_name}: the program that {title}", bold=True))
+        click.echo(click.style(f"profile {profile_name}: {title}", bold=True))
         for line in lines(inspect_stream(capture), capture, with_segments=False):
             click.echo(line)
     click.echo(f"read back   the same {len(message.raw)} bytes, id and signature hold")

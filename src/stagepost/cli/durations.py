@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 DURATION_MAX_S = 10 * 365 * 86_400.0
 
 

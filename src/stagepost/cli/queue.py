@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,6 @@ def ls(data: Path | None, after: int, limit: int, everything: bool, as_json: boo
     """
     import time
 
-    import msgspec
-
     from stagepost.cli.running_node import DATA_DIR, find_node, held_messages
     from stagepost.cli.tables import print_table
 
@@ -59,7 +58,7 @@ def ls(data: Path | None, after: int, limit: int, everything: bool, as_json: boo
         page = held_messages(facts, cursor, count)
         if as_json:
             for entry in page.entries:
-                click.echo(msgspec.json.encode(entry))
+                click.echo(json.dumps(_facts(entry)))
         shown.extend(page.entries)
         # A page that leads nowhere would be asked for again and again.
         cursor = page.next if page.entries else None
@@ -71,6 +70,14 @@ def ls(data: Path | None, after: int, limit: int, everything: bool, as_json: boo
     print_table(_HEADER, [_row(entry, time.time()) for entry in shown])
     if cursor is not None:
         click.echo(f"more: stagepost queue ls --after {shown[-1].index}")
+
+
+def _facts(entry: HeldMessage) -> dict[str, str | int]:
+    import msgspec
+
+    facts: dict[str, str | int] = msgspec.structs.asdict(entry)
+    del facts["expires_at"]
+    return facts | {"expires_at_ms": entry.expires_at * 1_000}
 
 
 def _row(entry: HeldMessage, now: float) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ def _content(source: str) -> bytes:
     from stagepost.dmq.message import BODY_BYTES_MAX
     from stagepost.errors import StorageError
 
-    if source == "-" or Path(source).is_file():
+    if source == "-" or os.path.isfile(source):  # long texts are no names, and no error either
         return read_input(source, BODY_BYTES_MAX)
     if _looks_like_a_file_name(source):
         raise StorageError(

@@ -167,11 +167,13 @@ class PeerPulling:
                 self._downloads.announce(self._claimant, announced.message_id, now, may_lease=may_lease)
         if not ids:
             self._not_held_before = self._asked_at
-        if asked.blocking:
+        if len(ids) == asked.requested:
+            self._ask_not_before = now
+        elif asked.blocking and not ids:
             # A wait that ends without news is answered by the next one; only an answer in no time is slowed down.
-            self._ask_not_before = self._asked_at + ASK_AGAIN_S if not ids else now
+            self._ask_not_before = self._asked_at + ASK_AGAIN_S
         else:
-            self._ask_not_before = now if len(ids) == asked.requested else now + ASK_AGAIN_S
+            self._ask_not_before = now + ASK_AGAIN_S
 
     def messages_arrived(
         self, requested: Sequence[MessageId], messages: Sequence[DmqMessage], now: float

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def run_process(config: NodeConfig) -> int:
-    """Until a signal; the exit status. What cannot be started raises, and has changed nothing that lasts."""
+    """Until a signal; the exit status. What cannot be started raises, and leaves at most an empty data folder."""
     configure_logs(config.log.level, config.log.format)
     return asyncio.run(_run_until_signal(config))
 

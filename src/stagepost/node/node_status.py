@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
+from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.mempool import Entry, Mempool
-from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.node.local_service import LOCAL_SOURCE
+from stagepost.node.peer_book import PeerBook
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.metrics import MessageOutcome, Metrics, PeerState
@@ -18,6 +20,7 @@ from stagepost.runtime.pools_file import PoolsFile
 
 CLOCK_BEHIND_MAX_S = 5.0
 """A clock that was set back further than this makes messages look younger than they are."""
+POOL_IDS_WRITTEN_MAX = 4_096
 
 
 class TellingNode(Protocol):
@@ -28,6 +31,9 @@ class TellingNode(Protocol):
 
     @property
     def mempool(self) -> Mempool: ...
+
+    @property
+    def book(self) -> PeerBook: ...
 
     def status(self) -> dict[str, Any]: ...
 
@@ -53,7 +59,7 @@ class NodeStatus:
     def metrics(self) -> bytes:
         mempool = self._node.mempool
         self._metrics.set_mempool(mempool.count, mempool.bytes)
-        self._metrics.set_peers(_peers_by_state(self._node.status()))
+        self._metrics.set_peers(self._peers_by_state())
         return self._metrics.render()
 
     def readiness(self) -> Mapping[str, str | None]:
@@ -71,6 +77,36 @@ class NodeStatus:
         pools = {"count": self._pools.pool_count, "fault": None if fault is None else fault.text}
         return {**self._node.status(), "pools": pools, "parts": dict(self.readiness())}
 
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        entries = self._node.mempool.after(after, limit, frozenset(MessageLayout))
+        has_more = bool(entries) and self._node.mempool.has_after(entries[-1].index, frozenset(MessageLayout))
+        return {
+            "entries": [_entry(entry) for entry in entries],
+            "next": entries[-1].index if has_more else None,
+        }
+
+    def _peers_by_state(self) -> dict[PeerState, int]:
+        connected = [peer["state"] for peer in self._node.status()["peers"]]
+        return {
+            PeerState.COLD: sum(not peer.is_connected for peer in self._node.book.peers),
+            PeerState.WARM: connected.count(PeerState.WARM.value),
+            PeerState.HOT: connected.count(PeerState.HOT.value),
+        }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    """What `queue ls` shows of a message: never its body."""
+    message = entry.message
+    return {
+        "index": entry.index,
+        "message_id": message.message_id.hex(),
+        "pool_id": _written(message.pool_id),
+        "expires_at": message.expires_at,
+        "received_ms": entry.received_ms,
+        "source": entry.source,
+        "bytes": len(message.raw),
+    }
+
 
 def _protocol(source: str) -> MiniProtocol:
     if source == LOCAL_SOURCE:
@@ -78,9 +114,7 @@ def _protocol(source: str) -> MiniProtocol:
     return MiniProtocol.MESSAGE_SUBMISSION
 
 
-def _peers_by_state(status: Mapping[str, Any]) -> dict[PeerState, int]:
-    """Peers whose state has another name count as known only."""
-    names = Counter(peer.get("state") for peer in status.get("peers", ()))
-    counts = {state: names.pop(state.value, 0) for state in PeerState}
-    counts[PeerState.COLD] += sum(names.values())
-    return counts
+@lru_cache(maxsize=POOL_IDS_WRITTEN_MAX)
+def _written(pool_id: bytes) -> str:
+    """A page of entries names few pools many times, and the text form takes its time."""
+    return format_pool_id(pool_id)

@@ -20,6 +20,12 @@ SOCKET_MODE = 0o600
 FOLDER_MODE = 0o700
 CLOSE_GRACE_S = 5.0
 
+KEEP_ALIVE_IDLE_S = 30
+KEEP_ALIVE_PROBE_S = 10
+KEEP_ALIVE_PROBES = 3
+PEER_IS_DEAD_AFTER_S = KEEP_ALIVE_IDLE_S + KEEP_ALIVE_PROBE_S * KEEP_ALIVE_PROBES
+"""A host that lost its power says nothing, and not every profile has a keep-alive of its own: the kernel asks."""
+
 OnConnection = Callable[[Bearer], Awaitable[None]]
 
 log = logging.getLogger(__name__)
@@ -51,7 +57,8 @@ async def connect_tcp(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
-            _, bearer = await loop.create_connection(lambda: Bearer(trace=trace), host, port)
+            transport, bearer = await loop.create_connection(lambda: Bearer(trace=trace), host, port)
+            _notice_dead_peer(transport)
     except TimeoutError as error:
         raise _no_answer(f"{host}:{port}", timeout_s) from error
     except (OSError, OverflowError, UnicodeError) as error:
@@ -199,7 +206,23 @@ class _AcceptedBearer(Bearer):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        _notice_dead_peer(transport)
         self._on_accepted(self)
+
+
+def _notice_dead_peer(transport: asyncio.BaseTransport) -> None:
+    raw = transport.get_extra_info("socket")
+    if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every system lets a program choose these; its own times hold then.
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEP_ALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_S),
+        ("TCP_KEEPCNT", KEEP_ALIVE_PROBES),
+    ):
+        if hasattr(socket, name):
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _prepare_folder(folder: Path) -> None:

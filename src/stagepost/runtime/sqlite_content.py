@@ -47,6 +47,8 @@ def read_content(file: SqliteFile) -> Content:
     messages = reading.without_repeats(entries)
     for name, found in ((MESSAGES_HELD, len(messages)), (POOLS_HELD, len(pools))):
         reading.compare(name, facts.get(name), found)
+    if HIGHEST_MS not in facts:
+        reading.damage.append(f"the note of {HIGHEST_MS} is missing")
     times = [facts.get(HIGHEST_MS, 0)]
     times += [entry.received_ms for entry in entries]
     times += [pool.last_valid_ms for pool in pools]

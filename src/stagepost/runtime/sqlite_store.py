@@ -39,6 +39,7 @@ from stagepost.runtime.store_changes import Changes
 
 GROUP_JOBS_MAX = 256
 _DELETE_MESSAGE = "DELETE FROM messages WHERE place = ?"
+_COUNT_MESSAGE = "SELECT count(*) FROM messages WHERE place = ?"
 _DELETE_LEFTOVER = "DELETE FROM messages WHERE place > ?"
 
 
@@ -263,20 +264,26 @@ class SqliteStore:
             file.begin()
             file.run(_DELETE_LEFTOVER, [(self._place_last,)])
             (found,) = next(file.rows("SELECT count(*) FROM messages"))
-            file.run(PUT_FACT, [write_fact(MESSAGES_HELD, self._messages_held)])
+            file.run(PUT_FACT, [write_fact(MESSAGES_HELD, found)])
             file.commit()
-            if found < self._messages_held:
-                missing = self._messages_held - found
+            missing = self._messages_held - found - self._forgotten_already(file)
+            if missing > 0:
                 raise StorageError(
                     f"{missing} messages are missing from {self._path} after an error",
                     advice="restart the node: it repairs the file as far as it can",
                 )
+            self._messages_held = found
             # Nothing may rely on what lies in a log whose fsync has failed.
             file.empty_log()
         except BaseException:
             file.close()
             raise
         return file
+
+    def _forgotten_already(self, file: SqliteFile) -> int:
+        """A transaction that was reported as failed may have happened all the same."""
+        still_there: int = sum(next(file.rows(_COUNT_MESSAGE, place))[0] for place in self._owed.places)
+        return len(self._owed.places) - still_there
 
 
 def _complete(puts: list[_Put]) -> None:

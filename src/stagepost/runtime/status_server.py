@@ -4,6 +4,7 @@
     /healthz    200 while the process is alive
     /readyz     each part with its reason; 503 if one is not ready
     /status     what the node tells about itself, as JSON
+    /mempool    ?after=INDEX&limit=N, the messages held: ids and sizes, page by page
 
 One request per connection, GET and HEAD only, no body, small and timed: whoever asks slowly is cut off.
 """
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
+from urllib.parse import parse_qsl
 
 from stagepost.errors import ConfigError
 from stagepost.runtime.metrics import CONTENT_TYPE
@@ -26,6 +28,7 @@ HOST = "127.0.0.1"
 HEADER_BYTES_MAX = 16_384
 REQUEST_TIME_MAX_S = 15.0
 CONNECTIONS_MAX = 32
+PAGE_ENTRIES_MAX = 1_000
 
 _METHODS = ("GET", "HEAD")
 _HOST_NAMES = frozenset({"127.0.0.1", "localhost"})
@@ -45,6 +48,10 @@ class StatusSource(Protocol):
         ...
 
     def status(self) -> dict[str, Any]: ...
+
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        """At most `limit` entries with an index above `after`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,10 @@ class StatusServer:
         # A page of another site must not reach us under a name that its owner points at this machine.
         if headers.get("host", HOST).partition(":")[0].lower() not in _HOST_NAMES:
             return _problem(HTTPStatus.MISDIRECTED_REQUEST, f"ask for {HOST} or localhost"), method
-        return self._answer(target.partition("?")[0]), method
+        path, _, query = target.partition("?")
+        return self._answer(path, query), method
 
-    def _answer(self, path: str) -> _Answer:
+    def _answer(self, path: str, query: str) -> _Answer:
         try:
             match path:
                 case "/metrics":
@@ -154,10 +162,20 @@ class StatusServer:
                     return self._readiness()
                 case "/status":
                     return _json(HTTPStatus.OK, self._source.status())
+                case "/mempool":
+                    return self._held_messages(query)
         except Exception:
             log.exception("status could not be told", extra={"path": path})
             return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the node could not tell; its log says why")
-        return _problem(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz, /readyz and /status")
+        return _problem(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz, /readyz, /status and /mempool")
+
+    def _held_messages(self, query: str) -> _Answer:
+        wanted = {"after": "0", "limit": str(PAGE_ENTRIES_MAX)} | dict(parse_qsl(query))
+        numbers = [wanted["after"], wanted["limit"]]
+        if not all(number.isascii() and number.isdecimal() and len(number) < 20 for number in numbers):
+            return _problem(HTTPStatus.BAD_REQUEST, "after and limit are numbers")
+        after, limit = map(int, numbers)
+        return _json(HTTPStatus.OK, self._source.held_messages(after, min(limit, PAGE_ENTRIES_MAX)))
 
     def _readiness(self) -> _Answer:
         reasons = self._source.readiness()

@@ -40,9 +40,14 @@ class Changes:
 
     def pools_after(self, held: Mapping[bytes, StoredPool]) -> list[StoredPool]:
         """The pools whose memory changes, as it then is."""
-            (held.get(pool_id), pool.merged(held.get(pool_id))) for pool_id, pool in self._pools.items()
-        ]
-        return [after for before, after in merged if after != before]
+        before = held
+        after: dict[bytes, StoredPool] = {}
+        if self._reset_ms is not None:
+            before = {pool_id: _not_after(pool, self._reset_ms) for pool_id, pool in held.items()}
+            after = dict(before)
+        for pool_id, pool in self._pools.items():
+            after[pool_id] = pool.merged(before.get(pool_id))
+        return [pool for pool_id, pool in after.items() if pool != held.get(pool_id)]
 
     def time_after(self, highest_ms: int) -> int:
         return max(self._seen_ms, highest_ms if self._reset_ms is None else self._reset_ms)

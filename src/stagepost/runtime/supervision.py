@@ -15,13 +15,16 @@ async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[No
 
     Conversations that finish by themselves leave the rest alone. The reason of the end is `bearer.reason`.
     """
-    tasks = [asyncio.ensure_future(_guarded(bearer, conversation)) for conversation in conversations]
+    running = list(conversations)
+    tasks = [asyncio.ensure_future(_guarded(bearer, conversation)) for conversation in running]
     try:
         await bearer.wait_closed()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for conversation in running:
+            conversation.close()  # a task that is cancelled before its first step never touches what it was given
     for task in tasks:
         # What is no error of a protocol is a bug of ours, and is not swallowed here.
         if not task.cancelled() and (bug := task.exception()) is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from stagepost.runtime.sockets import PEER_IS_DEAD_AFTER_S
+
 RETRANSMISSION_S = 0.2
 RETRANSMISSIONS_MAX = 6
 PIECE_BYTES_MAX = 65_536
@@ -40,6 +42,7 @@ class Route:
     link: Link
     random: Random
     blocks: int = 0
+    partitions: int = 0
     pipes: dict[Pipe, None] = field(default_factory=dict)
     _busy_until_s: dict[str, float] = field(default_factory=dict)
     _healed: list[asyncio.Future[None]] = field(default_factory=list)
@@ -72,6 +75,15 @@ class Route:
     def block(self) -> None:
         """A partition: what is under way is held, until every block is lifted."""
         self.blocks += 1
+        if self.blocks == 1:
+            self.partitions += 1
+            asyncio.get_running_loop().call_later(PEER_IS_DEAD_AFTER_S, self._give_up, self.partitions)
+
+    def _give_up(self, partition: int) -> None:
+        # Both ends' kernels have asked in vain whether the other is alive.
+        if self.is_blocked and self.partitions == partition:
+            for pipe in list(self.pipes):
+                pipe.receiver.reset()
 
     def heal(self, *, entirely: bool = False) -> None:
         if not self.blocks:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Any
 
+from stagepost.runtime.sockets import KEEP_ALIVE_IDLE_S, KEEP_ALIVE_PROBE_S, KEEP_ALIVE_PROBES
 from stagepost.simulation.link import Ending, Piece, Pipe
 
 WRITE_BUFFER_HIGH_BYTES = 65_536
@@ -60,6 +61,8 @@ class SimulatedTransport(asyncio.Transport):
         self._waiting.clear()
         if reset:
             self._send_reset()
+        else:
+            self._loop.call_later(KEEP_ALIVE_IDLE_S, self._probed, 1)
         self._gone()
 
     def reset(self) -> None:
@@ -204,6 +207,14 @@ class SimulatedTransport(asyncio.Transport):
                 self._close_now()
             else:
                 pipe.end(is_reset=False)
+
+    def _probed(self, probes: int) -> None:
+        """The other end's kernel asks whether anybody is here. Silence is an answer after a while."""
+        assert self._outgoing is not None
+        if probes > KEEP_ALIVE_PROBES or not self._is_host_silent():
+            self._outgoing.receiver.reset()
+        else:
+            self._loop.call_later(KEEP_ALIVE_PROBE_S, self._probed, probes + 1)
 
     def _send_reset(self) -> None:
         assert self._outgoing is not None

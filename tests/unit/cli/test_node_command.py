@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -26,6 +27,13 @@ from stagepost.node.settings import SETTINGS
 SOURCE = Path(__file__).parents[3] / "src"
 POOLS = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": []}
 STOPPED_WITHIN_S = 30
+# fmt: off
+NODE = (
+    sys.executable, "-m", "stagepost.cli.main", "node", "dmq",
+    "--host-addr", "127.0.0.1", "--port", "0", "--pools", "pools.json", "--data", "data",
+)
+# fmt: on
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
 
 
 @pytest.fixture(autouse=True)
@@ -163,33 +171,33 @@ def test_a_flag_that_is_no_number_is_a_usage_error(capsys: pytest.CaptureFixture
 
 
 @contextmanager
-def a_node(here: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Mapping[str, Any]]]:
-    """A running node and what its log said at the start."""
+def a_node(
+    here: Path, *arguments: str, awaited: str = "node started"
+) -> Iterator[tuple[subprocess.Popen[str], Mapping[str, Any]]]:
+    """A running node, and the line of its log that was waited for."""
     here.chmod(0o700)
-    command = [
-        sys.executable,
-        "-m",
-        "stagepost.cli.main",
-        "node",
-        "dmq",
-        "--host-addr",
-        "127.0.0.1",
-        "--port",
-        "0",
-    ]
     process = subprocess.Popen(
-        [*command, "--pools", "pools.json", "--data", "data", "--json", *arguments],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        stderr=subprocess.PIPE,
-        text=True,
+        [*NODE, "--json", *arguments], cwd=here, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
     )
     try:
-        yield process, next_event(process, "node started")
+        yield process, next_event(process, awaited)
     finally:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def run_to_the_end(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    here.chmod(0o700)
+    return subprocess.run(
+        [*NODE, *arguments],
+        cwd=here,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=STOPPED_WITHIN_S,
+        check=False,
+    )
 
 
 def next_event(process: subprocess.Popen[str], event: str) -> Mapping[str, Any]:
@@ -235,37 +243,32 @@ def test_a_node_tells_where_it_is_and_ends_cleanly(here: Path, number: signal.Si
 
 def test_a_second_node_in_the_same_folder_is_refused(here: Path) -> None:
     with a_node(here, "--metrics-port", "off") as (process, _):
-        second = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "stagepost.cli.main",
-                "node",
-                "dmq",
-                "--host-addr",
-                "127.0.0.1",
-                "--port",
-                "0",
-            ]
-            + ["--pools", "pools.json", "--data", "data", "--local-socket", "other.socket"],
-            cwd=here,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-            capture_output=True,
-            text=True,
-            timeout=STOPPED_WITHIN_S,
-            check=False,
-        )
+        second = run_to_the_end(here, "--local-socket", "other.socket")
 
         assert second.returncode == 3
         assert str(process.pid) in second.stderr
         assert json.loads((here / "data" / "node.json").read_text())["pid"] == process.pid
 
 
-def test_notes_are_logged_once_at_the_start(here: Path) -> None:
-    with a_node(here, "--cardano-node-socket", "x", "--metrics-port", "off", "--verbose") as (
-        process,
-        started,
-    ):
-        assert started["metrics_port"] is None
+def test_a_port_that_is_taken_is_one_sentence_and_leaves_nothing_running(here: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flag, told in (("--port", "the port is in use"), ("--metrics-port", "cannot serve metrics")):
+            ended = run_to_the_end(here, flag, port)
+
+            assert ended.returncode == 2
+            assert told in ended.stderr
+            assert "Traceback" not in ended.stderr
+            assert ended.stderr.splitlines()[-1] == "CONFIG_INVALID"
+            assert not (here / "data" / "node.json").exists()
+            assert not (here / "dmq-node.socket").exists()
+
+
+def test_what_has_no_effect_is_logged_once_at_the_start(here: Path) -> None:
+    with a_node(
+        here, "--cardano-node-socket", "x", "--metrics-port", "off", awaited="setting without effect"
+    ) as (process, note):
+        assert note["detail"].startswith("--cardano-node-socket has no effect here")
+        assert next_event(process, "node started")["metrics_port"] is None
         process.terminate()
         assert process.wait(STOPPED_WITHIN_S) == 0

@@ -28,9 +28,8 @@ def a_peer(
     *,
     layouts: frozenset[MessageLayout] = frozenset({MessageLayout.FIVE}),
 ) -> PeerPulling:
-    return PeerPulling(
-        name, downloads or Downloads(), set() if held is None else held, now=0, layouts=layouts
-    )
+    table = Downloads() if downloads is None else downloads
+    return PeerPulling(name, table, set() if held is None else held, now=0, layouts=layouts)
 
 
 def announce(peer: PeerPulling, offered: Sequence[DmqMessage], now: float = 0) -> AskIds:
@@ -88,12 +87,13 @@ def test_submitting_comes_before_fetching_and_fetching_before_asking() -> None:
     first, second = messages(2)
     announce(peer, [first])
     assert fetched(peer) == (first.message_id,)
-    announce(peer, [second])
-    peer.messages_arrived([first.message_id], [first], now=0)
+    announce(peer, [second], now=ASK_AGAIN_S)
+    peer.messages_arrived([first.message_id], [first], now=1)
 
-    assert peer.next_action(0) == Submit((first,))
-    assert peer.next_action(0) == FetchMessages((second.message_id,))
-    assert peer.next_action(0) == Sleep(ASK_AGAIN_S) or isinstance(peer.next_action(0), Sleep)
+    assert peer.next_action(1) == Submit((first,))
+    assert peer.next_action(1) == FetchMessages((second.message_id,))
+    assert peer.next_action(1) == AskIds(blocking=False, acknowledged=0, requested=33)
+    assert peer.next_action(1) == Sleep(None)
 
 
 def test_nothing_to_do_is_a_sleep_without_a_timer() -> None:
@@ -160,15 +160,13 @@ def test_an_id_that_is_judged_for_another_peer_waits_for_the_judgement(is_valid:
     announce(quick, [message])
     announce(slow, [message])
     deliver(quick, [message])
-    assert isinstance(slow.next_action(5), AskIds | Sleep)
+    assert slow.next_action(0.1) == Sleep(ASK_AGAIN_S)
     assert slow.unacknowledged == 1
 
     if is_valid:
         held.add(message.key)
-    outcome = ACCEPTED if is_valid else refusal(ErrorCode.KES_SIGNATURE)
-    judge(quick, [message], outcome, now=5)
-    if isinstance(slow.next_action(5), Sleep):
-        pytest.fail("the judgement lets it go on")
+    judge(quick, [message], ACCEPTED if is_valid else refusal(ErrorCode.KES_SIGNATURE), now=0.1)
+    assert isinstance(slow.next_action(0.1), AskIds if is_valid else FetchMessages)
 
     assert slow.unacknowledged == (0 if is_valid else 1)
     assert slow.batches_outstanding == (0 if is_valid else 1)
@@ -228,17 +226,15 @@ def test_after_a_full_reply_more_is_asked_for_at_once() -> None:
 def test_after_a_short_reply_we_ask_again_only_after_a_while_or_with_something_to_acknowledge() -> None:
     peer = a_peer()
     offered = messages(2)
-    announce(peer, offered[:1])
+    announce(peer, offered)
     fetched(peer)
-    announce(peer, offered[1:])
-    assert fetched(peer) == (offered[1].message_id,)
     assert peer.next_action(0.1) == Sleep(ASK_AGAIN_S)
 
-    peer.messages_arrived([offered[0].message_id], offered[:1], now=0.1)
+    peer.messages_arrived([message.message_id for message in offered], offered[:1], now=0.1)
     assert isinstance(peer.next_action(0.1), Submit)
     judge(peer, offered[:1], ACCEPTED, now=0.1)
 
-    assert peer.next_action(0.1) == AskIds(blocking=False, acknowledged=1, requested=33)
+    assert peer.next_action(0.1) == AskIds(blocking=True, acknowledged=2, requested=33)
 
 
 def test_a_supplier_that_says_nothing_new_in_no_time_is_not_asked_in_a_circle() -> None:
@@ -263,39 +259,43 @@ def test_after_a_long_wait_without_news_we_ask_again_at_once() -> None:
 def test_a_batch_has_at_most_33_messages_and_four_batches_are_on_their_way() -> None:
     peer = a_peer()
     offered = messages(132)
-    for start in range(0, 132, 33):
-        peer.next_action(0)
-        # Told of all before anything is fetched: the first batch is on its way already.
-        announce_ids_now(peer, offered[start : start + 33])
-
     sizes = []
-    while isinstance(action := peer.next_action(0), FetchMessages):
-        sizes.append(len(action.ids))
+    for start in range(0, 132, 33):
+        announce(peer, offered[start : start + 33])
+        sizes.append(len(fetched(peer)))
 
-    assert sizes == [33, 33, 33, 33]
+    assert sizes == [33, 33, 33, 29]  # the fourth reaches the limit of bytes
     assert peer.batches_outstanding == 4
 
 
-def announce_ids_now(peer: PeerPulling, offered: Sequence[DmqMessage]) -> None:
-    peer.ids_arrived([announced(message) for message in offered], now=0)
+def test_a_batch_has_at_most_33_messages_however_many_are_free() -> None:
+    downloads = Downloads()
+    leaving, peer = a_peer("leaving", downloads), a_peer("peer", downloads)
+    offered = messages(66)
+    for start in (0, 33):
+        announce(leaving, offered[start : start + 33])
+        fetched(leaving)
+        announce(peer, offered[start : start + 33])
+    leaving.leave()
+
+    assert len(fetched(peer)) == 33
+    assert len(fetched(peer)) == 33
 
 
 def test_a_fifth_batch_waits_for_the_first() -> None:
     peer = a_peer()
     offered = messages(5)
-    for message in offered:
-        asked = peer.next_action(1_000)
-        while not isinstance(asked, AskIds):
-            asked = peer.next_action(1_000)
-        peer.ids_arrived([announced(message)], now=0)
-    while isinstance(peer.next_action(0), FetchMessages):
-        pass
+    for now, message in enumerate(offered[:4]):
+        announce(peer, [message], now)
+        fetched(peer, now)
+    announce(peer, offered[4:], now=4)
+    assert not isinstance(peer.next_action(4), FetchMessages)
     assert peer.batches_outstanding == 4
 
-    peer.messages_arrived([offered[0].message_id], offered[:1], now=0)
-    peer.next_action(0)
+    peer.messages_arrived([offered[0].message_id], offered[:1], now=5)
+    assert isinstance(peer.next_action(5), Submit)
 
-    assert fetched(peer) == (offered[4].message_id,)
+    assert fetched(peer, now=5) == (offered[4].message_id,)
 
 
 def test_bytes_in_flight_may_pass_the_limit_by_one_message() -> None:
@@ -357,6 +357,7 @@ def test_a_second_peer_takes_over_from_one_that_never_serves_after_600_ms() -> N
     announce(other, [message])
     fetched(silent)
     assert other.next_action(0.3) == AskIds(blocking=False, acknowledged=0, requested=33)
+    other.ids_arrived((), now=0.5)
 
     assert other.next_action(STUCK_S - 0.001) == Sleep(STUCK_S)
     assert fetched(other, now=STUCK_S) == (message.message_id,)
@@ -383,9 +384,8 @@ def test_a_peer_with_the_worst_score_waits_250_ms_longer() -> None:
         peer.score.rejected(now=0)
     announce(peer, messages(1))
 
-    asked = peer.next_action(0)
-    assert asked == Sleep(pytest.approx(CLAIM_DELAY_MAX_S)) or isinstance(asked, Sleep)
-    assert not isinstance(peer.next_action(CLAIM_DELAY_MAX_S - 0.001), FetchMessages)
+    assert peer.next_action(0) == Sleep(CLAIM_DELAY_MAX_S)
+    assert isinstance(peer.next_action(CLAIM_DELAY_MAX_S - 0.001), Sleep)
     assert isinstance(peer.next_action(CLAIM_DELAY_MAX_S), FetchMessages)
 
 
@@ -531,17 +531,20 @@ def test_nobody_else_downloads_what_waits_for_our_own_trouble_to_end() -> None:
 
 def test_the_ceiling_of_the_score_ends_the_connection() -> None:
     peer = a_peer()
-    for _ in range(899):
+    offered = messages(2)
+    announce(peer, offered)
+    deliver(peer, offered)
+    for _ in range(898):
         peer.score.rejected(now=0)
-    relay(peer, a_message(1), ACCEPTED, now=0.25)
-    assert peer.fault is None
-    for _ in range(3):
-        peer.score.rejected(now=0.25)
 
-    relay(peer, a_message(2), refusal(ErrorCode.POOL_UNKNOWN), now=0.6)
+    faults = []
+    for message in offered:
+        judge(peer, [message], refusal(ErrorCode.POOL_UNKNOWN))
+        faults.append(peer.fault)
 
-    assert peer.fault is not None
-    assert peer.fault.code is ErrorCode.POOL_UNKNOWN
+    assert faults[0] is None
+    assert faults[1] is not None
+    assert faults[1].code is ErrorCode.POOL_UNKNOWN
 
 
 # Refusals that also befall honest relays
@@ -671,8 +674,8 @@ def test_a_peer_that_leaves_leaves_nothing_behind() -> None:
     announce(leaving, offered[:2])
     deliver(leaving, offered[:2])
     leaving.submitted(offered[:2], [refusal(ErrorCode.QUEUE_FULL)] * 2, now=0)
-    announce(leaving, offered[2:])
-    fetched(leaving)
+    announce(leaving, offered[2:], now=ASK_AGAIN_S)
+    fetched(leaving, now=ASK_AGAIN_S)
     announce(staying, offered)
 
     leaving.leave()

@@ -490,6 +490,18 @@ def test_any_bytes_give_settings_or_faults(content: bytes) -> None:
     assert settings.keys() <= SETTINGS.keys()
 
 
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["IPv4", "PortNumber", "AcceptedConnectionsLimit", "Port"]), _JSON))
+def test_any_values_of_dmq_nodes_file_give_settings_or_faults(file: dict[str, Any]) -> None:
+    assert parse_dmq_config(json.dumps(file).encode()).values.keys() <= SETTINGS.keys()
+
+
 # ── looking without starting ─────────────────────────────────────────────────────────────────────────────────
 
 

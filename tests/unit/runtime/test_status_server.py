@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -14,6 +15,7 @@ from stagepost.runtime.status_server import (
     CONNECTIONS_MAX,
     HEADER_BYTES_MAX,
     HOST,
+    PAGE_ENTRIES_MAX,
     StatusServer,
     serve_status,
 )
@@ -33,6 +35,9 @@ class Source:
 
     def status(self) -> dict[str, Any]:
         return {"uptime_s": 3}
+
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        return {"entries": [], "next": None, "asked": [after, limit]}
 
 
 class BrokenSource(Source):
@@ -108,6 +113,26 @@ def test_one_part_that_is_not_ready_makes_the_node_not_ready_with_its_reason() -
         "store": {"ready": False, "reason": "disk full"},
         "pools": {"ready": True},
     }
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("", [0, PAGE_ENTRIES_MAX]),
+        ("?after=7&limit=2", [7, 2]),
+        (f"?limit={PAGE_ENTRIES_MAX}", [0, PAGE_ENTRIES_MAX]),
+        (f"?limit={PAGE_ENTRIES_MAX + 1}", [0, PAGE_ENTRIES_MAX]),
+    ],
+)
+def test_messages_held_come_in_bounded_pages(query: str, asked: list[int]) -> None:
+    assert json.loads(get(None, f"/mempool{query}")[2])["asked"] == asked
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "limit=", "limit=²", "after=" + "9" * 30])
+def test_a_page_that_is_no_number_is_refused(query: str) -> None:
+    expected = 200 if query == "limit=" else 400
+
+    assert get(None, f"/mempool?{quote(query, safe='=')}")[0] == expected
 
 
 def test_head_has_no_body() -> None:

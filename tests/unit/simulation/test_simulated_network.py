@@ -13,6 +13,7 @@ from stagepost.errors import ConfigError, ProtocolTimeout, TransportError
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.channel import Channel
 from stagepost.runtime.network import TcpAddress, UnixAddress
+from stagepost.runtime.sockets import PEER_IS_DEAD_AFTER_S
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork
@@ -134,12 +135,38 @@ def test_a_partition_holds_bytes_until_it_heals() -> None:
         network.partition(HERE, THERE)
         await channel.write(b"held")
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(100):
+            async with asyncio.timeout(50):
                 await channel.read()
         network.heal(THERE, HERE)
         assert await channel.read() == b"held"
 
     with_connection(scenario)
+
+
+def test_a_partition_that_lasts_is_noticed_by_the_kernels_keep_alive() -> None:
+    async def scenario(network: SimulatedNetwork, bearer: Bearer) -> None:
+        network.partition(HERE, THERE)
+        start_s = now_s()
+        assert isinstance(await bearer.wait_closed(), TransportError)
+        assert now_s() - start_s == PEER_IS_DEAD_AFTER_S
+
+    with_connection(scenario)
+
+
+def test_a_host_without_power_is_noticed_by_the_kernels_keep_alive() -> None:
+    async def main() -> None:
+        network = SimulatedNetwork(Random(1), EXACT)
+        process = network.process(THERE)
+        await process.serve(ADDRESS, idle)
+        bearers = [await network.process(HERE).connect(ADDRESS) for _ in range(2)]
+        start_s = now_s()
+        process.crash(reset=False)
+        assert isinstance(await bearers[0].wait_closed(), TransportError)
+        assert now_s() - start_s == PEER_IS_DEAD_AFTER_S
+        assert isinstance(await bearers[1].wait_closed(), TransportError)
+        _end_tasks()
+
+    run_in_virtual_time(main())
 
 
 def test_a_partition_that_cuts_a_write_short_ends_in_a_time_out() -> None:

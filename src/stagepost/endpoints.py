@@ -1,0 +1,71 @@
+"""Each mini-protocol by itself, as the documents describe it, for people who build their own node.
+
+The side that answers is called server, except in message submission, where the server is the side that pulls. Every
+endpoint runs over one `Conversation`, which `Connection.open` gives after the handshake (`initiate`, `respond`).
+"""
+
+from __future__ import annotations
+
+from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.dmq.outcome import Accepted, Reason, Rejected
+from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_named
+from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.connection import Connection, initiate, respond
+from stagepost.runtime.conversation import Conversation
+from stagepost.runtime.local_endpoints import (
+    LocalMessageNotificationClient,
+    LocalMessageNotificationConfig,
+    LocalMessageNotificationServer,
+    LocalMessageSubmissionClient,
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
+    MessageFeed,
+    Notification,
+)
+from stagepost.runtime.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
+from stagepost.runtime.submission_endpoints import (
+    MessageSubmissionClient,
+    MessageSubmissionConfig,
+    MessageSubmissionServer,
+)
+from stagepost.runtime.supervision import run_conversations
+from stagepost.statemachine.spec import Role
+
+__all__ = [
+    "PROFILES",
+    "Accepted",
+    "Bearer",
+    "Connection",
+    "ConnectionKind",
+    "Conversation",
+    "DmqMessage",
+    "LocalMessageNotificationClient",
+    "LocalMessageNotificationConfig",
+    "LocalMessageNotificationServer",
+    "LocalMessageSubmissionClient",
+    "LocalMessageSubmissionConfig",
+    "LocalMessageSubmissionServer",
+    "MessageFeed",
+    "MessageIdAndSize",
+    "MessageSubmissionClient",
+    "MessageSubmissionConfig",
+    "MessageSubmissionServer",
+    "MiniProtocol",
+    "Notification",
+    "Profile",
+    "Reason",
+    "Rejected",
+    "Role",
+    "VersionData",
+    "connect_tcp",
+    "connect_unix",
+    "initiate",
+    "profile_named",
+    "respond",
+    "run_conversations",
+    "serve_tcp",
+    "serve_unix",
+    "sign_message",
+]

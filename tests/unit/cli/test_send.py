@@ -1,0 +1,237 @@
+"""`stagepost send` against a small node on a real Unix socket."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagepost.cli import main as command
+from stagepost.delivery.envelope import read_data_envelope
+from stagepost.dmq.outcome import Reason, Rejected, rejected
+from stagepost.dmq.proof import check_proof
+from stagepost.errors import ErrorCode
+from stagepost.runtime.pool_keys import make_keys
+from tests.background_node import node_in_background, write_node_file
+from tests.small_node import MAGIC, SmallNode
+
+
+@pytest.fixture(autouse=True)
+def _core_dump_limit_is_restored() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "keys", start_kes_period=3, issue_number=0)
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "node.socket"
+
+
+@pytest.fixture
+def node(socket: Path) -> Iterator[SmallNode]:
+    with node_in_background(socket) as started:
+        yield started
+
+
+def send(keys: Path, socket: Path, *arguments: object, magic: int = MAGIC) -> int:
+    return command.run(
+        [
+            "send",
+            "--keys",
+            str(keys),
+            "--socket",
+            str(socket),
+            "--network-magic",
+            str(magic),
+            *map(str, arguments),
+        ]
+    )
+
+
+def test_text_goes_out_in_the_delivery_envelope(
+    node: SmallNode, keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "hello", "--topic", "demo") == 0
+
+    (message,) = node.messages
+    envelope = read_data_envelope(message.body)
+    assert (envelope.topic, envelope.payload, envelope.attempt, envelope.ackers) == ("demo", b"hello", 0, ())
+    assert len(message.body) == 90
+    assert check_proof(message) is None
+    assert message.kes_period == 3
+    output = capsys.readouterr()
+    shown_id = f"{message.message_id.hex()[:8]}…{message.message_id.hex()[-6:]}"
+    assert output.out == f"sent     {shown_id}   the node holds it   expires in 29m 50s\n"
+    assert output.err == ""
+
+
+def test_json_tells_everything_in_one_object(
+    node: SmallNode, keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "hello", "--json", "--ttl", "5m") == 0
+
+    (message,) = node.messages
+    facts = json.loads(capsys.readouterr().out)
+    envelope = read_data_envelope(message.body)
+    assert facts == {
+        "message_id": message.message_id.hex(),
+        "delivery_id": envelope.delivery_id(message.pool_id).hex(),
+        "outcome": "accepted",
+        "expires_at_ms": message.expires_at * 1_000,
+        "reason": None,
+        "text": None,
+        "code": None,
+    }
+    assert abs(message.expires_at * 1_000 - 300_000 - envelope.created_ms) <= 1_000
+
+
+def test_same_text_twice_is_two_messages(node: SmallNode, keys: Path, socket: Path) -> None:
+    assert send(keys, socket, "again") == send(keys, socket, "again") == 0
+
+    assert len({message.message_id for message in node.messages}) == 2
+
+
+def test_file_is_sent_as_its_content_and_raw_without_envelope(
+    node: SmallNode, keys: Path, socket: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "note.bin"
+    file.write_bytes(b"\x00\x01" * 100)
+
+    assert send(keys, socket, file) == 0
+    assert send(keys, socket, file, "--raw") == 0
+    first, second = node.messages
+    assert read_data_envelope(first.body).payload == file.read_bytes()
+    assert second.body == file.read_bytes()
+
+
+def test_raw_content_of_the_wrong_size_is_refused_before_anything_is_sent(
+    node: SmallNode, keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "too short", "--raw") == 1
+
+    assert node.messages == []
+    assert capsys.readouterr().err.splitlines()[-1] == "MSG_BODY_SIZE"
+
+
+def test_mistyped_file_name_is_not_published(
+    node: SmallNode, keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("report.cbro", "folder/report"):
+        assert send(keys, socket, name) == 3
+        assert f"there is no file {name}\n" in capsys.readouterr().err
+    assert send(keys, socket, "version 1.0 is out") == 0
+    assert len(node.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "lines"),
+    [
+        (
+            rejected(
+                ErrorCode.MSG_EXPIRY_TOO_FAR, "expires 1860 s from now; the network allows less than 1800 s"
+            ),
+            [
+                "expires 1860 s from now; the network allows less than 1800 s",
+                "  set --ttl to 29m or less; this machine's clock may also be ahead",
+                "MSG_EXPIRY_TOO_FAR",
+            ],
+        ),
+        (
+            rejected(ErrorCode.MSG_DUPLICATE, "held"),
+            [
+                "the node holds this message already",
+                "  nothing is left to do: the node has it",
+                "MSG_DUPLICATE",
+            ],
+        ),
+        (
+            Rejected(Reason.INVALID, "InvalidSigId"),
+            ["InvalidSigId", "  the node gave no reason that we know; its log may say more", "invalid"],
+        ),
+        (
+            Rejected(Reason.OTHER, "TooFrequent 12"),
+            ["TooFrequent 12", "  wait and send again; a pool may send only so often", "other"],
+        ),
+    ],
+)
+def test_rejection_is_one_sentence_advice_and_code(
+    refusal: Rejected, lines: list[str], keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with node_in_background(socket, refusal=refusal):
+        assert send(keys, socket, "hello") == 1
+
+    output = capsys.readouterr()
+    first, *rest = output.err.splitlines()
+    assert first.startswith("rejected ")
+    assert [first.partition(": ")[2], *rest] == lines
+    assert output.out == ""
+
+
+def test_expired_names_both_views_of_the_clock(
+    keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with node_in_background(socket, refusal=rejected(ErrorCode.MSG_EXPIRED, "over")):
+        assert send(keys, socket, "hello", "--ttl", "10m", "--json") == 1
+
+    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (facts["outcome"], facts["reason"], facts["code"]) == ("rejected", "expired", "MSG_EXPIRED")
+    assert facts["text"].startswith("the node says that it has expired; by this machine's clock ")
+
+
+def test_node_that_is_not_there_is_exit_3(
+    keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "hello") == 3
+
+    assert "there is no such socket" in capsys.readouterr().err
+
+
+def test_wrong_network_names_both(
+    node: SmallNode, keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "hello", magic=7) == 1
+
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1] == "HANDSHAKE_WRONG_NETWORK"
+    assert "7" in error
+    assert str(MAGIC) in error
+
+
+def test_socket_and_network_come_from_the_data_folder(
+    node: SmallNode, keys: Path, socket: Path, tmp_path: Path
+) -> None:
+    write_node_file(tmp_path, None, str(socket))
+
+    assert command.run(["send", "hello", "--keys", str(keys), "--data", str(tmp_path)]) == 0
+    assert len(node.messages) == 1
+
+
+def test_data_folder_without_a_node_is_told(
+    tmp_path: Path, keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run(["send", "hello", "--keys", str(keys), "--data", str(tmp_path)]) == 3
+    assert "no node runs in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ttl", ["5", "soon", "0s"])
+def test_bad_duration_is_a_usage_error(ttl: str, keys: Path, socket: Path) -> None:
+    assert send(keys, socket, "hello", "--ttl", ttl) == 2
+
+
+def test_payload_that_does_not_fit_is_refused_with_the_room_there_is(
+    node: SmallNode, keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "x " * 990) == 1
+    assert "fit into a message" in capsys.readouterr().err
+    assert node.messages == []
