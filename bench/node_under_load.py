@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
 import os
 import resource
@@ -185,7 +186,13 @@ def main() -> None:
     if options.processor is not None:
         os.sched_setaffinity(0, {options.processor})
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(asyncio.run(run(options, Path(folder)))))
+        if options.profile is None:
+            result = asyncio.run(run(options, Path(folder)))
+        else:
+            with cProfile.Profile() as profile:
+                result = asyncio.run(run(options, Path(folder)))
+            profile.dump_stats(options.profile)
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import msgspec
 from stagepost.crypto.hashing import blake2b_256, pool_id
 from stagepost.crypto.kes import SigningKey
 from stagepost.crypto.operational_certificate import OperationalCertificate
-from stagepost.errors import DecodeError, ErrorCode, SigningError
+from stagepost.errors import ConfigError, DecodeError, ErrorCode, SigningError
 from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId, PoolId
 from stagepost.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 
@@ -69,8 +69,14 @@ class DmqMessage(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes, *, profile: str = "dmq-node") -> DmqMessage:
         """Exactly one message; `DecodeError` for anything else."""
+        layouts = LAYOUTS_BY_PROFILE.get(profile)
+        if layouts is None:
+            known = ", ".join(LAYOUTS_BY_PROFILE)
+            raise ConfigError(
+                f"there is no wire profile {profile!r}", advice=f"choose one of {known}", found=profile
+            )
         reader = Reader(data)
-        message = read_message(reader, LAYOUTS_BY_PROFILE[profile])
+        message = read_message(reader, layouts)
         reader.finish("the message")
         return message
 

@@ -57,15 +57,19 @@ def salvage(path: Path, why: str, connect: Connect = connect) -> str:
     )
 
 
-def _rename(path: Path) -> Path:
+def unused_name(path: Path) -> Path:
+    """A name beside the file for a damaged copy of it."""
     for number in range(1, COPIES_MAX + 1):
         old = beside(path, f".damaged-{number}")
         if not old.exists() and not beside(old, "-wal").exists():
-            break
-    else:
-        raise StorageError(
-            f"there are {COPIES_MAX} damaged copies of {path} already", advice="look at them and remove them"
-        )
+            return old
+    raise StorageError(
+        f"there are {COPIES_MAX} damaged copies of {path} already", advice="look at them and remove them"
+    )
+
+
+def _rename(path: Path) -> Path:
+    old = unused_name(path)
     # The log belongs to the file, and the file's content may be in the log alone.
     for ending in ("-wal", ""):
         with suppress(FileNotFoundError):

@@ -7,6 +7,7 @@ the next write the file is opened anew, checked, and cleared of what the failed 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 import time
@@ -34,7 +35,8 @@ from stagepost.runtime.sqlite_rows import (
     write_message,
     write_pool,
 )
-from stagepost.runtime.sqlite_salvage import salvage
+from stagepost.runtime.sqlite_log import damage_in
+from stagepost.runtime.sqlite_salvage import salvage, unused_name
 from stagepost.runtime.store_changes import Changes
 
 GROUP_JOBS_MAX = 256
@@ -110,6 +112,7 @@ class SqliteStore:
         try:
             if not self._path.exists() and not beside(self._path, "-wal").exists():
                 create(self._path, self._connect)
+            self._look_at_log()
             try:
                 return self._open_whole()
             except (DamagedFile, sqlite3.Error) as error:
@@ -121,6 +124,15 @@ class SqliteStore:
             raise StorageError(f"cannot open the message store {self._path}: {error}") from error
         except DamagedFile as error:
             raise StorageError(f"cannot repair the message store {self._path}: {error}") from error
+
+    def _look_at_log(self) -> None:
+        """Before SQLite opens the file: it would drop what follows the damage, and the log with it."""
+        log = beside(self._path, "-wal")
+        fault = damage_in(log)
+        if fault is not None:
+            kept = unused_name(self._path)
+            shutil.copyfile(log, beside(kept, "-wal"))
+            self._damage.append(f"{fault}; a copy is kept as {kept.name}-wal")
 
     def _open_whole(self) -> Content:
         # A file that is gone while its log is left is damage, and must not be taken for a new one.

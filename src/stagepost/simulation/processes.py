@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+KILL_ROUNDS = 100
+
 _PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
 
 
@@ -37,8 +39,14 @@ class Process:
     def kill(self) -> None:
         """End every task. What they still do while they end must reach nobody: cut disk and network off first."""
         self.is_alive = False
+        self._end_tasks(KILL_ROUNDS)
+
+    def _end_tasks(self, rounds: int) -> None:
         for task in list(self.tasks):
             task.cancel()
+        # Tasks that clean up wait for things which will never happen to a dead program.
+        if self.tasks and rounds:
+            asyncio.get_running_loop().call_soon(self._end_tasks, rounds - 1)
 
 
 def current_process() -> Process | None:

@@ -315,6 +315,64 @@ def test_an_interrupted_creation_is_done_again(path: Path) -> None:
     assert loaded(path) == StoredState()
 
 
+def crashed(path: Path) -> tuple[bytes, bytes]:
+    """A file and its log as they lie on disk while the node runs: six transactions, all in the log."""
+
+    async def main() -> tuple[bytes, bytes]:
+        store = SqliteStore(path)
+        for start in range(0, 30, 5):
+            await store.put(ENTRIES[start : start + 5])
+        content = path.read_bytes(), beside(path, "-wal").read_bytes()
+        await store.close()
+        return content
+
+    return asyncio.run(main())
+
+
+def test_a_log_that_is_whole_is_taken_over_and_gives_no_alarm(tmp_path: Path) -> None:
+    content, log = crashed(tmp_path / "original.sqlite")
+    path = tmp_path / "messages.sqlite"
+    path.write_bytes(content)
+    beside(path, "-wal").write_bytes(log)
+
+    state = loaded(path)
+
+    assert (state.messages, state.damage) == (ENTRIES, ())
+
+
+def test_damage_inside_the_log_is_noticed(tmp_path: Path, run_seed: int) -> None:
+    """SQLite alone would drop what follows and say nothing. Only the last transaction may look unfinished."""
+    chance = random.Random(run_seed)
+    content, log = crashed(tmp_path / "original.sqlite")
+    places = [0, 8, 16, 24, 31, 32, 40, 50, 56, *(chance.randrange(len(log)) for _ in range(40))]
+    for number, place in enumerate(places):
+        path = tmp_path / f"{number}.sqlite"
+        path.write_bytes(content)
+        flipped = bytearray(log)
+        flipped[place] ^= 0x10
+        beside(path, "-wal").write_bytes(flipped)
+
+        state = loaded(path)
+
+        assert state.messages == ENTRIES[: len(state.messages)]
+        if len(state.messages) < 25:
+            assert "may be missing" in state.damage[0]
+            assert beside(path, ".damaged-1-wal").read_bytes() == flipped
+
+
+def test_a_log_that_was_cut_leaves_whole_transactions(tmp_path: Path) -> None:
+    content, log = crashed(tmp_path / "original.sqlite")
+    for number, length in enumerate((0, 20, 32, 33, len(log) // 2, len(log) - 1)):
+        path = tmp_path / f"{number}.sqlite"
+        path.write_bytes(content)
+        beside(path, "-wal").write_bytes(log[:length])
+
+        state = loaded(path)
+
+        assert len(state.messages) % 5 == 0
+        assert state.messages == ENTRIES[: len(state.messages)]
+
+
 # D4: failing disks
 
 

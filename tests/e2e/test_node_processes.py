@@ -1,0 +1,184 @@
+"""Real nodes as processes on loopback: what is submitted at one is told at the others, also after kills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.node_processes import NodeProcess, Pool, command, ending, heard, write_pools
+
+from stagepost.dmq.outcome import Accepted, Reason, Rejected
+
+PROFILES = ("dmq-node", "gouroboros", "seed")
+ARRIVES_WITHIN_S = 20.0
+KILL_CYCLES = 10
+
+
+def a_pool(tmp_path: Path) -> tuple[Pool, Path]:
+    pool = Pool()
+    return pool, write_pools(tmp_path / "pools.json", [pool])
+
+
+def started(folder: Path, pools_file: Path, profile: str, peers: Sequence[NodeProcess] = ()) -> NodeProcess:
+    node = NodeProcess(folder, pools_file, profile, [(peer.port, peer.profile) for peer in peers])
+    node.start()
+    return node
+
+
+async def told_everywhere(nodes: Sequence[NodeProcess], pool: Pool) -> None:
+    """One message in at each node; each must come out at all of them, once."""
+    wanted: set[bytes] = set()
+    for node in nodes:
+        message = pool.message()
+        async with node.client() as client:
+            assert await client.submit(message) == Accepted()
+        wanted.add(message.message_id)
+    for told in await asyncio.gather(*(heard(node, wanted, ARRIVES_WITHIN_S) for node in nodes)):
+        assert sorted(told) == sorted(wanted)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_two_nodes_tell_each_other(profile: str, tmp_path: Path) -> None:
+    pool, pools_file = a_pool(tmp_path)
+    nodes: list[NodeProcess] = []
+    with ending(nodes):
+        nodes.append(started(tmp_path / "a", pools_file, profile))
+        nodes.append(started(tmp_path / "b", pools_file, profile, nodes[:1]))
+
+        asyncio.run(told_everywhere(nodes, pool))
+
+
+def test_five_nodes_in_a_line_with_mixed_profiles_tell_each_other(tmp_path: Path) -> None:
+    pool, pools_file = a_pool(tmp_path)
+    nodes: list[NodeProcess] = []
+    with ending(nodes):
+        for number, profile in enumerate(("dmq-node", "seed", "gouroboros", "seed", "dmq-node")):
+            # Each dials the one before in its own profile: a node answers all of them on one socket.
+            node = NodeProcess(
+                tmp_path / f"node-{number}", pools_file, profile, [(nodes[-1].port, profile)] if nodes else ()
+            )
+            nodes.append(node)
+            node.start()
+
+        asyncio.run(told_everywhere(nodes, pool))
+
+
+def test_killed_node_catches_up_after_its_restart(tmp_path: Path) -> None:
+    pool, pools_file = a_pool(tmp_path)
+    nodes: list[NodeProcess] = []
+
+    async def scenario() -> None:
+        first, second = nodes
+        before = pool.message()
+        async with second.client() as client:
+            assert await client.submit(before) == Accepted()
+        second.kill()
+        missed = pool.message()
+        async with first.client() as client:
+            assert await client.submit(missed) == Accepted()
+        second.start()
+        wanted = {before.message_id, missed.message_id}
+        told = await heard(second, wanted, ARRIVES_WITHIN_S)
+        assert sorted(told) == sorted(wanted)
+        async with second.client() as client:
+            replayed = await client.submit(before)
+        assert isinstance(replayed, Rejected)
+        assert replayed.reason is Reason.ALREADY_RECEIVED
+
+    with ending(nodes):
+        nodes.append(started(tmp_path / "a", pools_file, "dmq-node"))
+        nodes.append(started(tmp_path / "b", pools_file, "dmq-node", nodes[:1]))
+        asyncio.run(scenario())
+
+
+def test_no_accepted_message_is_lost_or_repeated_when_the_node_is_killed_under_load(tmp_path: Path) -> None:
+    """Each cycle submits from several programs until the kill comes; every yes must hold afterwards."""
+    pool, pools_file = a_pool(tmp_path)
+    node = NodeProcess(tmp_path / "a", pools_file)
+    accepted: dict[bytes, bytes] = {}
+
+    async def load(kill_after: int) -> None:
+        async def program() -> None:
+            try:
+                async with node.client() as client:
+                    while True:
+                        message = pool.message()
+                        if await client.submit(message) == Accepted():
+                            accepted[message.message_id] = message.raw
+            except Exception:
+                return  # the node is gone, as planned
+
+        programs = [asyncio.create_task(program()) for _ in range(4)]
+        goal = len(accepted) + kill_after
+        while len(accepted) < goal:
+            await asyncio.sleep(0.001)
+        node.kill()
+        for task in programs:
+            task.cancel()
+        await asyncio.gather(*programs, return_exceptions=True)
+
+    with ending([node]):
+        for cycle in range(KILL_CYCLES):
+            node.start()
+            asyncio.run(load(kill_after=3 + 7 * cycle))
+        node.start()
+        told = asyncio.run(heard(node, set(accepted), ARRIVES_WITHIN_S))
+
+        assert len(told) == len(set(told)), "a program was told twice"
+        assert set(accepted) <= set(told), "an accepted message is gone"
+        replays = asyncio.run(_submit_raw(node, list(accepted.values())[:50]))
+        assert {replay.reason for replay in replays} == {Reason.ALREADY_RECEIVED}
+        assert node.terminate() == 0
+
+
+async def _submit_raw(node: NodeProcess, raws: list[bytes]) -> list[Rejected]:
+    from stagepost.dmq.message import DmqMessage
+
+    outcomes = []
+    async with node.client() as client:
+        for raw in raws:
+            outcome = await client.submit(DmqMessage.decode(raw))
+            assert isinstance(outcome, Rejected)
+            outcomes.append(outcome)
+    return outcomes
+
+
+def test_node_ends_in_order_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    _, pools_file = a_pool(tmp_path)
+    node = NodeProcess(tmp_path / "a", pools_file)
+    with ending([node]):
+        node.start()
+
+        assert node.terminate() == 0
+        assert not node.socket.exists()
+        assert not (node.folder / "node.json").exists()
+
+
+def test_commands_tell_about_a_running_node(tmp_path: Path) -> None:
+    pool_folder = tmp_path / "pool"
+    assert command("keys", "new", str(pool_folder), folder=tmp_path).returncode == 0
+    shown = command("keys", "show", str(pool_folder / "cold.vkey"), "--json", folder=tmp_path)
+    pool_text = json.loads(shown.stdout)["pool_id"]
+    pools_file = tmp_path / "pools.json"
+    pools = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600}
+    pools_file.write_text(json.dumps({**pools, "pools": [{"pool_id": pool_text, "stake": 1}]}))
+    node = NodeProcess(tmp_path / "a", pools_file)
+    with ending([node]):
+        node.start()
+        data = ("--data", str(node.folder))
+
+        sent = command("send", "hello", "--keys", str(pool_folder), *data, folder=tmp_path)
+        assert sent.returncode == 0, sent.stderr
+        listened = command("listen", *data, "--count", "1", "--json", folder=tmp_path)
+        assert listened.returncode == 0, listened.stderr
+        message_id = json.loads(listened.stdout.splitlines()[0])["message_id"]
+        listing = command("queue", "ls", *data, "--json", folder=tmp_path)
+        assert json.loads(listing.stdout.splitlines()[0])["message_id"] == message_id
+        assert command("peers", *data, folder=tmp_path).returncode == 0
+        health = command("check", *data, folder=tmp_path)
+        assert health.returncode == 1, "a node without peers is heard by nobody: a warning"
+        node.terminate()
+        assert command("check", *data, folder=tmp_path).returncode in (2, 3)
