@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure import Figure, Step, measure
+from bench.measure import ROUND_S, Figure, Step, _count, measure
 from bench.run import measure_all, table, verdict
 from bench.steps import repeated, steps
 
@@ -77,3 +77,17 @@ def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert figure.ratio == 0.5
     assert not figure.is_over
+
+
+def test_round_is_filled_by_processor_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = [0.0]
+
+    def repeat(count: int) -> None:
+        spent[0] += count * 0.000_001
+
+    monkeypatch.setattr("bench.measure.process_time", lambda: spent[0])
+
+    count = _count(repeat)
+
+    assert count * 0.000_001 >= ROUND_S
+    assert count <= 2 * ROUND_S / 0.000_001

@@ -19,11 +19,13 @@ from typing import Protocol
 
 from stagepost.dmq.announcements import IDS_REQUESTED_MAX, IDS_UNACKNOWLEDGED_MAX, SIZE_TOLERANCE_BYTES
 from stagepost.dmq.downloads import Claimant, Downloads
+from stagepost.dmq.mempool import Entry, MessageKey
 from stagepost.dmq.message import FIVE_ONLY, MESSAGE_BYTES_MAX, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
 from stagepost.dmq.peer_score import SCORE_MAX, PeerScore
 from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, PeerFault, Sleep, Submit
 from stagepost.dmq.relay_blame import Consequence, Offer, RelayRecord, Ruling
+from stagepost.dmq.repeated_announcements import AnnouncedIndexes
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import ErrorCode
@@ -43,7 +45,9 @@ ASK_AGAIN_S = 0.25
 class HeldKeys(Protocol):
     """What the mempool is to a puller."""
 
-    def __contains__(self, key: tuple[MessageLayout, MessageId], /) -> bool: ...
+    def __contains__(self, key: MessageKey, /) -> bool: ...
+
+    def get(self, key: MessageKey, /) -> Entry | None: ...
 
 
 class _Fate(Enum):
@@ -95,7 +99,8 @@ class PeerPulling:
         self._claimant = Claimant(name)
         self._downloads = downloads
         self._held = held
-        self._layout_that_counts = MessageLayout.FIVE if MessageLayout.FIVE in layouts else MessageLayout.FOUR
+        self._layouts = sorted(layouts, key=lambda layout: -layout.value)  # the newer first
+        self._announced_indexes = AnnouncedIndexes()
         self._relayed = RelayRecord(message_gap_s)
         self._window: deque[_Announced] = deque()
         self._unsettled: dict[MessageId, _Announced] = {}  # in the order of the window
@@ -154,10 +159,11 @@ class PeerPulling:
             offer = Offer(self._announced_count, now, self._not_held_before)
             entry = _Announced(announced.message_id, announced.size_in_bytes, offer)
             self._window.append(entry)
-            if announced.message_id in self._unsettled or self._is_held(announced.message_id):
-                entry.fate = (
-                    _Fate.SETTLED
-                )  # a second mention of an id in the window shares the first one's fate
+            is_in_window = announced.message_id in self._unsettled
+            if is_in_window or self._is_repeated(announced.message_id):
+                self._count_rejection(now, ErrorCode.MSG_DUPLICATE, announced.message_id)
+            if is_in_window or self._is_held(announced.message_id):
+                entry.fate = _Fate.SETTLED  # in the window it shares the fate of the first mention
             elif announced.size_in_bytes > MESSAGE_BYTES_MAX + SIZE_TOLERANCE_BYTES:
                 # It could not be read if it came, and reading it would cost an otherwise useful connection.
                 entry.fate = _Fate.SETTLED
@@ -204,6 +210,7 @@ class PeerPulling:
                 self.score.accepted(now)
                 self._relayed.note(message, entry.offer)
                 self._downloads.proved_valid(message.message_id, now)
+                self._is_repeated(message.message_id)
                 self._settle(entry)
             else:
                 self._refused(entry, message, outcome, now)
@@ -229,7 +236,7 @@ class PeerPulling:
         for entry in self._arrived.values():
             assert entry.message is not None
             if self._is_held(entry.message_id):
-                self._settle(entry)  # another peer was faster; nobody is to blame
+                self._settle_held(entry)  # another peer was faster; nobody is to blame
             else:
                 entry.fate = _Fate.SUBMITTED
                 messages.append(entry.message)
@@ -243,7 +250,7 @@ class PeerPulling:
         delay_s = self.score.claim_delay_s(now)
         for entry in [entry for entry in self._unsettled.values() if entry.fate is _Fate.WANTED]:
             if self._is_held(entry.message_id):
-                self._settle(entry)
+                self._settle_held(entry)
                 continue
             if (
                 not has_room
@@ -339,6 +346,18 @@ class PeerPulling:
         del self._unsettled[entry.message_id]
         self._downloads.withdraw(self._claimant, entry.message_id)
 
+    def _settle_held(self, entry: _Announced) -> None:
+        self._is_repeated(entry.message_id)
+        self._settle(entry)
+
+    def _is_repeated(self, message_id: MessageId) -> bool:
+        """Whether the peer has announced this message before, if we hold it; from now on it has."""
+        for layout in self._layouts:
+            entry = self._held.get((layout, message_id))
+            if entry is not None:
+                return not self._announced_indexes.add(entry.index)
+        return False
+
     def _count_rejection(self, now: float, code: ErrorCode, message_id: MessageId) -> None:
         self.score.rejected(now)
         if self.fault is None and self.score.is_at_ceiling(now):
@@ -347,4 +366,4 @@ class PeerPulling:
             self.fault = PeerFault(code, text, message_id)
 
     def _is_held(self, message_id: MessageId) -> bool:
-        return (self._layout_that_counts, message_id) in self._held
+        return (self._layouts[0], message_id) in self._held

@@ -16,11 +16,13 @@ from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.dmq.profiles import Profile
+from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.errors import ErrorCode
 from stagepost.node.admission import Admission, Refusal
+from stagepost.node.blame import OnViolation
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler
 from stagepost.node.local_service import LocalService, owner_and_root
@@ -82,6 +84,7 @@ class DmqNode:
             profiles=config.profiles,
             message_gap_s=rules.message_gap_s,
             learn=self._learn,
+            on_violation=self._note_violation,
         )
         self._links = Links()
         self._dialler = Dialler(config, network, self._ours, self.book, self._shared, self._links)
@@ -91,6 +94,7 @@ class DmqNode:
         self._accepted = 0
         self._rejections: Counter[str] = Counter()
         self._last_message_ms: int | None = None
+        self.on_violation: list[OnViolation] = []
         self.intake.on_accepted.append(self._count_accepted)
         self.intake.on_rejected.append(self._count_rejected)
 
@@ -117,6 +121,7 @@ class DmqNode:
             ours=VersionData(self.config.network_magic),
             make_feed=self._feed,
             allowed_user_ids=owner_and_root(),
+            on_violation=self._note_violation,
         )
         hard_max = self.config.admission.hard_max
         self._listeners.append(
@@ -200,6 +205,10 @@ class DmqNode:
 
     def _feed(self, profile: Profile) -> MempoolFeed:
         return MempoolFeed(self.mempool, self.intake.bell, profile.message_layouts)
+
+    def _note_violation(self, protocol: MiniProtocol | None, code: ErrorCode) -> None:
+        for hook in self.on_violation:
+            hook(protocol, code)
 
     def _count_accepted(self, entry: Entry) -> None:
         self._accepted += 1

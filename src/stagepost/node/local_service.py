@@ -12,6 +12,7 @@ from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
+from stagepost.node.blame import Blame, OnViolation
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.conversation import Conversation
@@ -36,6 +37,7 @@ class LocalService:
     ours: VersionData
     make_feed: Callable[[Profile], MempoolFeed]
     allowed_user_ids: frozenset[int]
+    on_violation: OnViolation
 
     async def serve(self, bearer: Bearer) -> None:
         user_id = bearer.peer_user_id
@@ -53,9 +55,14 @@ class LocalService:
             # The answer was all that was asked for; the program goes, or is gone with the connection.
             connection.close()
             return
-        await run_conversations(bearer, [*self._answers(connection), self._require_start(connection)])
+        blame = Blame(bearer, self.on_violation)
+        try:
+            answers = self._answers(connection, blame)
+            await run_conversations(bearer, [*answers, self._require_start(connection)])
+        finally:
+            blame.settle()
 
-    def _answers(self, connection: Connection) -> list[Coroutine[None, None, None]]:
+    def _answers(self, connection: Connection, blame: Blame) -> list[Coroutine[None, None, None]]:
         # The intake judges every message anyway, with what it knows of pools and of the network's rules.
         submission = LocalMessageSubmissionConfig(
             submit_message=self._submit, authenticator=None, ttl_validator=None
@@ -69,7 +76,7 @@ class LocalService:
             return LocalMessageNotificationServer(talk, feed=self.make_feed(profile)).run()
 
         return [
-            connection.answer(profile, protocol, partial(serve, profile, protocol))
+            blame.watch(protocol, connection.answer(profile, protocol, partial(serve, profile, protocol)))
             for profile, protocol in connection.answered(self.profiles)
         ]
 

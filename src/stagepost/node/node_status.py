@@ -11,6 +11,7 @@ from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import MiniProtocol
+from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.peer_book import PeerBook
 from stagepost.runtime.intake import Intake
@@ -35,6 +36,9 @@ class TellingNode(Protocol):
     @property
     def book(self) -> PeerBook: ...
 
+    @property
+    def on_violation(self) -> list[OnViolation]: ...
+
     def status(self) -> dict[str, Any]: ...
 
 
@@ -48,6 +52,7 @@ class NodeStatus:
         self._metrics = metrics
         node.intake.on_accepted.append(self._accepted)
         node.intake.on_rejected.append(self._rejected)
+        node.on_violation.append(metrics.count_violation)
 
     def _accepted(self, entry: Entry) -> None:
         self._metrics.count_messages(_protocol(entry.source), MessageOutcome.ACCEPTED)

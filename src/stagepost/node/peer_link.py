@@ -17,6 +17,7 @@ from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import RemoteProtocolError, StagepostError
+from stagepost.node.blame import Blame, OnViolation
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.conversation import Conversation
@@ -44,6 +45,7 @@ class Shared:
     clock: Clock
     profiles: Sequence[Profile]
     message_gap_s: float
+    on_violation: OnViolation
     learn: Callable[[Sequence[PeerAddress], Profile], None]
     """Called with the addresses that a peer shared, and the profile that was spoken with it."""
 
@@ -71,6 +73,7 @@ class PeerLink:
         self._score = PeerScore(self._since)
         self._pullers: list[Puller] = []
         self._keep_alive: KeepAliveClient | None = None
+        self._blame = Blame(connection.bearer, shared.on_violation)
 
     @property
     def violation(self) -> str | None:
@@ -90,12 +93,17 @@ class PeerLink:
             conversations += self._initiated(self._profile)
         else:
             conversations.append(self._follow_up())
-        await run_conversations(self._connection.bearer, conversations)
+        try:
+            await run_conversations(self._connection.bearer, conversations)
+        finally:
+            self._blame.settle()
 
     def _answers(self) -> list[Coroutine[None, None, None]]:
         connection = self._connection
         return [
-            connection.answer(profile, protocol, partial(self._serve, profile, protocol))
+            self._blame.watch(
+                protocol, connection.answer(profile, protocol, partial(self._serve, profile, protocol))
+            )
             for profile, protocol in connection.answered(self._shared.profiles)
             if protocol is not MiniProtocol.PEER_SHARING or connection.agreement.peer_sharing
         ]
@@ -115,14 +123,17 @@ class PeerLink:
     def _initiated(self, profile: Profile) -> list[Coroutine[None, None, None]]:
         connection = self._connection
         talk = connection.open(profile, MiniProtocol.MESSAGE_SUBMISSION, Role.CLIENT)
-        conversations = [self._submission(talk, profile, Role.CLIENT)]
+        watch = self._blame.watch
+        submission = self._submission(talk, profile, Role.CLIENT)
+        conversations = [watch(MiniProtocol.MESSAGE_SUBMISSION, submission)]
         if MiniProtocol.KEEP_ALIVE in profile.numbers:
             talk = connection.open(profile, MiniProtocol.KEEP_ALIVE, Role.CLIENT)
             self._keep_alive = KeepAliveClient(talk, self._shared.clock)
-            conversations.append(self._keep_alive.run())
+            conversations.append(watch(MiniProtocol.KEEP_ALIVE, self._keep_alive.run()))
         if connection.agreement.peer_sharing and MiniProtocol.PEER_SHARING in profile.numbers:
             talk = connection.open(profile, MiniProtocol.PEER_SHARING, Role.CLIENT)
-            conversations.append(self._ask_for_peers(PeerSharingClient(talk), profile))
+            asking = self._ask_for_peers(PeerSharingClient(talk), profile)
+            conversations.append(watch(MiniProtocol.PEER_SHARING, asking))
         return conversations
 
     def _submission(self, talk: Conversation, profile: Profile, role: Role) -> Coroutine[None, None, None]:

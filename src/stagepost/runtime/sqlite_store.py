@@ -24,6 +24,7 @@ from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredSta
 from stagepost.runtime.owner_lock import OwnerLock
 from stagepost.runtime.sqlite_content import Content, read_content
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create, is_damage
+from stagepost.runtime.sqlite_log import damage_in
 from stagepost.runtime.sqlite_rows import (
     HIGHEST_MS,
     MESSAGES_HELD,
@@ -35,7 +36,6 @@ from stagepost.runtime.sqlite_rows import (
     write_message,
     write_pool,
 )
-from stagepost.runtime.sqlite_log import damage_in
 from stagepost.runtime.sqlite_salvage import salvage, unused_name
 from stagepost.runtime.store_changes import Changes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 
@@ -18,17 +19,26 @@ async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[No
     running = list(conversations)
     tasks = [asyncio.ensure_future(_guarded(bearer, conversation)) for conversation in running]
     try:
+        await asyncio.sleep(0)  # so that each of them begins, also on a connection that has ended already
         await bearer.wait_closed()
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for conversation in running:
-            conversation.close()  # a task that is cancelled before its first step never touches what it was given
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            _drop_unbegun(running)
     for task in tasks:
         # What is no error of a protocol is a bug of ours, and is not swallowed here.
         if not task.cancelled() and (bug := task.exception()) is not None:
             raise bug
+
+
+def _drop_unbegun(conversations: Iterable[Coroutine[None, None, None]]) -> None:
+    """A task that is cancelled before its first step never touches the coroutine that it was given."""
+    for conversation in conversations:
+        if inspect.getcoroutinestate(conversation) == inspect.CORO_CREATED:
+            conversation.close()
 
 
 async def _guarded(bearer: Bearer, conversation: Coroutine[None, None, None]) -> None:

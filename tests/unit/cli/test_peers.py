@@ -35,10 +35,8 @@ def test_table_has_a_line_for_each_peer(tmp_path: Path, capsys: pytest.CaptureFi
 
     header, first, second = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["peer", "direction", "state"]
-    assert (
-        first.split()
-        == ["192.0.2.7:3141", "outbound", "hot", "dmq-node", "v2", "haskell", "12", "ids", "5600", "B", "31", "ms", "42", "1.5", "–"]
-    )
+    expected = "192.0.2.7:3141 outbound hot dmq-node v2 haskell 12 ids 5600 B 31 ms 42 1.5 –"
+    assert " ".join(first.split()) == expected
     assert second.endswith("PROTOCOL_WINDOW: acknowledged 5 of 3 ids·[0m")
     assert header.index("state") == first.index("hot") == second.index("warm")
 

@@ -7,29 +7,36 @@ from collections.abc import Sequence
 import pytest
 
 from stagepost.dmq.downloads import LEASE_S, STUCK_S, Downloads
+from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import ACCEPTED, Outcome, rejected
 from stagepost.dmq.peer_score import CLAIM_DELAY_MAX_S
 from stagepost.dmq.pulling import ASK_AGAIN_S, BYTES_IN_FLIGHT_MAX, PeerPulling
 from stagepost.dmq.pulling_actions import AskIds, FetchMessages, Sleep, Submit
 from stagepost.dmq.relay_blame import CLOCKS_DIFFER_MAX_S, RETRY_MAX_S
+from stagepost.dmq.repeated_announcements import CHUNK_BITS, CHUNKS_MAX, AnnouncedIndexes
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
 from stagepost.identifiers import MessageId
 from tests.pulling_world import a_message, announced, legacy, messages
 
-Held = set[tuple[MessageLayout, MessageId]]
+
+def holding(*held: DmqMessage) -> Mempool:
+    mempool = Mempool()
+    for message in held:
+        mempool.add(message, 0, "test")
+    return mempool
 
 
 def a_peer(
     name: str = "peer",
     downloads: Downloads | None = None,
-    held: Held | None = None,
+    held: Mempool | None = None,
     *,
     layouts: frozenset[MessageLayout] = frozenset({MessageLayout.FIVE}),
 ) -> PeerPulling:
     table = Downloads() if downloads is None else downloads
-    return PeerPulling(name, table, set() if held is None else held, now=0, layouts=layouts)
+    return PeerPulling(name, table, Mempool() if held is None else held, now=0, layouts=layouts)
 
 
 def announce(peer: PeerPulling, offered: Sequence[DmqMessage], now: float = 0) -> AskIds:
@@ -120,7 +127,7 @@ def test_all_settled_is_acknowledged_by_the_next_blocking_request() -> None:
 
 def test_held_ids_are_acknowledged_without_download() -> None:
     offered = messages(2)
-    peer = a_peer(held={message.key for message in offered})
+    peer = a_peer(held=holding(*offered))
 
     announce(peer, offered)
 
@@ -128,7 +135,7 @@ def test_held_ids_are_acknowledged_without_download() -> None:
 
 
 def test_acknowledging_is_strictly_in_order() -> None:
-    peer = a_peer(held={a_message(1).key, a_message(2).key})
+    peer = a_peer(held=holding(a_message(1), a_message(2)))
     announce(peer, [a_message(1), a_message(0), a_message(2)])
 
     assert fetched(peer) == (a_message(0).message_id,)
@@ -154,7 +161,7 @@ def test_nothing_is_acknowledged_while_its_fate_is_unknown() -> None:
 
 @pytest.mark.parametrize("is_valid", [True, False])
 def test_an_id_that_is_judged_for_another_peer_waits_for_the_judgement(is_valid: bool) -> None:
-    downloads, held = Downloads(), Held()
+    downloads, held = Downloads(), Mempool()
     quick, slow = a_peer("quick", downloads, held), a_peer("slow", downloads, held)
     message = a_message(1)
     announce(quick, [message])
@@ -164,7 +171,7 @@ def test_an_id_that_is_judged_for_another_peer_waits_for_the_judgement(is_valid:
     assert slow.unacknowledged == 1
 
     if is_valid:
-        held.add(message.key)
+        held.add(message, 0, "test")
     judge(quick, [message], ACCEPTED if is_valid else refusal(ErrorCode.KES_SIGNATURE), now=0.1)
     assert isinstance(slow.next_action(0.1), AskIds if is_valid else FetchMessages)
 
@@ -176,11 +183,58 @@ def test_an_id_mentioned_twice_shares_one_fate() -> None:
     peer = a_peer()
     message = a_message(1)
     announce(peer, [message, message])
+    assert peer.score.points(0) == 1
 
-    deliver(peer, [message])
-    judge(peer, [message], ACCEPTED)
+    deliver(peer, [message], now=0.1)
+    judge(peer, [message], ACCEPTED, now=0.1)
 
-    assert peer.next_action(0) == AskIds(blocking=True, acknowledged=2, requested=33)
+    assert peer.next_action(0.1) == AskIds(blocking=True, acknowledged=2, requested=33)
+
+
+@pytest.mark.parametrize("brings_it", [True, False])
+def test_announcing_again_what_we_hold_costs_a_point(brings_it: bool) -> None:
+    held = Mempool()
+    peer = a_peer(held=held)
+    message = a_message(1)
+    if brings_it:
+        announce(peer, [message])
+        deliver(peer, [message])
+        held.add(message, 0, "test")
+        judge(peer, [message], ACCEPTED)
+    else:
+        held.add(message, 0, "test")
+        announce(peer, [message])
+    assert peer.score.points(0) == 0
+
+    announce(peer, [message])
+
+    assert peer.score.points(0) == 1
+    assert peer.next_action(0) == AskIds(blocking=True, acknowledged=1, requested=33)
+
+
+def test_an_older_message_announced_again_costs_a_point_and_may_still_hide_a_newer_one() -> None:
+    newer = a_message(1)
+    shadow = legacy(newer.message_id)
+    peer = a_peer(held=holding(shadow), layouts=FIVE_AND_FOUR)
+    relay(peer, shadow, refusal(ErrorCode.MSG_DUPLICATE))
+
+    announce(peer, [newer])
+
+    assert peer.score.points(0) == 1
+    assert fetched(peer, now=0.1) == (newer.message_id,)
+
+
+def test_announced_indexes_are_remembered_in_bounded_memory() -> None:
+    indexes = AnnouncedIndexes()
+    count = CHUNK_BITS * CHUNKS_MAX
+    assert all(indexes.add(index) for index in range(count))
+    assert not indexes.add(0)
+    assert not indexes.add(count - 1)
+
+    assert indexes.add(count)
+
+    assert not indexes.add(CHUNK_BITS)
+    assert indexes.add(0)  # the oldest chunk had to go
 
 
 # The window
@@ -390,12 +444,12 @@ def test_a_peer_with_the_worst_score_waits_250_ms_longer() -> None:
 
 
 def test_what_another_peer_brought_meanwhile_is_not_submitted_again() -> None:
-    held = Held()
+    held = Mempool()
     peer = a_peer(held=held)
     message = a_message(1)
     announce(peer, [message])
     ids = fetched(peer)
-    held.add(message.key)
+    held.add(message, 0, "test")
 
     peer.messages_arrived(ids, [message], now=0)
 
@@ -410,7 +464,7 @@ def test_an_id_held_in_the_older_layout_says_nothing_about_the_newer() -> None:
     message = a_message(1)
     shadow = legacy(message.message_id)
     for layouts in (frozenset({MessageLayout.FIVE}), FIVE_AND_FOUR):
-        peer = a_peer(held={shadow.key}, layouts=layouts)
+        peer = a_peer(held=holding(shadow), layouts=layouts)
 
         announce(peer, [message])
 
@@ -419,7 +473,7 @@ def test_an_id_held_in_the_older_layout_says_nothing_about_the_newer() -> None:
 
 def test_an_older_message_that_we_have_is_fetched_again_and_costs_its_peer_nothing() -> None:
     shadow = legacy(b"s" * 32)
-    peer = a_peer(held={shadow.key}, layouts=FIVE_AND_FOUR)
+    peer = a_peer(held=holding(shadow), layouts=FIVE_AND_FOUR)
 
     relay(peer, shadow, refusal(ErrorCode.MSG_DUPLICATE))
 

@@ -14,6 +14,7 @@ from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.validation import ValidationRules, Validator
+from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.node_status import CLOCK_BEHIND_MAX_S, NodeStatus
 from stagepost.node.peer_book import Origin, PeerBook
@@ -39,6 +40,7 @@ class Node:
         validator = Validator(ValidationRules(message_gap_s=0), pools)
         self.intake = Intake(validator, self.mempool, self.store, self.clock, verifier=InlineVerifier())
         self.book = PeerBook(Random(1))
+        self.on_violation: list[OnViolation] = []
         self.peers: list[dict[str, Any]] = []
         self.told = NodeStatus(self, self.store, pools, Metrics())
 
