@@ -4,7 +4,7 @@
 PYTHON ?= python3.13 python3.12 python3.11 python3   # candidates; the first that is new enough is taken
 VENV := .venv
 BIN := $(VENV)/bin
-CHECKED := $(wildcard src tests tools bench)
+CHECKED := $(wildcard src tests tools bench examples)
 SCALE ?= commit
 
 .DEFAULT_GOAL := help

@@ -20,6 +20,7 @@ from stagepost.crypto import ed25519, kes
 from stagepost.crypto.hashing import pool_id
 from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.runtime.client import Connecting
 
 NETWORK_MAGIC = 2_147_483_690
 STARTED_WITHIN_S = 30.0
@@ -127,7 +128,7 @@ class NodeProcess:
             self.process.kill()
             self.process.wait(STOPPED_WITHIN_S)
 
-    def client(self, profile: str | None = None) -> AsyncClient:
+    def client(self, profile: str | None = None) -> Connecting:
         return AsyncClient.connect(self.socket, NETWORK_MAGIC, profile or self.profile)
 
 
@@ -158,10 +159,10 @@ async def heard(
             async with asyncio.timeout(within_s):
                 async for message in client.listen():
                     told.append(message.message_id)
-                    if wanted <= set(told):
+                    if set(wanted) <= set(told):
                         return told
         except TimeoutError:
-            missing = len(wanted - set(told))
+            missing = len(set(wanted) - set(told))
             raise AssertionError(f"{missing} of {len(wanted)} messages did not come:\n{node.log}") from None
     return told
 

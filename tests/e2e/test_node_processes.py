@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.node_processes import NodeProcess, Pool, command, ending, heard, write_pools
 
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
+from tests.node_processes import NodeProcess, Pool, command, ending, heard, write_pools
 
 PROFILES = ("dmq-node", "gouroboros", "seed")
 ARRIVES_WITHIN_S = 20.0

@@ -99,14 +99,12 @@ LOCAL_NOTIFICATION = ProtocolSpec(
     ),
 )
 
-SEED_LOCAL_NOTIFICATION = ProtocolSpec(
-    name="LocalMessageNotification seed",
-    initial=SEED_IDLE,
-    edges=(
-        Edge(SEED_IDLE, RequestMessages, SEED_BUSY_NON_BLOCKING, {"blocking": False}),
-        Edge(SEED_IDLE, RequestMessages, SEED_BUSY_BLOCKING, {"blocking": True}),
-        Edge(SEED_IDLE, ClientDone, SEED_DONE),
-        Edge(SEED_BUSY_NON_BLOCKING, ReplyMessagesNonBlocking, SEED_IDLE),
-        Edge(SEED_BUSY_BLOCKING, ReplyMessagesBlocking, SEED_IDLE),
-    ),
+SEED_LOCAL_NOTIFICATION = LOCAL_NOTIFICATION.with_states(
+    "LocalMessageNotification seed",
+    {
+        IDLE: SEED_IDLE,
+        BUSY_NON_BLOCKING: SEED_BUSY_NON_BLOCKING,
+        BUSY_BLOCKING: SEED_BUSY_BLOCKING,
+        DONE: SEED_DONE,
+    },
 )

@@ -104,13 +104,6 @@ LOCAL_SUBMISSION = ProtocolSpec(
     ),
 )
 
-SEED_LOCAL_SUBMISSION = ProtocolSpec(
-    name="LocalMessageSubmission seed",
-    initial=SEED_IDLE,
-    edges=(
-        Edge(SEED_IDLE, SubmitMessage, SEED_BUSY),
-        Edge(SEED_IDLE, Done, SEED_DONE),
-        Edge(SEED_BUSY, AcceptMessage, SEED_IDLE),
-        Edge(SEED_BUSY, RejectMessage, SEED_IDLE),
-    ),
+SEED_LOCAL_SUBMISSION = LOCAL_SUBMISSION.with_states(
+    "LocalMessageSubmission seed", {IDLE: SEED_IDLE, BUSY: SEED_BUSY, DONE: SEED_DONE}
 )

@@ -185,20 +185,16 @@ SUBMISSION_V2 = ProtocolSpec(
     pipelined={IDS_NON_BLOCKING_V2: IDLE_V2, MESSAGES_V2: IDLE_V2},
 )
 
-SEED_SUBMISSION = ProtocolSpec(
-    name="MessageSubmission seed",
-    initial=SEED_INIT,
-    edges=(
-        Edge(SEED_INIT, Init, SEED_IDLE),
-        Edge(SEED_IDLE, RequestMessageIds, SEED_IDS_BLOCKING, {"blocking": True}),
-        Edge(SEED_IDLE, RequestMessageIds, SEED_IDS_NON_BLOCKING, {"blocking": False}),
-        Edge(SEED_IDLE, RequestMessages, SEED_MESSAGES),
-        Edge(SEED_IDLE, Done, SEED_DONE),
-        Edge(SEED_IDS_BLOCKING, ReplyMessageIds, SEED_IDLE),
-        Edge(SEED_IDS_BLOCKING, Done, SEED_DONE),
-        Edge(SEED_IDS_NON_BLOCKING, ReplyMessageIds, SEED_IDLE),
-        Edge(SEED_IDS_NON_BLOCKING, Done, SEED_DONE),
-        Edge(SEED_MESSAGES, ReplyMessages, SEED_IDLE),
-    ),
-    pipelined={SEED_IDS_NON_BLOCKING: SEED_IDLE, SEED_MESSAGES: SEED_IDLE},
+SEED_SUBMISSION = SUBMISSION_V1.with_states(
+    "MessageSubmission seed",
+    {
+        INIT: SEED_INIT,
+        IDLE_V1: SEED_IDLE,
+        IDS_BLOCKING_V1: SEED_IDS_BLOCKING,
+        IDS_NON_BLOCKING_V1: SEED_IDS_NON_BLOCKING,
+        MESSAGES_V1: SEED_MESSAGES,
+        DONE: SEED_DONE,
+    },
+    Edge(SEED_IDLE, Done, SEED_DONE),
+    Edge(SEED_IDS_NON_BLOCKING, Done, SEED_DONE),
 )

@@ -37,7 +37,7 @@ class LocalService:
     ours: VersionData
     make_feed: Callable[[Profile], MempoolFeed]
     allowed_user_ids: frozenset[int]
-    on_violation: OnViolation
+    on_violation: OnViolation = lambda _protocol, _code: None
 
     async def serve(self, bearer: Bearer) -> None:
         user_id = bearer.peer_user_id

@@ -88,11 +88,14 @@ class ProtocolSpec:
             state: replace(state, timeout_s=limits_s.get(state.name, state.timeout_s))
             for state in self.states
         }
-        return replace(
-            self,
-            initial=limited[self.initial],
-            edges=tuple(
-                replace(edge, source=limited[edge.source], target=limited[edge.target]) for edge in self.edges
-            ),
-            pipelined={limited[state]: limited[resumed] for state, resumed in self.pipelined.items()},
+        return self.with_states(self.name, limited)
+
+    def with_states(self, name: str, states: Mapping[State, State], *further: Edge) -> ProtocolSpec:
+        """A published variant: the same graph on other states, and the edges that only the variant has."""
+        edges = (replace(edge, source=states[edge.source], target=states[edge.target]) for edge in self.edges)
+        return ProtocolSpec(
+            name=name,
+            initial=states[self.initial],
+            edges=(*edges, *further),
+            pipelined={states[state]: states[resumed] for state, resumed in self.pipelined.items()},
         )
