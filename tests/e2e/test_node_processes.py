@@ -80,7 +80,7 @@ def test_killed_node_catches_up_after_its_restart(tmp_path: Path) -> None:
         async with first.client() as client:
             assert await client.submit(missed) == Accepted()
         second.start()
-        wanted = {before.message_id, missed.message_id}
+        wanted: set[bytes] = {before.message_id, missed.message_id}
         told = await heard(second, wanted, ARRIVES_WITHIN_S)
         assert sorted(told) == sorted(wanted)
         async with second.client() as client:

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 # Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
 SUBCOMMANDS = {
-    "demo": ("stagepost.cli.demo", "keys, a signed message and a real exchange, explained"),
+    "demo": ("stagepost.cli.demo", "a signed message through two nodes, every step explained"),
     "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
     "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
     "node": ("stagepost.cli.node", "run one node"),
