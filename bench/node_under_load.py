@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import gc
 import json
 import os
 import resource
@@ -19,17 +20,20 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Protocol
 
+from bench.scripted_network import Audience, Program, ScriptedNetwork, Supplier
 from bench.steps import unit
-from bench.traffic import NETWORK_MAGIC, write_messages
+from bench.traffic import NETWORK_MAGIC, read_messages, write_messages
+from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.identifiers import PoolId
-from stagepost.node.config import NodeConfig
+from stagepost.node.config import NodeConfig, UnsafeOverrides
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.network import SocketNetwork
-from stagepost.runtime.sqlite_store import SqliteStore
+from stagepost.runtime.network import Network, SocketNetwork
+from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters
 from stagepost.runtime.verifier import Verifier
 
 UNITS_PER_SAMPLE = 60
@@ -44,29 +48,55 @@ class AllPools:
         return 1
 
 
-class Peers:
-    """The other process."""
+class Surroundings(Protocol):
+    """Everybody with whom the node speaks."""
+
+    network: Network
+    ports: list[int]
+
+    async def join(self, socket_path: Path) -> None:
+        """The programs connect; the node runs."""
+        ...
+
+    async def supply(self, count: int) -> None:
+        """Returns when that many further messages have been shown to every program."""
+        ...
+
+    async def end(self) -> None: ...
+
+
+class InOtherProcess:
+    """Over sockets."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: list[int]) -> None:
-        self._process = process
+        self.network: Network = SocketNetwork()
         self.ports = ports
+        self._process = process
 
     @classmethod
-    async def start(cls, options: argparse.Namespace, messages: Path) -> Peers:
-        command = ["-m", "bench.scripted_peers", "--messages", str(messages), "--per-reply", str(options.per_reply)]
+    async def start(cls, options: argparse.Namespace, messages: Path) -> InOtherProcess:
+        command = ["--messages", str(messages), "--per-reply", str(options.per_reply)]
         command += ["--suppliers", str(options.suppliers), "--programs", str(options.programs)]
         if options.peers_processor is not None:
             command += ["--processor", str(options.peers_processor)]
+        pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *command,
-            cwd=ROOT,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            sys.executable, "-m", "bench.scripted_peers", *command, cwd=ROOT, stdin=pipe, stdout=pipe
         )
         peers = cls(process, [])
         peers.ports = [int(port) for port in (await peers._answer()).split()]
         return peers
+
+    async def join(self, socket_path: Path) -> None:
+        await self._say(str(socket_path))
+
+    async def supply(self, count: int) -> None:
+        await self._say(f"supply {count}")
+
+    async def _say(self, line: str) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        return await self._answer()
 
     async def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -75,43 +105,63 @@ class Peers:
             raise RuntimeError("the scripted peers ended")
         return line.decode().strip()
 
-    async def say(self, line: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        return await self._answer()
-
     async def end(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         await self._process.wait()
 
 
+class InMemory:
+    """Without sockets: prepared bytes in, and nobody who reads what comes out."""
+
+    def __init__(self, options: argparse.Namespace, messages: Path) -> None:
+        held = list(read_messages(messages))
+        self._per_reply = options.per_reply
+        self._suppliers = [
+            Supplier(_share(held, number, options), options.per_reply) for number in range(options.suppliers)
+        ]
+        self._audience = Audience()
+        self._programs = [Program(self._audience) for _ in range(options.programs)]
+        self.ports = list(range(1, options.suppliers + 1))
+        self.network: Network = ScriptedNetwork(self._suppliers)
+
+    async def join(self, socket_path: Path) -> None:
+        assert isinstance(self.network, ScriptedNetwork)
+        for program in self._programs:
+            self.network.join(program)
+
+    async def supply(self, count: int) -> None:
+        self._audience.expect(count * len(self._programs))
+        for supplier in self._suppliers:
+            supplier.release(count // self._per_reply // len(self._suppliers))
+        await self._audience.all_shown.wait()
+
+    async def end(self) -> None:
+        assert isinstance(self.network, ScriptedNetwork)
+        await self.network.close()
+
+
+def _share(messages: list[DmqMessage], number: int, options: argparse.Namespace) -> list[DmqMessage]:
+    """What one of the suppliers announces: every so-manieth reply."""
+    size = options.per_reply
+    starts = range(number * size, len(messages), options.suppliers * size)
+    return [message for start in starts for message in messages[start : start + size]]
+
+
 async def run(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     count = options.warm_up + options.rounds * options.per_round
     messages = folder / "messages"
     write_messages(messages, count)
-    peers = await Peers.start(options, messages)
+    around: Surroundings
+    if options.sockets:
+        around = await InOtherProcess.start(options, messages)
+    else:
+        around = InMemory(options, messages)
     store = SqliteStore(folder / "messages.sqlite") if options.durable else MemoryStore(MemoryDisk())
     verifier = Verifier(options.threads)
-    config = NodeConfig(
-        data_dir=folder,
-        local_socket=folder / "node.socket",
-        pools_file=folder / "pools.json",
-        host_addresses=("127.0.0.1",),
-        port=0,
-        network_magic=NETWORK_MAGIC,
-        peer_sharing=False,
-        topology=Topology(
-            local_roots=(
-                LocalRoot(
-                    tuple(AccessPoint("127.0.0.1", port) for port in peers.ports), len(peers.ports), len(peers.ports)
-                ),
-            )
-        ),
-    )
     node = DmqNode(
-        config,
-        network=SocketNetwork(),
+        _config(folder, around.ports),
+        network=around.network,
         clock=SystemClock(),
         store=store,
         pools=AllPools(),
@@ -119,43 +169,66 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         random=Random(1),
     )
     await node.start()
-    await peers.say(str(config.local_socket))
-    await peers.say(f"supply {options.warm_up}")
+    await around.join(node.config.local_socket)
+    await around.supply(options.warm_up)
+    gc.collect()
     before_bytes = _resident_bytes()
-    one_check = unit()
-    ratios: list[float] = []
-    units: list[float] = []
-    taken_s: list[float] = []
-    counters = store.counters if isinstance(store, SqliteStore) else None
-    fsync_s = -counters.commit_s if counters else 0.0
-    groups = -counters.groups if counters else 0
-    unit_before = _unit_s(one_check)
-    for _ in range(options.rounds):
-        began, began_cpu = time.perf_counter(), time.process_time()
-        await peers.say(f"supply {options.per_round}")
-        cpu_s = (time.process_time() - began_cpu) / options.per_round
-        taken_s.append(time.perf_counter() - began)
-        unit_after = _unit_s(one_check)
-        units.append((unit_before + unit_after) / 2)
-        ratios.append(cpu_s / units[-1])
-        unit_before = unit_after
+    counters = store.counters if isinstance(store, SqliteStore) else StoreCounters()
+    commit_s, groups = counters.commit_s, counters.groups
+    ratios, units, rates = await _measure(around, options)
     held = node.mempool.count
     assert held == count, f"{held} of {count} messages are held"
+    measured = count - options.warm_up
     result = {
         "ratio": median(ratios),
         "unit_us": median(units) * 1e6,
-        "per_s": options.per_round / median(taken_s),
-        "fsync_ms_per_message": 1e3 * (fsync_s + counters.commit_s) / (count - options.warm_up) if counters else 0.0,
-        "fsyncs": groups + counters.groups if counters else 0,
-        "resident_before_mb": before_bytes / 1e6,
-        "resident_after_mb": _resident_bytes() / 1e6,
-        "messages": count - options.warm_up,
+        "per_s": median(rates),
+        "fsync_ms_per_message": 1e3 * (counters.commit_s - commit_s) / measured,
+        "messages_per_fsync": measured / (counters.groups - groups) if counters.groups else 0.0,
+        "resident_mb": (_resident_bytes() - before_bytes) / 1e6,
+        "messages": measured,
     }
-    await peers.end()
+    await around.end()
     await node.stop()
     await verifier.close()
     await store.close()
     return result
+
+
+def _config(folder: Path, ports: list[int]) -> NodeConfig:
+    points = tuple(AccessPoint("127.0.0.1", port) for port in ports)
+    return NodeConfig(
+        data_dir=folder,
+        local_socket=folder / "node.socket",
+        pools_file=folder / "pools.json",
+        host_addresses=("127.0.0.1",),
+        port=0,
+        network_magic=NETWORK_MAGIC,
+        peer_sharing=False,
+        topology=Topology(local_roots=(LocalRoot(points, len(points), len(points)),)),
+        unsafe=UnsafeOverrides(loopback_unlimited=True),
+    )
+
+
+async def _measure(
+    around: Surroundings, options: argparse.Namespace
+) -> tuple[list[float], list[float], list[float]]:
+    """For each round: processor time per message in units, the unit, and messages per second."""
+    one_check = unit()
+    ratios: list[float] = []
+    units: list[float] = []
+    rates: list[float] = []
+    unit_before = _unit_s(one_check)
+    for _ in range(options.rounds):
+        began, began_cpu = time.perf_counter(), time.process_time()
+        await around.supply(options.per_round)
+        cpu_s = (time.process_time() - began_cpu) / options.per_round
+        rates.append(options.per_round / (time.perf_counter() - began))
+        unit_after = _unit_s(one_check)
+        units.append((unit_before + unit_after) / 2)
+        ratios.append(cpu_s / units[-1])
+        unit_before = unit_after
+    return ratios, units, rates
 
 
 def _unit_s(one_check: Callable[[int], object]) -> float:
@@ -172,6 +245,7 @@ def _resident_bytes() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--durable", action="store_true")
+    parser.add_argument("--sockets", action="store_true")
     parser.add_argument("--per-reply", type=int, default=10)
     parser.add_argument("--suppliers", type=int, default=1)
     parser.add_argument("--programs", type=int, default=10)

@@ -95,26 +95,32 @@ def live_and_die(folder: Path, seed: int, life_s: float) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+def kill_loop(folder: Path, seed: int, cycles: int) -> int:
+    """Live, die, look: `cycles` times on one folder. How many messages were accepted in all; every one must be there."""
+    chance = random.Random(seed)
+    for cycle in range(cycles):
+        live_and_die(folder, cycle, chance.uniform(0.01, LIFE_S_MAX))
+        accepted = load_lines(folder / "accepted")
+        outcomes = asyncio.run(look(folder, accepted, chance))
+        assert not any(isinstance(outcome, Accepted) for outcome in outcomes), "a replay was accepted"
+    return len(load_lines(folder / "accepted"))
+
+
+async def look(folder: Path, accepted: dict[bytes, DmqMessage], chance: random.Random) -> list[Outcome]:
+    """Start again on what the killed process left; what becomes of replays."""
+    node = Node(folder)
+    assert node.restored.damage == ()
+    held = [entry.message for entry in node.mempool.after(0, 1_000_000, FIVE_ONLY)]
+    ids = [message.message_id for message in held]
+    assert len(ids) == len(set(ids)), "a message is there twice"
+    assert accepted.keys() <= set(ids), "an accepted message is gone"
+    replayed = chance.sample(list(accepted.values()), min(REPLAYS_PER_CYCLE, len(accepted)))
+    outcomes = await node.intake.submit_many(replayed, "replay")
+    assert node.mempool.count == len(held)
+    await node.close()
+    return outcomes
+
+
 @pytest.mark.slow
 def test_what_was_accepted_survives_kill_9(tmp_path: Path, run_seed: int) -> None:
-    chance = random.Random(run_seed)
-    for cycle in range(CYCLES):
-        live_and_die(tmp_path, cycle, chance.uniform(0.01, LIFE_S_MAX))
-        accepted = load_lines(tmp_path / "accepted")
-
-        async def look(accepted: dict[bytes, DmqMessage]) -> list[Outcome]:
-            node = Node(tmp_path)
-            assert node.restored.damage == ()
-            held = [entry.message for entry in node.mempool.after(0, 1_000_000, FIVE_ONLY)]
-            ids = [message.message_id for message in held]
-            assert len(ids) == len(set(ids)), "a message is there twice"
-            assert accepted.keys() <= set(ids), "an accepted message is gone"
-            replayed = chance.sample(list(accepted.values()), min(REPLAYS_PER_CYCLE, len(accepted)))
-            outcomes = await node.intake.submit_many(replayed, "replay")
-            assert node.mempool.count == len(held)
-            await node.close()
-            return outcomes
-
-        outcomes = asyncio.run(look(accepted))
-        assert not any(isinstance(outcome, Accepted) for outcome in outcomes), "a replay was accepted"
-    assert len(load_lines(tmp_path / "accepted")) > CYCLES
+    assert kill_loop(tmp_path, run_seed, CYCLES) > CYCLES

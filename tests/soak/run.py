@@ -1,7 +1,8 @@
 """Long runs that back the promises: as many hostile inputs as a release needs, on all processors.
 
-    make soak                    a million inputs into every decoder, and every bit of three messages
-    make soak SCALE=release      fifty million
+    make soak                    a million inputs into every decoder, every bit of three messages, 300 simulated
+                                 worlds, 100 kills
+    make soak SCALE=release      fifty million, 10,000 worlds, 1,000 kills
     make fuzz                    one minute for every decoder
 
 Progress goes to stderr, the table to stdout, one JSON line per promise and target to results/soak.jsonl. Exit code 1
@@ -27,12 +28,15 @@ from tests.fuzz.harness import Outcome, revision, run_for, run_range
 from tests.fuzz.mutate import input_for
 from tests.fuzz.signed_bits import flip_every_bit, sample_messages
 from tests.fuzz.targets import COMPARED_TARGETS, TARGET_NAMES, target
+from tests.soak.node_runs import KILLS_BY_SCALE, SEEDS_BY_SCALE, kill, simulate
 from tests.soak.results import write_lines
 
 INPUTS_BY_SCALE = {"commit": 1_000_000, "release": 50_000_000}
-PARTS = ("fuzz", "signed-bits")
+PARTS = ("fuzz", "signed-bits", "simulation", "kill")
 INPUTS_IN_A_TASK = 10_000
 PROGRESS_EVERY_S = 10
+SEEDS_APART = 2**31
+"""Worlds are numbered by small seeds, which are easier to type again."""
 
 Figure = dict[str, object]
 
@@ -56,6 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for figure, faults in signed_bits():
             figures.append(figure)
             broken += faults
+    if options.only in (None, "simulation") and not options.target:
+        count = options.inputs or SEEDS_BY_SCALE[options.scale]
+        for figure, faults in simulate(seed % SEEDS_APART, count, options.processes, _say):
+            figures.append(figure)
+            broken += faults
+    if options.only in (None, "kill") and not options.target:
+        figure, faults = kill(seed, options.inputs or KILLS_BY_SCALE[options.scale], _say)
+        figures.append(figure)
+        broken += faults
     path = write_lines("soak", " ".join(["python", "tests/soak/run.py", *_shown(options, seed)]), figures)
     print(table(figures))
     _say(f"written to {path.name} in {path.parent.name}/")
@@ -149,7 +162,7 @@ def signed_bits() -> Iterator[tuple[Figure, list[str]]]:
 
 def table(figures: Sequence[Figure]) -> str:
     """For people. Only what both decoders accept can be compared, so that count stands beside the inputs."""
-    columns = ("promise", "target", "inputs", "compared", "inputs_per_second", "failures")
+    columns = ("promise", "target", "inputs", "compared", "messages", "inputs_per_second", "failures")
     rows = [[column.replace("_", " ") for column in columns]]
     rows += [[str(figure.get(column, "")) for column in columns] for figure in figures]
     return "\n".join(f"{row[0]:8} {row[1]:22} " + " ".join(f"{cell:>17}" for cell in row[2:]) for row in rows)
