@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stagepost.cli.main", *arguments],
         cwd=folder,
+        input="",
         capture_output=True,
         text=True,
         timeout=60,
@@ -68,6 +74,72 @@ def test_links_lead_somewhere() -> None:
 
     assert targets
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def block_after(heading: str, language: str) -> str:
+    section = README.split(f"## {heading}\n")[1]
+    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+@contextmanager
+def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on until it is told to end, as from the keyboard."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(15)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def a_pool_that_may_send(folder: Path) -> None:
+    run(["keys", "new", "my-pool"], folder)
+    shown = json.loads(run(["keys", "show", "my-pool/cold.vkey", "--json"], folder).stdout)
+    pools = [{"pool_id": shown["pool_id"], "stake": 1}]
+    content = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": pools}
+    (folder / "pools.json").write_text(json.dumps(content))
+    (folder / "dmq.topology.json").write_text(json.dumps({"localRoots": [], "publicRoots": []}))
+
+
+def test_node_section_and_python_section_work_together(tmp_path: Path) -> None:
+    a_pool_that_may_send(tmp_path)
+    lines = block_after("Run a node", "").replace("\\\n", " ").splitlines()
+    node, send, listen, check = (shlex.split(line.split(" #")[0])[1:] for line in lines)
+    command = ["-m", "stagepost.cli.main"]
+
+    # The port is the one thing that a test must not take as it stands.
+    with running([*command, *node, "--port", "0"], tmp_path):
+        until = time.monotonic() + 30
+        while not (tmp_path / "node-data" / "node.json").exists():
+            assert time.monotonic() < until, "the node did not start"
+            time.sleep(0.05)
+        assert run(send, tmp_path).returncode == 0
+        with running([*command, *listen], tmp_path) as listening:
+            assert listening.stdout is not None
+            assert "hello" in listening.stdout.readline()
+        assert run(check, tmp_path).returncode == 1, "nobody is connected yet: a warning"
+        made = run(["message", "make", "-", "--keys", "my-pool", "--pad", "--out", "m.cbor"], tmp_path)
+        assert made.returncode == 0, made.stderr
+        prelude = (
+            "from pathlib import Path\nfrom stagepost.dmq.message import DmqMessage\n"
+            "message = DmqMessage.decode(Path('m.cbor').read_bytes())\n"
+        )
+        script = tmp_path / "program.py"
+        script.write_text(prelude + block_after("Use it from Python", "python"))
+        with running(["-u", str(script)], tmp_path) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "Accepted()\n"
+            assert len(program.stdout.readline().split()) == 2
 
 
 @pytest.mark.parametrize("profile", ["dmq-node", "seed"])

@@ -65,7 +65,7 @@ class Attacker:
         self.began = time.monotonic()
         self.ended = asyncio.Event()
         self.ended_after_s: float | None = None
-        self.is_reading = True
+        self.last_lane = HANDSHAKE
         self._reader = reader
         self._writer = writer
         self._heard: dict[int, bytearray] = defaultdict(bytearray)
@@ -115,6 +115,7 @@ class Attacker:
             await self.wait_ended(5.0)
 
     async def say(self, lane: int, payload: bytes) -> None:
+        self.last_lane = lane
         await self.raw(segments(lane, payload))
 
     async def drip(self, data: bytes, every_s: float = 1.0) -> None:

@@ -9,7 +9,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
 
@@ -34,12 +35,13 @@ from stagepost.simulation.traffic import Shares, Traffic
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World, local_address
 
 POOLS = 12
-CONVERGE_WITHIN_S = 300.0
-CONVERGE_POLL_S = 5.0
+CONVERGE_WITHIN_S = 150.0
+CONVERGE_POLLS_S = (0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
 CLOSING_S = 8.0
 """How long the world goes on after the final listing, so that listening programs can hear what is in it."""
 
 HOSTILE_PEERS = 20
+HOSTILE_PER_HONEST = 4
 HOSTILE_HOST = "10.0.1.{}"
 
 
@@ -140,7 +142,7 @@ def a_world(
     pools: SimulatedPools,
     profiles: Sequence[Profile],
     *,
-    skew_max_s: float = 2.0,
+    skew_max_s: float = 2.5,
     extra_dials: Mapping[str, Sequence[AccessPoint]] | None = None,
 ) -> World:
     hosts = {name: f"10.0.0.{number}" for number, name in enumerate(names, start=1)}
@@ -164,12 +166,13 @@ def a_world(
 async def converge(world: World) -> float:
     """Wait until all nodes hold the same messages; the last listing stays in the history as the final one."""
     start_s = world.now_s
-    while True:
+    for poll_s in chain(CONVERGE_POLLS_S, repeat(CONVERGE_POLLS_S[-1])):
         listings = await world.list_all("final")
         if not judge(world.history, LIVENESS) or world.now_s - start_s >= CONVERGE_WITHIN_S:
-            return world.now_s - start_s
+            break
         world.history.listings = [one for one in world.history.listings if one not in listings]
-        await asyncio.sleep(CONVERGE_POLL_S)
+        await asyncio.sleep(poll_s)
+    return world.now_s - start_s
 
 
 async def close_the_run(world: World) -> None:
@@ -233,48 +236,165 @@ async def crashes(seed: int) -> tuple[World, float]:
     return world, converged_s
 
 
-async def eclipse(seed: int) -> tuple[World, float]:
-    """One honest peer among twenty hostile ones: messages still arrive, in both directions."""
+async def long_partitions(seed: int) -> tuple[World, float]:
+    """Nodes lose one another again and again, longer than any protocol waits; nobody has done anything wrong."""
     random = Random(f"{seed}/scenario")
     pools = SimulatedPools(POOLS)
-    addresses = [TcpAddress(HOSTILE_HOST.format(number), NODE_PORT) for number in range(1, HOSTILE_PEERS + 1)]
-    hostile_points = [AccessPoint(address.host, address.port) for address in addresses]
-    world = a_world(
-        seed, random, ["victim", "friend"], pools, (DMQ_NODE,), extra_dials={"victim": hostile_points}
-    )
-    loot = Loot(accomplices=[PeerAddress(address.host, address.port) for address in addresses])
+    names = [f"node{number}" for number in range(1, random.randint(2, 4) + 1)]
+    world = a_world(seed, random, names, pools, (DMQ_NODE, GOUROBOROS, SEED))
+    traffic = Traffic(world, pools, Random(f"{seed}/traffic"))
+    async with world:
+        await world.start_all()
+        for name in names:
+            world.listen(name, SEED)
+        for _ in range(random.randint(3, 6)):
+            await asyncio.sleep(random.uniform(5, 30))
+            at_s = world.now_s
+            sending = traffic.begin(6, 15.0)
+            kind = random.choice((FaultKind.SPLIT, FaultKind.ISOLATE))
+            schedule = fault_schedule(random, names, 1.0, 1, (kind,))
+            await world.run_faults(
+                [replace(fault, at_s=at_s, until_s=at_s + random.uniform(15, 70)) for fault in schedule]
+            )
+            await sending
+        await traffic.settle()
+        await world.repair_everything()
+        converged_s = await converge(world)
+        await close_the_run(world)
+    return world, converged_s
+
+
+async def bursts(seed: int) -> tuple[World, float]:
+    """More messages at once than any window holds, gathered on both sides of a partition, then over bad links."""
+    random = Random(f"{seed}/scenario")
+    pools = SimulatedPools(POOLS)
+    names = ["one", "two", "three"][: random.randint(2, 3)]
+    profiles = random.choice(((DMQ_NODE,), (GOUROBOROS,), (SEED,), tuple(PROFILES.values())))
+    world = a_world(seed, random, names, pools, profiles)
+    traffic = Traffic(world, pools, Random(f"{seed}/traffic"), Shares(replay=0.05, flawed=0.05))
+    async with world:
+        await world.start_all()
+        for name in names:
+            world.listen(name, SEED)
+        schedule = fault_schedule(random, names, 1.0, 1, (FaultKind.SPLIT,))
+        schedule = [replace(fault, at_s=0.5, until_s=random.uniform(6, 9)) for fault in schedule]
+        bad_links = (FaultKind.SLOW_LINK, FaultKind.LOSSY_LINK, FaultKind.FLAP, FaultKind.CRASH)
+        schedule += [
+            replace(fault, at_s=fault.at_s + 6, until_s=fault.until_s + 6)
+            for fault in fault_schedule(random, names, 12.0, 4, bad_links)
+        ]
+        sending = traffic.begin(random.randint(150, 350), 8.0)
+        await world.run_faults(schedule)
+        await sending
+        await traffic.settle()
+        await world.repair_everything()
+        converged_s = await converge(world)
+        await close_the_run(world)
+    return world, converged_s
+
+
+@dataclass
+class Siege:
+    """Hostile peers around a world: each listens, and dials one of the honest nodes again and again."""
+
+    world: World
+    loot: Loot
+    peers: list[HostilePeer]
+
+    async def begin(self, random: Random, victims: Sequence[str]) -> None:
+        behaviours = [*SUPPLIERS.values(), *PULLERS.values()]
+        random.shuffle(behaviours)
+        for number in range(len(self.loot.accomplices)):
+            behaviour = behaviours[number % len(behaviours)]
+            accomplice = self.loot.accomplices[number]
+            peer = HostilePeer(
+                self.world.network.process(accomplice.host),
+                TcpAddress(accomplice.host, accomplice.port),
+                behaviour,
+                self.loot,
+                Random(f"{self.world.seed}/hostile {number}"),
+            )
+            await peer.listen(NETWORK_MAGIC)
+            victim = self.world.members[victims[number % len(victims)]].address
+            peer.dial(victim, NETWORK_MAGIC, as_puller=behaviour in PULLERS.values())
+            self.peers.append(peer)
+
+    async def send(self, random: Random, traffic: Traffic, count: int, nodes: Sequence[str]) -> None:
+        """The hostile peers know each message before its node does, so that their announcements can come first."""
+        for _ in range(count):
+            message = traffic.an_honest_message(1_700)
+            self.loot.messages.append(message)
+            await asyncio.sleep(random.choice((0.0, 0.5, 4.0)))
+            await traffic.submit_at(random.choice(list(nodes)), message)
+        await traffic.settle()
+        self.world.note("all messages are sent")
+
+    def end(self) -> None:
+        for peer in self.peers:
+            peer.stop()
+
+
+def a_siege(
+    seed: int, random: Random, names: Sequence[str], pools: SimulatedPools, hostile: Mapping[str, int]
+) -> Siege:
+    """`hostile` says how many hostile peers a node has in its topology file, beside the honest ones."""
+    accomplices = [
+        PeerAddress(HOSTILE_HOST.format(number), NODE_PORT) for number in range(1, sum(hostile.values()) + 1)
+    ]
+    left = iter(accomplices)
+    dials = {
+        name: [AccessPoint(one.host, one.port) for one in islice(left, count)]
+        for name, count in hostile.items()
+    }
+    world = a_world(seed, random, names, pools, (DMQ_NODE,), extra_dials=dials)
+    world.history.is_all_honest = False
+    loot = Loot(accomplices=accomplices)
     for _ in range(5):
         message, flaw = a_flawed_message(random, pools, world.history.start_unix_s)
         world.history.made[message.raw] = Made(message.expires_at, flaw)
         loot.flawed.append(message)
-    behaviours = [*SUPPLIERS.values(), *PULLERS.values()]
-    random.shuffle(behaviours)
-    victim = world.members["victim"].address
-    peers: list[HostilePeer] = []
-    traffic = Traffic(world, pools, Random(f"{seed}/traffic"))
+    return Siege(world, loot, [])
+
+
+async def eclipse(seed: int) -> tuple[World, float]:
+    """One honest peer among twenty hostile ones: messages still arrive, in both directions."""
+    random = Random(f"{seed}/scenario")
+    pools = SimulatedPools(POOLS)
+    siege = a_siege(seed, random, ["victim", "friend"], pools, {"victim": HOSTILE_PEERS})
+    world, traffic = siege.world, Traffic(siege.world, pools, Random(f"{seed}/traffic"))
     async with world:
-        for number, address in enumerate(addresses):
-            behaviour = behaviours[number % len(behaviours)]
-            process = world.network.process(address.host)
-            peer = HostilePeer(process, address, behaviour, loot, Random(f"{seed}/hostile {number}"))
-            await peer.listen(NETWORK_MAGIC)
-            peer.dial(victim, NETWORK_MAGIC, as_puller=behaviour in PULLERS.values())
-            peers.append(peer)
+        await siege.begin(random, ["victim"])
         await world.start_all()
         for name in world.members:
             world.listen(name, SEED)
         await asyncio.sleep(random.uniform(0, 30))
-        for _ in range(12):
-            message = traffic.an_honest_message(1_700)
-            loot.messages.append(message)
-            # The hostile peers know it a little earlier than anybody, so that their announcements come first.
-            await asyncio.sleep(random.choice((0.0, 0.5, 4.0)))
-            await traffic.submit_at(random.choice(("friend", "friend", "victim")), message)
-        await traffic.settle()
-        world.note("all messages are sent")
+        await siege.send(random, traffic, 12, ("friend", "friend", "victim"))
         converged_s = await converge(world)
-        for peer in peers:
-            peer.stop()
+        siege.end()
+        await close_the_run(world)
+    return world, converged_s
+
+
+async def sybil(seed: int) -> tuple[World, float]:
+    """Four hostile peers for each honest one, who share only one another; an honest node starts cold in their midst."""
+    random = Random(f"{seed}/scenario")
+    pools = SimulatedPools(POOLS)
+    names = [f"node{number}" for number in range(1, random.randint(3, 5) + 1)]
+    siege = a_siege(seed, random, names, pools, dict.fromkeys(names, HOSTILE_PER_HONEST))
+    world, traffic = siege.world, Traffic(siege.world, pools, Random(f"{seed}/traffic"))
+    late = random.choice(names)
+    async with world:
+        await siege.begin(random, names)
+        for name in names:
+            if name != late:
+                await world.start(name)
+            world.listen(name, SEED)
+        await asyncio.sleep(random.uniform(0, 20))
+        await siege.send(random, traffic, 6, [name for name in names if name != late])
+        await world.start(late)
+        await siege.send(random, traffic, 6, names)
+        converged_s = await converge(world)
+        siege.end()
         await close_the_run(world)
     return world, converged_s
 
@@ -285,6 +405,9 @@ SCENARIOS: Mapping[str, Callable[[int], Coroutine[None, None, tuple[World, float
     "seed_profile": seed_profile,
     "crashes": crashes,
     "eclipse": eclipse,
+    "sybil": sybil,
+    "long_partitions": long_partitions,
+    "bursts": bursts,
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.dmq_scenarios import SCENARIOS, run_seed, scenario_of
 
-FRESH_SEEDS = 45
+FRESH_SEEDS = 56
 SEEDS_PER_RUN = 1_000
 ROOT = Path(__file__).parents[2]
 

@@ -119,6 +119,7 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
         ("stagepost.web.app", "import pyspark.sql"),
         ("stagepost.node.devnet", "from click import echo"),
         ("stagepost.cli.main", "from stagepost.web.app import app"),
+        ("stagepost.node.devnet", "from stagepost.simulation.world import World"),
     ],
 )
 def test_a_forbidden_import_is_found(module: str, source: str) -> None:
@@ -138,6 +139,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
         ("stagepost.chain.shard", "from stagepost.remp.ledger import Ledger"),
         ("stagepost.delivery", "from stagepost.runtime.tcp import listen"),
         ("stagepost.cli.main", "from stagepost.client import Client\nimport stagepost.node.devnet"),
+        ("stagepost.simulation.world", "from stagepost.node.dmq_node import DmqNode"),
         ("stagepost.pipeline.raw", "import pyspark.sql"),
         ("stagepost.cli.keys", "import click"),
     ],

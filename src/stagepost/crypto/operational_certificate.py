@@ -10,7 +10,7 @@ WORD64_MAX = 2**64 - 1
 KES_VERIFICATION_KEY_BYTES = 32
 
 
-class OperationalCertificate(msgspec.Struct, frozen=True):
+class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
     """The four fields as they stand in a DMQ message; the cold verification key travels beside them."""
 
     kes_verification_key: bytes

@@ -38,7 +38,7 @@ class MempoolLimits(msgspec.Struct, frozen=True):
     bytes_max: int = BYTES_MAX
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A message that is held. `index` is its place in the order of arrival; `source` says who brought it."""
 
     index: int

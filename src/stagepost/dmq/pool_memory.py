@@ -17,7 +17,7 @@ from stagepost.identifiers import PoolId
 POOLS_REMEMBERED_MAX = 65_536
 
 
-class PoolMemory(msgspec.Struct, frozen=True):
+class PoolMemory(msgspec.Struct, frozen=True, gc=False):
     """One pool, in the monotonic time of this process."""
 
     last_valid_mono_s: float

@@ -24,7 +24,6 @@ import msgspec
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import PoolId
 
 POOLS_REMEMBERED_MAX = 1_024
 CLOCKS_DIFFER_MAX_S = 5.0
@@ -60,7 +59,7 @@ class Ruling(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Offer(msgspec.Struct, frozen=True, gc=False):
     """How a message was announced. `not_held_before`: when the peer last said that it had nothing more, if it did."""
 
     sequence: int
@@ -79,7 +78,8 @@ class RelayRecord:
 
     def __init__(self, message_gap_s: float) -> None:
         self._message_gap_s = message_gap_s
-        self._pools: OrderedDict[PoolId, _PoolRecord] = OrderedDict()
+        # By cold key, which stands for the pool as well as its id does and need not be hashed first.
+        self._pools: OrderedDict[bytes, _PoolRecord] = OrderedDict()
 
     def rule(
         self, message: DmqMessage, offer: Offer, refusal: Rejected, now: float, tries: int, first_at: float
@@ -101,22 +101,22 @@ class RelayRecord:
 
     def note(self, message: DmqMessage, offer: Offer) -> None:
         """The peer has relayed this message."""
-        pool_id = message.pool_id
+        cold_key = message.cold_verification_key
         number = message.operational_certificate.issue_number
-        record = self._pools.get(pool_id)
+        record = self._pools.get(cold_key)
         if record is None:
-            self._pools[pool_id] = _PoolRecord(offer, number, offer.sequence)
+            self._pools[cold_key] = _PoolRecord(offer, number, offer.sequence)
             if len(self._pools) > POOLS_REMEMBERED_MAX:
                 self._pools.popitem(last=False)
             return
-        self._pools.move_to_end(pool_id)
+        self._pools.move_to_end(cold_key)
         if offer.sequence > record.latest.sequence:
             record.latest = offer
         if (number, -offer.sequence) > (record.issue_number, -record.numbered_at):
             record.issue_number, record.numbered_at = number, offer.sequence
 
     def _is_proved_too_frequent(self, message: DmqMessage, offer: Offer) -> bool:
-        record = self._pools.get(message.pool_id)
+        record = self._pools.get(message.cold_verification_key)
         if record is None or record.latest.sequence >= offer.sequence:
             return False
         # It accepted the earlier one after `since`, and this one before it announced it.
@@ -124,7 +124,7 @@ class RelayRecord:
         return since is not None and offer.announced_at - since < self._message_gap_s
 
     def _is_proved_out_of_order(self, message: DmqMessage, offer: Offer) -> bool:
-        record = self._pools.get(message.pool_id)
+        record = self._pools.get(message.cold_verification_key)
         return (
             record is not None
             and record.numbered_at < offer.sequence

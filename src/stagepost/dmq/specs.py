@@ -7,7 +7,7 @@ from functools import cache
 
 from stagepost.dmq import handshake as handshake_protocol
 from stagepost.dmq import keep_alive, local_notification, local_submission, peer_sharing, submission
-from stagepost.dmq.message import NETWORK_SIZES, MessageSizes
+from stagepost.dmq.message import NETWORK_SIZES, USUAL_SHAPE, MessageSizes
 from stagepost.dmq.message_field import MessageField
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import Flavour
@@ -25,6 +25,13 @@ ALL_SPECS: tuple[ProtocolSpec, ...] = (
     local_submission.SEED_LOCAL_SUBMISSION,
     local_notification.LOCAL_NOTIFICATION,
     local_notification.SEED_LOCAL_NOTIFICATION,
+)
+
+
+_CARRY_MESSAGES = (
+    MiniProtocol.MESSAGE_SUBMISSION,
+    MiniProtocol.LOCAL_MESSAGE_SUBMISSION,
+    MiniProtocol.LOCAL_MESSAGE_NOTIFICATION,
 )
 
 
@@ -82,6 +89,8 @@ def _table(profile: Profile, protocol: MiniProtocol, version: int, field: Messag
         headless_third={"BusyBlocking": local_notification.HEADLESS_BLOCKING_REPLY}
         if is_notification
         else None,
+        known_shape=USUAL_SHAPE if protocol in _CARRY_MESSAGES else None,
+        says_the_same_to_many=is_notification,
     )
 
 

@@ -38,7 +38,7 @@ class RequestMessageIds(msgspec.Struct, frozen=True):
     requested: int
 
 
-class MessageIdAndSize(msgspec.Struct, frozen=True):
+class MessageIdAndSize(msgspec.Struct, frozen=True, gc=False):
     message_id: MessageId
     size_in_bytes: int
 

@@ -16,7 +16,7 @@ from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
-from stagepost.errors import RemoteProtocolError, StagepostError
+from stagepost.errors import ProtocolTimeout, RemoteProtocolError, StagepostError
 from stagepost.node.blame import Blame, OnViolation
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection
@@ -227,8 +227,11 @@ def host_of(peer: str) -> str:
 
 
 def violation_of(error: StagepostError | None) -> str | None:
-    """The code of a broken rule; None if the peer merely went away."""
-    if isinstance(error, RemoteProtocolError):
+    """The code of a broken rule; None if the peer merely went away.
+
+    Silence is no misdeed: a network that lost a peer for a while looks the same, and must not keep it away for longer.
+    """
+    if isinstance(error, RemoteProtocolError) and not isinstance(error, ProtocolTimeout):
         return str(error.code)
     return None
 

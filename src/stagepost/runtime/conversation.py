@@ -42,6 +42,7 @@ class Conversation:
         self._channel = channel
         self._codec = codec
         self._framer = Framer()
+        self._limits: dict[State, ItemLimits] = {}
         self._referee = Referee(spec, role, self._now(), trace=trace)
 
     @property
@@ -112,22 +113,38 @@ class Conversation:
         self._channel.close()
 
     async def _next_item(self, state: State) -> bytes:
-        table = self._codec.table
-        limits = ItemLimits(state.message_bytes_max, state.items_max, any_type=table.any_type)
-        headless_third = table.headless_third.get(state.name)
+        limits = self._limits.get(state)
+        if limits is None:
+            limits = self._limits[state] = self._limits_of(state)
+        headless_third = self._codec.table.headless_third.get(state.name)
+        # What is here already needs no clock.
+        item = self._framer.next_item(limits, headless_third=headless_third)
+        if item is not None:
+            return item
+        if self._referee.deadline is None:
+            return await self._read_item(state, limits, headless_third)
         try:
             async with asyncio.timeout_at(self._referee.deadline):
-                while True:
-                    item = self._framer.next_item(limits, headless_third=headless_third)
-                    if item is not None:
-                        return item
-                    piece = await self._channel.read()
-                    if not piece:
-                        raise self._ended(state)
-                    self._framer.feed(piece)
+                return await self._read_item(state, limits, headless_third)
         except TimeoutError:
             text = f"{self._referee.spec.name}: silence in {state.name} for {state.timeout_s:g} s"
             raise ProtocolTimeout(text, state=state.name) from None
+
+    async def _read_item(self, state: State, limits: ItemLimits, headless_third: bytes | None) -> bytes:
+        while True:
+            piece = await self._channel.read()
+            if not piece:
+                raise self._ended(state)
+            self._framer.feed(piece)
+            item = self._framer.next_item(limits, headless_third=headless_third)
+            if item is not None:
+                return item
+
+    def _limits_of(self, state: State) -> ItemLimits:
+        table = self._codec.table
+        return ItemLimits(
+            state.message_bytes_max, state.items_max, any_type=table.any_type, known_shape=table.known_shape
+        )
 
     def _ended(self, state: State) -> TransportError:
         self._framer.finish()

@@ -29,6 +29,9 @@ from stagepost.runtime.recovery import Restored, restore
 from stagepost.runtime.verifier import MessageVerifier
 
 GROUP_MESSAGES_MAX = 512
+RING_EVERY_S = 0.002
+"""Waking every peer and program for each message would cost more than checking its signature."""
+
 SWEEP_WAIT_MAX_S = 10.0
 """Sweeps come exactly when something expires; this one is for wall clocks that were set."""
 
@@ -77,7 +80,7 @@ class Intake:
         *,
         verifier: MessageVerifier,
     ) -> None:
-        self.bell = Bell()
+        self.bell = Bell(at_most_every_s=RING_EVERY_S)
         self.clock = clock if isinstance(clock, FlooredClock) else FlooredClock(clock)
         self.on_accepted: list[OnAccepted] = []
         self.on_rejected: list[OnRejected] = []

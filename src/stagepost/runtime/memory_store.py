@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.errors import StorageError
@@ -16,8 +18,7 @@ from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredSta
 from stagepost.runtime.store_changes import Changes
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True, gc=False):
     """Bytes, as on a real disk: a node after a restart decodes what the one before has written."""
 
     place: int

@@ -13,7 +13,6 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 
 CHUNK_MESSAGES = 10
-INLINE_MESSAGES_MAX = 1
 WORKERS = 2
 VALID_MESSAGES_MEMOISED_MAX = 65_536
 
@@ -42,14 +41,15 @@ class _Request:
 class Verifier:
     """A pool of threads, and few changes between them: one such change costs as much as checking a message.
 
-    What is asked for in one turn of the loop travels together. A message all alone is checked at once: the loop would
-    spend the same time on handing it over.
+    What is asked for in one turn of the loop travels together. A caller all alone with no more than a chunk, while the
+    threads rest, is answered at once: handing over would cost as much as several checks and nothing would run beside it.
     """
 
     def __init__(self, workers: int = WORKERS, *, chunk_messages: int = CHUNK_MESSAGES) -> None:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="verify")
         self._chunk_messages = chunk_messages
         self._requests: list[_Request] = []
+        self._chunks_under_way = 0
 
     async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
         size = self._chunk_messages
@@ -58,17 +58,14 @@ class Verifier:
             parts = await asyncio.gather(*(self.check(messages[at : at + size], check) for at in starts))
             return [verdict for part in parts for verdict in part]
         request = _Request(messages, check)
-        if len(messages) == size:
-            self._hand_over([request])
-        else:
-            if not self._requests:
-                asyncio.get_running_loop().call_soon(self._distribute)
-            self._requests.append(request)
+        if not self._requests:
+            asyncio.get_running_loop().call_soon(self._distribute)
+        self._requests.append(request)
         return await request.done
 
     def _distribute(self) -> None:
         requests, self._requests = self._requests, []
-        if len(requests) == 1 and len(requests[0].messages) <= INLINE_MESSAGES_MAX:
+        if len(requests) == 1 and not self._chunks_under_way:
             return _answer(requests, _check_all(requests))
         chunk: list[_Request] = []
         count = 0
@@ -81,7 +78,12 @@ class Verifier:
         self._hand_over(chunk)
 
     def _hand_over(self, chunk: list[_Request]) -> None:
-        self._threads.submit(_check_elsewhere, chunk, asyncio.get_running_loop())
+        self._chunks_under_way += 1
+        self._threads.submit(_check_elsewhere, chunk, asyncio.get_running_loop(), self._came_back)
+
+    def _came_back(self, chunk: list[_Request], answers: list[list[Rejected | None] | Exception]) -> None:
+        self._chunks_under_way -= 1
+        _answer(chunk, answers)
 
     async def close(self) -> None:
         """Waits for what is under way; the threads need a fraction of a millisecond for each message."""
@@ -98,11 +100,15 @@ def _check_all(requests: Sequence[_Request]) -> list[list[Rejected | None] | Exc
     return answers
 
 
-def _check_elsewhere(requests: Sequence[_Request], loop: asyncio.AbstractEventLoop) -> None:
+def _check_elsewhere(
+    requests: list[_Request],
+    loop: asyncio.AbstractEventLoop,
+    came_back: Callable[[list[_Request], list[list[Rejected | None] | Exception]], None],
+) -> None:
     answers = _check_all(requests)
     # A loop that was closed meanwhile has nobody left who waits.
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_answer, requests, answers)
+        loop.call_soon_threadsafe(came_back, requests, answers)
 
 
 def _answer(requests: Sequence[_Request], answers: list[list[Rejected | None] | Exception]) -> None:

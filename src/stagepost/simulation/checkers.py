@@ -30,6 +30,12 @@ def no_bug_was_reported(history: History) -> Iterator[str]:
     yield from history.bugs
 
 
+def no_honest_peer_is_accused(history: History) -> Iterator[str]:
+    """Whatever the network does to honest nodes, none of them looks like a rule-breaker to another."""
+    if history.is_all_honest:
+        yield from history.accusations
+
+
 def only_genuine_messages(history: History) -> Iterator[str]:
     """Nothing that was never made, or made with a flaw, is accepted, listed or told."""
     for answer in history.answers:
@@ -211,6 +217,7 @@ def honest_messages_were_accepted(history: History) -> Iterator[str]:
 
 SAFETY: tuple[Checker, ...] = (
     no_bug_was_reported,
+    no_honest_peer_is_accused,
     only_genuine_messages,
     no_cursor_repeats,
     cursors_of_a_node_agree_on_the_order,

@@ -74,4 +74,8 @@ class History:
     faults: list[str] = field(default_factory=list)
     bugs: list[str] = field(default_factory=list)
     """Exceptions that nobody handled, and log records that report one."""
+    accusations: list[str] = field(default_factory=list)
+    """Log records in which a node says that a peer broke a rule."""
+    is_all_honest: bool = True
+    """Nobody in this run breaks a rule on purpose."""
     ended_at_s: float = 0.0

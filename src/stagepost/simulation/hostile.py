@@ -172,6 +172,20 @@ async def replays_everything(scene: Scene) -> None:
     await _supply(scene, lambda request: scene.ids(max(1, min(request.requested, 33))), serve)
 
 
+async def is_honest_for_a_while(scene: Scene) -> None:
+    """Earns a good score, and turns bad when it is trusted."""
+    turns_bad_at_s = asyncio.get_running_loop().time() + scene.random.uniform(5, 30)
+
+    async def serve(request: submission.RequestMessages) -> None:
+        if asyncio.get_running_loop().time() > turns_bad_at_s:
+            await asyncio.sleep(9.0)
+            await scene.talk.say(submission.ReplyMessages(()))
+        else:
+            await scene.talk.say(submission.ReplyMessages(scene.messages(request.ids)))
+
+    await _supply(scene, lambda request: scene.ids(max(1, min(request.requested, 10))), serve)
+
+
 async def floods_with_ids(scene: Scene) -> None:
     async def serve(_: submission.RequestMessages) -> None:
         await scene.talk.say(submission.ReplyMessages(()))
@@ -245,6 +259,7 @@ SUPPLIERS: Mapping[str, Behaviour] = {
         announces_false_sizes,
         serves_forgeries,
         replays_everything,
+        is_honest_for_a_while,
         floods_with_ids,
         fills_the_window_with_inventions,
         serves_what_nobody_wanted,

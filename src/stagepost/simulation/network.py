@@ -209,7 +209,8 @@ class ProcessNetwork:
         for accepting in self._accepting:
             accepting.close()
         for transport in list(self._transports):
-            transport.crash(reset=reset)
+            # Programs on the same host notice either way: they go down with it, or see their socket close.
+            transport.crash(reset=reset or transport.is_local)
         if not reset:
             self.network.silence(self.host)
 
@@ -240,6 +241,7 @@ class ProcessNetwork:
         theirs = theirs_process._transport(
             bearer, accepting.context.copy(), {"peername": our_name, "sockname": their_name}, -number
         )
+        ours.is_local = theirs.is_local = is_local
         there = Pipe(route, self.host, theirs)
         back = Pipe(route, theirs_process.host, ours)
         ours.attach(incoming=back, outgoing=there)

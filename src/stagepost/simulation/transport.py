@@ -29,6 +29,7 @@ class SimulatedTransport(asyncio.Transport):
         super().__init__(extra)
         self._protocol = protocol
         self.context = context
+        self.is_local = False
         self._is_host_silent = is_host_silent
         self._on_gone = on_gone
         self._on_delivered = on_delivered

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 
 
 class Role(Enum):
@@ -32,6 +33,10 @@ class State:
     items_max: int = 4_096
     id: int | None = None  # the number that the published documents give this state, where they do
 
+    def __hash__(self) -> int:
+        # States stand in tables that are asked with every message; hashing all of their fields costs more than the rest.
+        return hash(self.name)
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -43,9 +48,12 @@ class Edge:
     where: Mapping[str, object] = field(default_factory=dict)
 
     def accepts(self, message: object) -> bool:
-        return type(message) is self.message and all(
-            getattr(message, name) == value for name, value in self.where.items()
-        )
+        if type(message) is not self.message:
+            return False
+        for name, value in self.where.items():  # a loop, for it runs with every message
+            if getattr(message, name) != value:
+                return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,14 @@ class ProtocolSpec:
 
     def next_state(self, state: State, message: object) -> State | None:
         """Where `message` leads from `state`; None if it may not be said there."""
-        return next((edge.target for edge in self.edges_from(state) if edge.accepts(message)), None)
+        for edge in self._edges_by_source.get(state, ()):
+            if edge.accepts(message):
+                return edge.target
+        return None
+
+    @cached_property
+    def _edges_by_source(self) -> dict[State, tuple[Edge, ...]]:
+        return {state: tuple(self.edges_from(state)) for state in self.states}
 
     @property
     def states(self) -> tuple[State, ...]:

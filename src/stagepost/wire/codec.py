@@ -12,6 +12,7 @@ from typing import Any
 
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
 from stagepost.wire.cbor import Reader
+from stagepost.wire.framing import KnownShape
 from stagepost.wire.layout import Layout, read_head
 
 
@@ -34,11 +35,16 @@ class CodecTable:
         *,
         any_type: bool = False,
         headless_third: Mapping[str, bytes] | None = None,
+        known_shape: KnownShape | None = None,
+        says_the_same_to_many: bool = False,
     ) -> None:
         self.protocol = protocol
         self.dialects = tuple(dialects)
         self.any_type = any_type
         self.headless_third = dict(headless_third or {})
+        self.known_shape = known_shape
+        self._says_the_same_to_many = says_the_same_to_many
+        self._last_written: tuple[Any, Layout, bytes] | None = None
         self._by_state: dict[str, dict[tuple[int, int], tuple[Layout, Dialect | None]]] = {}
         for state, messages in said_in.items():
             choices: dict[tuple[int, int], tuple[Layout, Dialect | None]] = {}
@@ -53,6 +59,17 @@ class CodecTable:
 
     def layout_for(self, state: str, length: int, tag: int) -> tuple[Layout, Dialect | None] | None:
         return self._by_state.get(state, {}).get((length, tag))
+
+    def write(self, layout: Layout, message: Any) -> bytes:
+        if not self._says_the_same_to_many:
+            return layout.write(message)
+        # What one instance has just said, most others say next: it is put together once for all of them.
+        last = self._last_written
+        if last is not None and last[1] is layout and last[0] == message:
+            return last[2]
+        written = layout.write(message)
+        self._last_written = (message, layout, written)
+        return written
 
     def states_that_know(self, length: int, tag: int) -> list[str]:
         return [state for state, choices in self._by_state.items() if (length, tag) in choices]
@@ -94,7 +111,7 @@ class Codec:
         if layout is None:
             text = f"{self.table.protocol}: {type(message).__name__} cannot be said in dialect {self.speaks.name}"
             raise LocalProtocolError(text, found=type(message).__name__)
-        return layout.write(message)
+        return self.table.write(layout, message)
 
     def decode(self, data: bytes, state: str) -> Any:
         """One whole message, said in `state`; nothing may be left over."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from stagepost.errors import DecodeError
 from stagepost.wire.cbor import (
     ARRAY,
     Reader,
@@ -100,10 +101,18 @@ class ListOf:
         if count is not None and count > self.count_max:
             raise reader.over_limit(f"the length of {what}", count, self.count_max, at=start)
         items: list[Any] = []
+        read_item = self.item.read
         while not reader.take_break() if count is None else len(items) < count:
             if len(items) >= self.count_max:
                 raise reader.over_limit(f"the length of {what}", len(items) + 1, self.count_max, at=start)
-            items.append(self.item.read(reader, f"{what}[{len(items)}]"))
+            at = reader.offset
+            try:
+                items.append(read_item(reader, what))
+            except DecodeError:
+                # The name of each element would cost more than reading it, so only a fault is read again with it.
+                reader.offset = at
+                read_item(reader, f"{what}[{len(items)}]")
+                raise
         if len(items) < self.count_min:
             raise reader.invalid(
                 f"{what} has {len(items)} elements, at least {self.count_min} are required", at=start
@@ -124,8 +133,17 @@ class Record:
     fields: tuple[tuple[str, Field], ...]
 
     def read(self, reader: Reader, what: str) -> Any:
-        reader.array(len(self.fields), what)
-        return self.make(*(field.read(reader, f"{what}.{name}") for name, field in self.fields))
+        at = reader.offset
+        try:
+            reader.array(len(self.fields), what)
+            return self.make(*[field.read(reader, what) for _, field in self.fields])
+        except DecodeError:
+            # As with lists: names are for faults.
+            reader.offset = at
+            reader.array(len(self.fields), what)
+            for name, field in self.fields:
+                field.read(reader, f"{what}.{name}")
+            raise
 
     def write(self, value: Any) -> bytes:
         return write_array(*(field.write(getattr(value, name)) for name, field in self.fields))

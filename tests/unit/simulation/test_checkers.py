@@ -66,6 +66,10 @@ def reports_a_bug(history: History) -> None:
     history.bugs.append("nobody handled: KeyError")
 
 
+def accuses_an_honest_peer(history: History) -> None:
+    history.accusations.append("a says of b: peer broke a rule: PROTOCOL_WINDOW")
+
+
 def accepts_a_forgery(history: History) -> None:
     history.answers[1] = replace(history.answers[1], accepted=True)
 
@@ -150,6 +154,7 @@ def holds_what_no_program_submitted_there(history: History) -> None:
     ("plant", "rule"),
     [
         (reports_a_bug, "no_bug_was_reported"),
+        (accuses_an_honest_peer, "no_honest_peer_is_accused"),
         (accepts_a_forgery, "only_genuine_messages"),
         (tells_a_forgery, "only_genuine_messages"),
         (lists_an_invention, "only_genuine_messages"),

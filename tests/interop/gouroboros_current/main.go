@@ -1,0 +1,31 @@
+// A DMQ peer on a current gouroboros: numbers 11, 14 and 15, DMQ's own handshake versions.
+package main
+
+import (
+	"github.com/blinklabs-io/gouroboros/protocol"
+	pcommon "github.com/blinklabs-io/gouroboros/protocol/common"
+	shared "stagepost.test/interop/gouroboros_shared"
+)
+
+func main() {
+	shared.Run(shared.Library{
+		Key:           func(message *pcommon.DmqMessage) []byte { return message.ID() },
+		LocalVersions: localVersions,
+		NodeVersions:  firstNodeVersion,
+		AnswerLocal:   func(magic uint32) shared.Shake { return shared.Answer(localVersions(magic)) },
+		AnswerNode:    func(magic uint32) shared.Shake { return shared.Answer(firstNodeVersion(magic)) },
+	})
+}
+
+func localVersions(magic uint32) protocol.ProtocolVersionMap {
+	return protocol.GetProtocolVersionMapDMQNtC(magic, protocol.QueryModeDisabled)
+}
+
+// In its second version the library's responder pulls, everybody else's initiator does.
+func firstNodeVersion(magic uint32) protocol.ProtocolVersionMap {
+	versions := protocol.GetProtocolVersionMapDMQNtN(
+		magic, protocol.DiffusionModeInitiatorOnly, false, protocol.QueryModeDisabled,
+	)
+	delete(versions, protocol.ProtocolVersionDMQNtN2)
+	return versions
+}

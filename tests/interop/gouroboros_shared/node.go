@@ -1,0 +1,191 @@
+package shared
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/blinklabs-io/gouroboros/protocol"
+	pcommon "github.com/blinklabs-io/gouroboros/protocol/common"
+	"github.com/blinklabs-io/gouroboros/protocol/keepalive"
+	"github.com/blinklabs-io/gouroboros/protocol/messagesubmission"
+)
+
+const idsPerRequest = 10
+
+// MessageKey gives the id of a message as announced; the two versions of the library keep it in different places.
+type MessageKey func(*pcommon.DmqMessage) []byte
+
+// Supply dials a node and supplies it with messages. Command: `add HEX`.
+func Supply(address string, shake Shake, key MessageKey) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		Fail(err)
+	}
+	link, err := newLink(conn, protocol.ProtocolModeNodeToNode, false, shake)
+	if err != nil {
+		Fail(err)
+	}
+	supplier := &supplier{key: key, held: map[string]*pcommon.DmqMessage{}}
+	supplier.added = sync.NewCond(&supplier.lock)
+	authenticator, validator := noChecks()
+	config := messagesubmission.NewConfig(
+		messagesubmission.WithAuthenticator(authenticator),
+		messagesubmission.WithTTLValidator(validator),
+		messagesubmission.WithRequestMessageIdsFunc(supplier.requestIds),
+		messagesubmission.WithRequestMessagesFunc(supplier.requestMessages),
+	)
+	client := messagesubmission.NewClient(link.Options, &config)
+	client.Start()
+	link.Run()
+	if err := client.Init(); err != nil {
+		Fail(err)
+	}
+	Commands(func(words []string) error {
+		if words[0] != "add" {
+			return fmt.Errorf("unknown command %s", words[0])
+		}
+		message, err := decode(words[1])
+		if err != nil {
+			return err
+		}
+		supplier.add(message)
+		return nil
+	})
+}
+
+type supplier struct {
+	key   MessageKey
+	lock  sync.Mutex
+	added *sync.Cond
+	fresh []*pcommon.DmqMessage
+	held  map[string]*pcommon.DmqMessage
+}
+
+func (supplier *supplier) add(message *pcommon.DmqMessage) {
+	supplier.lock.Lock()
+	defer supplier.lock.Unlock()
+	supplier.fresh = append(supplier.fresh, message)
+	supplier.held[string(supplier.key(message))] = message
+	supplier.added.Broadcast()
+}
+
+// In a goroutine of its own: the library's reader must not wait until there is news.
+func (supplier *supplier) requestIds(
+	context messagesubmission.CallbackContext, blocking bool, acknowledged, requested uint16,
+) {
+	Say("ids-asked", Event{"blocking": blocking, "acknowledged": acknowledged, "requested": requested})
+	go func() {
+		if err := context.Client.ReplyMessageIds(supplier.next(blocking, int(requested))); err != nil {
+			Say("send-failed", Event{"text": err.Error()})
+		}
+	}()
+}
+
+func (supplier *supplier) next(blocking bool, requested int) []pcommon.MessageIDAndSize {
+	supplier.lock.Lock()
+	defer supplier.lock.Unlock()
+	for blocking && len(supplier.fresh) == 0 {
+		supplier.added.Wait()
+	}
+	count := min(requested, len(supplier.fresh))
+	ids := make([]pcommon.MessageIDAndSize, 0, count)
+	for _, message := range supplier.fresh[:count] {
+		size := len(encoded(message)) / 2
+		ids = append(ids, pcommon.MessageIDAndSize{MessageID: supplier.key(message), SizeInBytes: uint32(size)})
+	}
+	supplier.fresh = supplier.fresh[count:]
+	return ids
+}
+
+func (supplier *supplier) requestMessages(context messagesubmission.CallbackContext, ids [][]byte) {
+	supplier.lock.Lock()
+	defer supplier.lock.Unlock()
+	messages := []pcommon.DmqMessage{}
+	for _, id := range ids {
+		if message := supplier.held[string(id)]; message != nil {
+			messages = append(messages, *message)
+		}
+	}
+	Say("messages-asked", Event{"count": len(ids)})
+	if err := context.Client.ReplyMessages(messages); err != nil {
+		Say("send-failed", Event{"text": err.Error()})
+	}
+}
+
+// Pull waits for a node to dial and pulls everything that it has.
+func Pull(shake Shake) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		Fail(err)
+	}
+	Say("listening", Event{"port": listener.Addr().(*net.TCPAddr).Port})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				Fail(err)
+			}
+			go pullFrom(conn, shake)
+		}
+	}()
+	Commands(func(words []string) error { return fmt.Errorf("unknown command %s", words[0]) })
+}
+
+func pullFrom(conn net.Conn, shake Shake) {
+	link, err := newLink(conn, protocol.ProtocolModeNodeToNode, true, shake)
+	if err != nil {
+		Say("not-connected", Event{"text": err.Error()})
+		return
+	}
+	announced := make(chan []pcommon.MessageIDAndSize, 1)
+	received := make(chan []pcommon.DmqMessage, 1)
+	authenticator, validator := noChecks()
+	config := messagesubmission.NewConfig(
+		messagesubmission.WithAuthenticator(authenticator),
+		messagesubmission.WithTTLValidator(validator),
+		messagesubmission.WithReplyMessageIdsFunc(
+			func(_ messagesubmission.CallbackContext, ids []pcommon.MessageIDAndSize) { announced <- ids },
+		),
+		messagesubmission.WithReplyMessagesFunc(
+			func(_ messagesubmission.CallbackContext, messages []pcommon.DmqMessage) { received <- messages },
+		),
+	)
+	server := messagesubmission.NewServer(link.Options, &config)
+	server.Start()
+	keepAliveConfig := keepalive.NewConfig()
+	keepalive.NewServer(link.Options, &keepAliveConfig).Start()
+	link.Run()
+	var acknowledged uint16
+	for {
+		// Queued by the library until the peer has said Init, or has answered the request before.
+		if err := server.RequestMessageIdsBlocking(acknowledged, idsPerRequest); err != nil {
+			Say("send-failed", Event{"text": err.Error()})
+			return
+		}
+		ids := <-announced
+		Say("ids", Event{"count": len(ids), "sizes": sizesOf(ids)})
+		acknowledged = uint16(len(ids))
+		if len(ids) == 0 {
+			continue
+		}
+		wanted := make([][]byte, 0, len(ids))
+		for _, id := range ids {
+			wanted = append(wanted, id.MessageID)
+		}
+		if err := server.RequestMessages(wanted); err != nil {
+			Say("send-failed", Event{"text": err.Error()})
+			return
+		}
+		Say("messages", Event{"messages": encodedAll(<-received)})
+	}
+}
+
+func sizesOf(ids []pcommon.MessageIDAndSize) map[string]uint32 {
+	sizes := make(map[string]uint32, len(ids))
+	for _, id := range ids {
+		sizes[hex.EncodeToString(id.MessageID)] = id.SizeInBytes
+	}
+	return sizes
+}
