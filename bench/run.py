@@ -1,14 +1,16 @@
-"""Measures what each step of a message costs, in units of one signature check, against the limits it must keep.
+"""Measures what a message costs, step by step and on its whole path, in units of one signature check, against limits.
 
     make bench               measure and print
     make bench CHECK=1       exit with 1 if a limit is missed, and name it
 
-The table goes to stdout, one JSON line per step to results/bench.jsonl.
+Rates, latencies and memory follow without limits. The tables go to stdout, one JSON line per row to
+results/bench.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,8 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench import latency, whole_path
 from bench.measure import ROUNDS, Figure, measure
 from bench.steps import steps, unit
+from bench.whole_path import Reading
 from tests.soak.results import circumstances, write_lines
 
 
@@ -27,12 +31,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="fail when a limit is missed")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"{ROUNDS} unless told")
+    parser.add_argument("--only", choices=["steps", "path", "node"], help="one part of the three")
     options = parser.parse_args(arguments)
-    figures = measure_all(options.rounds)
+    figures, readings = measure_parts(options.only, options.rounds)
     command = f"python bench/run.py{' --check' if options.check else ''} --rounds {options.rounds}"
-    print(table(figures, circumstances(command)))
-    write_lines("bench", command, [{**asdict(figure), "over": figure.is_over} for figure in figures])
+    command += f" --only {options.only}" if options.only else ""
+    where = circumstances(command)
+    if figures:
+        print(table(figures, where))
+    if readings:
+        print(table_of_readings(readings))
+    rows = [{**asdict(figure), "over": figure.is_over} for figure in figures]
+    write_lines("bench", command, rows + [asdict(reading) for reading in readings])
     return verdict(figures, check=options.check)
+
+
+def measure_parts(only: str | None, rounds: int) -> tuple[list[Figure], list[Reading]]:
+    """`steps` one by one, their whole `path` through a node, and what a `node` does with real sockets and disk."""
+    figures: list[Figure] = []
+    readings: list[Reading] = []
+    if only in (None, "steps"):
+        figures += measure_all(rounds)
+    if only in (None, "path"):
+        of_paths, readings = whole_path.measure_paths(rounds)
+        figures += of_paths
+    if only in (None, "node"):
+        readings += whole_path.throughput_and_memory()
+        readings += latency_readings(asyncio.run(latency.measure()))
+        readings.append(Reading("fsyncs of this disk, in this minute", latency.fsyncs_per_s(), "/s"))
+    return figures, readings
+
+
+def latency_readings(latencies: Sequence[latency.Latency]) -> list[Reading]:
+    return [
+        Reading(f"submit to notify, {measured.path}, {name}", value, "ms")
+        for measured in latencies
+        for name, value in (("p50", measured.p50_ms), ("p99", measured.p99_ms))
+    ]
+
+
+def table_of_readings(readings: Sequence[Reading]) -> str:
+    lines = ["", f"{'on this machine, in this minute':58} {'value':>10}"]
+    lines += [f"{reading.name:58} {reading.value:>10,.2f} {reading.unit}".rstrip() for reading in readings]
+    return "\n".join(lines)
 
 
 def measure_all(rounds: int = ROUNDS) -> list[Figure]:

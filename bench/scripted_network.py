@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.traffic import MESSAGE_BYTES, NETWORK_MAGIC
@@ -77,10 +77,9 @@ class ScriptedTransport(asyncio.Transport):
 
 
 class Script:
-    """One scripted peer."""
+    """One scripted peer; its transport gives it `say`."""
 
-    def say(self, data: bytes) -> None:
-        raise NotImplementedError  # the transport puts its own here
+    say: Callable[[bytes], None]
 
     def heard(self, lane: int, data: bytes | bytearray | memoryview, position: int, length: int) -> None:
         raise NotImplementedError
@@ -136,7 +135,8 @@ def _agreement(proposal: bytes) -> bytes:
     codec = codec_for(DMQ_NODE, MiniProtocol.HANDSHAKE)
     terms = answer_terms([DMQ_NODE], ConnectionKind.NODE, OURS)
     reply, agreement = answer(codec.decode(proposal, "Propose"), terms)
-    assert agreement is not None and agreement.submission_version == SUBMISSION_VERSION
+    assert agreement is not None
+    assert agreement.submission_version == SUBMISSION_VERSION
     return b"".join(split_payload(codec.encode(reply), lane_number(HANDSHAKE_NUMBER, Direction.RESPONDER), 0))
 
 

@@ -54,9 +54,7 @@ class Supplies:
         self.released = min(self.released + count, len(self._messages))
         self._bell.ring()
 
-    async def next_ids(
-        self, blocking: bool, acknowledged: int, requested: int
-    ) -> Sequence[MessageIdAndSize]:
+    async def next_ids(self, blocking: bool, acknowledged: int, requested: int) -> Sequence[MessageIdAndSize]:
         while blocking and self._announced == self.released:
             await self._bell.wait()
         start = self._announced
@@ -161,7 +159,8 @@ async def run(options: argparse.Namespace) -> None:
     supplies = Supplies(list(read_messages(options.messages)), options.per_reply)
     audience = Audience(supplies)
     servers = [
-        await serve_tcp("127.0.0.1", 0, lambda bearer: supply(supplies, bearer)) for _ in range(options.suppliers)
+        await serve_tcp("127.0.0.1", 0, lambda bearer: supply(supplies, bearer))
+        for _ in range(options.suppliers)
     ]
     _say(" ".join(str(server.port) for server in servers))
     orders = asyncio.StreamReader()

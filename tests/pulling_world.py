@@ -133,8 +133,8 @@ class SlowChannel:
     async def write(self, data: bytes) -> None:
         await self._inner.write(data)
 
-    def close(self) -> None:
-        self._inner.close()
+    def close(self, unread: bytes = b"") -> None:
+        self._inner.close(unread)
 
 
 def submission_talks(

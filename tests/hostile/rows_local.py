@@ -54,6 +54,7 @@ LOCAL = (
     Misbehaviour("program: half a submission, then silence", Start.LOCAL, says(LOCAL_SUBMISSION, array(uint(0), octets(bytes(900)))[:400]), Ignore()),
     Misbehaviour("program: half a submission, then the end", Start.LOCAL, do(says(LOCAL_SUBMISSION, array(uint(0), octets(bytes(900)))[:400]), ends), Close("CBOR_TRUNCATED", _SUBMISSION)),
     Misbehaviour("program: submits without waiting for answers", Start.LOCAL, _submits_without_waiting, Ignore()),
+    Misbehaviour("program: ends 20,000 times in one breath", Start.LOCAL, says(LOCAL_SUBMISSION, _DONE * 20_000), Close("MUX_INGRESS_OVERFLOW", "connection")),
     Misbehaviour("program: done, and done again", Start.LOCAL, says(LOCAL_SUBMISSION, _DONE, _DONE), Ignore()),
     Misbehaviour("program: replies to itself", Start.LOCAL, says(NOTIFICATION, array(uint(1), endless(), FALSE)), _NOTIFICATION_STATE),
     Misbehaviour("program: replies to itself, blocking", Start.LOCAL, says(NOTIFICATION, array(uint(2), endless(octets(bytes(10))))), _NOTIFICATION_STATE),

@@ -89,9 +89,11 @@ def _puller_rows() -> Iterator[Misbehaviour]:
         but=(PULL_SEED,),
     )
     yield from _pulled("asks for a message that was not announced", _WINDOW, lambda t: t.ask(_some_id()))
-    yield from _pulled("says ids itself", _STATE, lambda t: t.ids((_some_id(), 900)), but=(PULL_V1,))
-    # In the first version's tags [1, [ids]] and [1, blocking, ack, req] are told apart by their length alone.
-    yield from _pulled("says messages itself", _STATE, lambda t: t.messages(), but=(PULL_V2, PULL_V1))
+    # Both flavours are read, so that what one of them means by a tag may be a malformed request of the other.
+    yield from _pulled("says ids itself", _STATE, lambda t: t.ids((_some_id(), 900)), but=(PULL_SEED,))
+    yield from _pulled("says ids itself", _INVALID, lambda t: t.ids((_some_id(), 900)), but=PULLERS[:3])
+    yield from _pulled("says messages itself", _STATE, lambda t: t.messages(uint(0)), but=PULLERS[1:3])
+    yield from _pulled("says messages itself", _INVALID, lambda t: t.messages(uint(0)), but=PULLERS[::3])
     for tongue in PULLERS:
         t, start = tongue, tongue.start
         blocks = _after_ids(t, lambda ids, t=t: t.ask_ids(True, 0, 3))  # type: ignore[misc]
@@ -284,8 +286,21 @@ def _supplier_rows() -> Iterator[Misbehaviour]:
     yield Misbehaviour("supplier v1: asks, as if it pulled", V1.start, do(V1.open, V1.hears("ask_ids"), says(11, V1.ask(_some_id()))), _INVALID)
     yield Misbehaviour("supplier v1: half an opening, then silence", Start.NODE_V1, says(11, b"\x81"), Ignore())
     yield Misbehaviour("supplier seed: half an opening, then silence", Start.NODE_V1, says(17, b"\x81"), _TIMEOUT, SEED_LIMIT_S)
+    for t in (V1, SUPPLIERS[1]):
+        yield Misbehaviour(f"supplier {t.name}: ends and opens anew in one breath", t.start, _opens_anew(t), Ignore())
     yield Misbehaviour("supplier v1: leaves while it is asked", V1.start, do(V1.open, V1.hears("ask_ids"), ends), Leave())
-    yield Misbehaviour("supplier v1: tells of ids in the other flavour", V1.start, do(V1.open, V1.hears("ask_ids"), says(11, SEED.messages())), _INVALID)
+    yield Misbehaviour("supplier v1: tells of ids in the other flavour", V1.start, do(V1.open, V1.hears("ask_ids"), says(11, SEED.messages())), _STATE)
+
+
+def _opens_anew(tongue: Tongue) -> Act:
+    """Ends where it may, and begins again at once: the node asks again."""
+
+    async def act(scene: Scene) -> None:
+        await do(tongue.open, tongue.hears("ask_ids"))(scene)
+        await scene.attacker.say(tongue.says_on, tongue.bare("done") + tongue.bare("init"))
+        await tongue.hears("ask_ids")(scene)
+
+    return act
 
 
 async def _silence(scene: Scene) -> None:

@@ -175,7 +175,7 @@ class Trial:
         rule = code if code.startswith(RULES) else "other"
         said: list[str] = []
         grown: list[tuple[str, str]] = []
-        until = time.monotonic() + GRACE_S / 2
+        until = time.monotonic() + float(__import__("os").environ.get("EVID","5"))
         while time.monotonic() < until:
             said = self._said_of(attacker)
             after = await self._victim.counted()

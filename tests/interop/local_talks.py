@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from stagepost.client import AsyncClient
-from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.message import BODY_BYTES_MAX, DmqMessage
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from tests.interop.peer_programs import PeerProgram
-from tests.node_processes import NETWORK_MAGIC, NodeProcess
+from tests.node_processes import NETWORK_MAGIC, TTL_S, NodeProcess
 
 REPLIED_WITHIN_S = 60.0
 REFUSALS = {
@@ -21,7 +21,13 @@ REFUSALS = {
 }
 INVALID, ALREADY_RECEIVED, EXPIRED = range(3)
 
-MakeMessage = Callable[[], DmqMessage]
+MESSAGES_MANY = 90  # of the largest size: several segments in one reply, and below gouroboros's queue of 100
+
+
+class MakeMessage(Protocol):
+    """A valid message in the layout that the peer knows."""
+
+    def __call__(self, *, body_bytes: int = 120, ttl_s: int = TTL_S) -> DmqMessage: ...
 
 
 def spoilt(message: DmqMessage) -> bytes:
@@ -44,6 +50,8 @@ async def submits_and_is_answered(program: Path, node: NodeProcess, make: MakeMe
         rejected = await peer.hear("rejected")
         assert rejected["reason"] == INVALID
         assert rejected["text"].startswith("KES_SIGNATURE:")
+        await peer.do("submit", make(ttl_s=-60).raw.hex())
+        assert (await peer.hear("rejected"))["reason"] == EXPIRED
         # The conversation goes on after a refusal, and its end is no fault.
         await peer.do("submit", make().raw.hex())
         await peer.hear("accepted")
@@ -73,6 +81,11 @@ async def is_notified(program: Path, node: NodeProcess, make: MakeMessage, profi
         assert await peer.hear_messages(1) == [late.raw]
         await peer.do("ask")
         assert (await peer.hear("messages"))["messages"] == []
+        many = [make(body_bytes=BODY_BYTES_MAX) for _ in range(MESSAGES_MANY)]
+        for message in many:
+            assert await client.submit(message) == Accepted()
+        await peer.do("ask-blocking")
+        assert await peer.hear_messages(len(many)) == [message.raw for message in many]
         await peer.do("done")
 
 
@@ -100,7 +113,7 @@ async def serves_submissions(program: Path, role: str, folder: Path, make: MakeM
 async def serves_notifications(
     program: Path, role: str, folder: Path, make: MakeMessage, profile: str
 ) -> None:
-    held, late = [make() for _ in range(3)], make()
+    held, late = [make(body_bytes=BODY_BYTES_MAX) for _ in range(MESSAGES_MANY)], make()
     async with PeerProgram.started(program, role, folder / "peer.socket", log=folder / "peer.log") as peer:
         await peer.hear("listening")
         for message in held:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from stagepost.dmq.message import DmqMessage, write_certificate
+from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.wire.cbor import write_array, write_bytes, write_unsigned
-from tests.node_processes import NETWORK_MAGIC, Pool
+from tests.node_processes import NETWORK_MAGIC, TTL_S, Pool
 
 # Generous: the machine may be busy, and nothing here is about speed.
 SAID_WITHIN_S = 60.0
@@ -89,16 +91,24 @@ class PeerProgram:
         return f"it said {self.said[-10:]} and logged:\n{self._log.read_text()[-4000:]}"
 
 
-class OlderPool(Pool):
-    """Signs the older layout of 4 elements, the only one that the documents' library knows."""
+class InteropPool(Pool):
+    """Signs both layouts: the older one, of 4 elements, is the only one that the documents' library knows."""
 
-    def older_message(self) -> DmqMessage:
-        new = self.message()
+    def sign(self, *, older: bool, body_bytes: int = 120, ttl_s: int = TTL_S) -> DmqMessage:
+        body = secrets.token_bytes(body_bytes)
+        expires_at = int(time.time()) + ttl_s
+        new = sign_message(
+            body,
+            key=self._key,
+            certificate=self._certificate,
+            cold_verification_key=self.cold_verification_key,
+            kes_period=0,
+            expires_at=expires_at,
+        )
+        if not older:
+            return new
         payload = write_array(
-            write_bytes(new.message_id),
-            write_bytes(new.body),
-            write_unsigned(new.kes_period),
-            write_unsigned(new.expires_at),
+            write_bytes(new.message_id), write_bytes(body), write_unsigned(0), write_unsigned(expires_at)
         )
         raw = write_array(
             payload,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stagepost.client import AsyncClient
+from stagepost.dmq.message import BODY_BYTES_MAX
 from stagepost.dmq.outcome import Accepted
 from stagepost.errors import HandshakeRefused, TransportError
 from tests.interop.local_talks import (
+    MESSAGES_MANY,
     MakeMessage,
     is_notified,
     serves_notifications,
@@ -20,7 +23,7 @@ from tests.interop.local_talks import (
     submits_and_is_answered,
 )
 from tests.interop.peer_builds import go_program
-from tests.interop.peer_programs import OlderPool, PeerProgram
+from tests.interop.peer_programs import InteropPool, PeerProgram
 from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending, heard, write_pools
 
 pytestmark = pytest.mark.xdist_group("interop-go")
@@ -36,11 +39,11 @@ class Setting:
     profile: str
     folder: Path
     pools_file: Path
-    pool: OlderPool
+    pool: InteropPool
 
     @property
     def make(self) -> MakeMessage:
-        return self.pool.older_message if self.profile == "seed" else self.pool.message
+        return partial(self.pool.sign, older=self.profile == "seed")
 
     def node(self, peers: tuple[tuple[int, str], ...] = ()) -> NodeProcess:
         node = NodeProcess(self.folder / "node", self.pools_file, self.profile, peers)
@@ -54,7 +57,7 @@ class Setting:
 
 @pytest.fixture(params=["current", "seed"])
 def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
-    pool = OlderPool()
+    pool = InteropPool()
     profile = {"current": "gouroboros", "seed": "seed"}[request.param]
     program = go_program(f"gouroboros_{request.param}")
     return Setting(program, profile, tmp_path, write_pools(tmp_path / "pools.json", [pool]), pool)
@@ -88,11 +91,12 @@ def test_its_server_tells_our_client_of_messages(setting: Setting) -> None:
 
 
 def test_our_node_pulls_from_its_client(setting: Setting, node: NodeProcess) -> None:
-    messages = [setting.make() for _ in range(12)]
+    messages = [setting.make(body_bytes=BODY_BYTES_MAX) for _ in range(MESSAGES_MANY)]
 
     async def scenario() -> None:
         place = f"127.0.0.1:{node.port}"
         async with PeerProgram.started(setting.program, "supply", place, log=setting.log) as peer:
+            await peer.do("begin")
             await peer.hear("connected")
             wanted: set[bytes] = set()
             for batch in messages[:1], messages[1:]:
@@ -106,7 +110,7 @@ def test_our_node_pulls_from_its_client(setting: Setting, node: NodeProcess) -> 
 
 
 def test_its_server_pulls_from_our_node(setting: Setting) -> None:
-    messages = [setting.make() for _ in range(25)]
+    messages = [setting.make(body_bytes=BODY_BYTES_MAX) for _ in range(MESSAGES_MANY)]
     nodes: list[NodeProcess] = []
 
     async def scenario() -> None:
@@ -129,6 +133,29 @@ def test_its_server_pulls_from_our_node(setting: Setting) -> None:
 
     with ending(nodes):
         asyncio.run(scenario())
+
+
+def test_one_connection_carries_messages_both_ways(setting: Setting, node: NodeProcess) -> None:
+    theirs, ours = ([setting.make() for _ in range(20)] for _ in range(2))
+
+    async def scenario() -> None:
+        place = f"127.0.0.1:{node.port}"
+        async with PeerProgram.started(setting.program, "supply-and-pull", place, log=setting.log) as peer:
+            await peer.do("begin")
+            await peer.hear("connected")
+            for message in theirs:
+                await peer.do("add", message.raw.hex())
+            async with node.client() as client:
+                for message in ours:
+                    assert await client.submit(message) == Accepted()
+            wanted = {bytes(message.message_id) for message in theirs + ours}
+            told = await heard(node, wanted, ARRIVES_WITHIN_S, setting.profile)
+            assert sorted(told) == sorted(wanted)
+            received: set[bytes] = set()
+            while not received >= {message.raw for message in ours}:
+                received.update(await peer.hear_messages(1))
+
+    asyncio.run(scenario())
 
 
 def test_another_network_is_refused_in_words(setting: Setting, node: NodeProcess) -> None:
@@ -174,3 +201,48 @@ def test_its_authenticator_refuses_certificates_that_are_signed_as_on_chain(sett
             assert "cold signature verification failed" in verdict["text"]
 
     asyncio.run(scenario())
+
+
+def test_its_client_forgets_ids_that_were_not_acknowledged(setting: Setting, node: NodeProcess) -> None:
+    """A reply to a second request replaces the first's ids. It then takes a right request for a wrong one."""
+    messages = [setting.make(body_bytes=BODY_BYTES_MAX) for _ in range(MESSAGES_MANY)]
+
+    async def scenario() -> None:
+        place = f"127.0.0.1:{node.port}"
+        async with PeerProgram.started(setting.program, "supply-eagerly", place, log=setting.log) as peer:
+            for message in messages:
+                await peer.do("add", message.raw.hex())
+            await peer.do("begin")
+            ended = await peer.hear("ended")
+            assert ended["text"] == "cannot accept non-blocking request when no pending IDs"
+        # It comes back, announces everything again, and nothing is lost.
+        async with PeerProgram.started(setting.program, "supply", place, log=setting.log) as peer:
+            for message in messages:
+                await peer.do("add", message.raw.hex())
+            await peer.do("begin")
+            wanted = {bytes(message.message_id) for message in messages}
+            told = await heard(node, wanted, ARRIVES_WITHIN_S, setting.profile)
+            assert sorted(told) == sorted(wanted)
+
+    asyncio.run(scenario())
+
+
+def test_the_documents_library_cannot_read_the_newer_layout(tmp_path: Path) -> None:
+    """It is told of both by our node, since the documents name none: a message of 5 elements ends its connection."""
+    pool = InteropPool()
+    node = NodeProcess(tmp_path / "node", write_pools(tmp_path / "pools.json", [pool]), "seed")
+
+    async def scenario() -> None:
+        program = go_program("gouroboros_seed")
+        async with (
+            node.client() as client,
+            PeerProgram.started(program, "local-client", node.socket, log=tmp_path / "peer.log") as peer,
+        ):
+            await peer.hear("connected")
+            assert await client.submit(pool.sign(older=False)) == Accepted()
+            await peer.do("ask")
+            assert "decode error" in (await peer.hear("ended"))["text"]
+
+    with ending([node]):
+        node.start()
+        asyncio.run(scenario())

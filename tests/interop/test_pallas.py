@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from tests.interop.local_talks import (
     submits_and_is_answered,
 )
 from tests.interop.peer_builds import rust_program
-from tests.node_processes import NodeProcess, Pool, ending, write_pools
+from tests.interop.peer_programs import InteropPool, PeerProgram
+from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending, write_pools
 
 pytestmark = pytest.mark.xdist_group("interop-rust")
 
@@ -28,12 +30,12 @@ def program() -> Path:
 
 
 @pytest.fixture
-def pool() -> Pool:
-    return Pool()
+def pool() -> InteropPool:
+    return InteropPool()
 
 
 @pytest.fixture
-def node(tmp_path: Path, pool: Pool) -> Iterator[NodeProcess]:
+def node(tmp_path: Path, pool: InteropPool) -> Iterator[NodeProcess]:
     node = NodeProcess(tmp_path / "node", write_pools(tmp_path / "pools.json", [pool]), PROFILE)
     with ending([node]):
         node.start()
@@ -41,19 +43,38 @@ def node(tmp_path: Path, pool: Pool) -> Iterator[NodeProcess]:
 
 
 def test_its_client_submits_to_our_node_and_reads_every_answer(
-    program: Path, pool: Pool, node: NodeProcess
+    program: Path, pool: InteropPool, node: NodeProcess
 ) -> None:
-    asyncio.run(submits_and_is_answered(program, node, pool.message))
+    asyncio.run(submits_and_is_answered(program, node, partial(pool.sign, older=False)))
 
 
-def test_its_client_is_told_of_messages_by_our_node(program: Path, pool: Pool, node: NodeProcess) -> None:
-    asyncio.run(is_notified(program, node, pool.message, PROFILE))
+def test_its_client_is_told_of_messages_by_our_node(
+    program: Path, pool: InteropPool, node: NodeProcess
+) -> None:
+    asyncio.run(is_notified(program, node, partial(pool.sign, older=False), PROFILE))
 
 
-def test_its_server_answers_submissions_of_our_client(program: Path, pool: Pool, tmp_path: Path) -> None:
-    asyncio.run(serves_submissions(program, "local-server", tmp_path, pool.message, PROFILE))
+def test_its_server_answers_submissions_of_our_client(
+    program: Path, pool: InteropPool, tmp_path: Path
+) -> None:
+    asyncio.run(
+        serves_submissions(program, "local-server", tmp_path, partial(pool.sign, older=False), PROFILE)
+    )
 
 
-def test_its_server_tells_our_client_of_messages(program: Path, pool: Pool, tmp_path: Path) -> None:
+def test_its_server_tells_our_client_of_messages(program: Path, pool: InteropPool, tmp_path: Path) -> None:
     """Its blocking reply announces three elements and has two: our client reads it all the same."""
-    asyncio.run(serves_notifications(program, "local-server", tmp_path, pool.message, PROFILE))
+    asyncio.run(
+        serves_notifications(program, "local-server", tmp_path, partial(pool.sign, older=False), PROFILE)
+    )
+
+
+def test_another_network_is_refused(program: Path, node: NodeProcess) -> None:
+    async def scenario() -> None:
+        log = node.folder / "peer.log"
+        async with PeerProgram.started(
+            program, "local-client", node.socket, log=log, magic=NETWORK_MAGIC + 1
+        ) as peer:
+            assert "version" in (await peer.hear("error"))["text"]
+
+    asyncio.run(scenario())

@@ -10,6 +10,7 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import profile_named
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import StagepostError
+from stagepost.node.blame import shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.peer_book import KnownPeer, Origin, PeerBook
 from stagepost.node.peer_link import Links, PeerLink, Shared, address_text, violation_of
@@ -110,7 +111,12 @@ class Dialler:
         bearer = await self._network.connect(TcpAddress(peer.address.host, peer.address.port))
         try:
             answers = () if self._ours.initiator_only else self._config.profiles
-            connection = await initiate(bearer, profile, ConnectionKind.NODE, self._ours, answers=answers)
+            connection = await shake_hands(
+                lambda on_fault: initiate(
+                    bearer, profile, ConnectionKind.NODE, self._ours, answers=answers, on_fault=on_fault
+                ),
+                self._shared.on_violation,
+            )
             self._book.established(peer.address)
             link = PeerLink(
                 self._shared, connection, address_text(peer.address), profile=profile, address=peer.address

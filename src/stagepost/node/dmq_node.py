@@ -20,17 +20,17 @@ from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import ErrorCode
+from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.node.admission import Admission, Refusal
-from stagepost.node.blame import OnViolation
+from stagepost.node.blame import OnViolation, shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler
 from stagepost.node.local_service import LocalService, owner_and_root
 from stagepost.node.peer_book import Origin, PeerBook
-from stagepost.node.peer_link import Links, PeerLink, Shared, host_of
+from stagepost.node.peer_link import Links, PeerLink, Shared, host_of, violation_of
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
-from stagepost.runtime.connection import respond
+from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import MempoolFeed
 from stagepost.runtime.message_store import MessageStore
@@ -177,19 +177,30 @@ class DmqNode:
             self._admission.leave(source)
 
     async def _run_inbound(self, bearer: Bearer, source: str) -> None:
-        connection = await respond(bearer, self.config.profiles, ConnectionKind.NODE, self._ours)
+        connection = await self._shake_hands(bearer, source)
         if connection.agreement.query:
             connection.close()
             return
         link = PeerLink(self._shared, connection, bearer.peer, profile=None)
         with self._links.holding(link):
             await link.run()
-        if link.violation is not None and bearer.reason is not None:
-            log.warning(
-                "peer broke a rule",
-                extra={"peer": bearer.peer, "code": link.violation, "reason": bearer.reason.text},
-            )
+        if link.violation is not None:
             self.book.penalise_host(source, self.clock.mono_s())
+
+    async def _shake_hands(self, bearer: Bearer, source: str) -> Connection:
+        try:
+            return await shake_hands(
+                lambda on_fault: respond(
+                    bearer, self.config.profiles, ConnectionKind.NODE, self._ours, on_fault=on_fault
+                ),
+                self._note_violation,
+            )
+        except HandshakeRefused:
+            raise  # of another network or version, and told so: no misdeed
+        except RemoteProtocolError as error:
+            if violation_of(error) is not None:
+                self.book.penalise_host(source, self.clock.mono_s())
+            raise
 
     def _choose_peers(self, asker: str, count_max: int) -> list[PeerAddress]:
         """Those that we are connected with and that may be told; not the asker itself."""

@@ -12,7 +12,7 @@ from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
-from stagepost.node.blame import Blame, OnViolation
+from stagepost.node.blame import Blame, OnViolation, shake_hands
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.conversation import Conversation
@@ -50,7 +50,12 @@ class LocalService:
                 )
             )
             return
-        connection = await respond(bearer, self.profiles, ConnectionKind.CLIENT, self.ours)
+        connection = await shake_hands(
+            lambda on_fault: respond(
+                bearer, self.profiles, ConnectionKind.CLIENT, self.ours, on_fault=on_fault
+            ),
+            self.on_violation,
+        )
         if connection.agreement.query:
             # The answer was all that was asked for; the program goes, or is gone with the connection.
             connection.close()

@@ -10,6 +10,7 @@ from typing import cast
 
 from stagepost.errors import (
     ErrorCode,
+    LimitExceeded,
     LocalProtocolError,
     ProtocolTimeout,
     RemoteProtocolError,
@@ -20,6 +21,7 @@ from stagepost.runtime.channel import Channel
 from stagepost.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
+    SEGMENT_PAYLOAD_BYTES_SENT_MAX,
     Direction,
     Segment,
     SegmentReader,
@@ -27,6 +29,9 @@ from stagepost.wire.mux import (
     lane_number,
 )
 from stagepost.wire.mux_queues import Demultiplexer, Egress, EgressLane, Ingress
+
+LEFT_OVER_BYTES_MAX = SEGMENT_PAYLOAD_BYTES_SENT_MAX
+"""Of what a peer says behind the end of an instance: it is handed on with every instance, so much would cost much."""
 
 _CREDENTIALS = Struct("3i")  # process, user and group id, as the kernel tells them of a Unix socket's peer
 
@@ -52,6 +57,7 @@ class Bearer(asyncio.BufferedProtocol):
         self._reader = self._demultiplexer.reader
         self._egress = Egress()
         self._expected: dict[int, Ingress] = {}
+        self._left_over: dict[int, bytes] = {}  # said behind the end of an instance, for the next one
         self._channels: dict[int, BearerChannel] = {}
         self._transport: asyncio.Transport | None = None
         self._is_over = (
@@ -93,6 +99,7 @@ class Bearer(asyncio.BufferedProtocol):
             ingress = self._demultiplexer.register(
                 protocol, direction_we_send.opposite, ingress_bytes_max, payload_bytes_max
             )
+        ingress.put_back(self._left_over.pop(ingress.lane, b""))
         channel = BearerChannel(self, ingress, self._egress.register(protocol, direction_we_send))
         self._channels[ingress.lane] = channel
         return channel
@@ -201,11 +208,16 @@ class Bearer(asyncio.BufferedProtocol):
         self._egress.put(lane, data)
         self._schedule_flush()
 
-    def release(self, channel: BearerChannel, ingress: Ingress, lane: EgressLane) -> None:
+    def release(self, channel: BearerChannel, ingress: Ingress, lane: EgressLane, unread: bytes) -> None:
         if self._channels.get(ingress.lane) is channel:
             del self._channels[ingress.lane]
             self._demultiplexer.unregister(ingress)
             self._egress.unregister(lane)
+            left_over = unread + ingress.take()
+            if len(left_over) > LEFT_OVER_BYTES_MAX:
+                self.abort(_too_much_left_over(ingress.lane, len(left_over)))
+            elif left_over:
+                self._left_over[ingress.lane] = left_over
 
     # Details
 
@@ -338,10 +350,10 @@ class BearerChannel:
                 self._writing.pop(room, None)
         self._bearer.send(self._lane, data)
 
-    def close(self) -> None:
+    def close(self, unread: bytes = b"") -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._bearer.release(self, self._ingress, self._lane)
+            self._bearer.release(self, self._ingress, self._lane, unread)
             self.wake()
 
     def wake(self) -> None:
@@ -374,6 +386,16 @@ class BearerChannel:
                 peer=self._bearer.peer,
             )
         return self._bearer.reason.with_traceback(None)
+
+
+def _too_much_left_over(lane: int, found: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"{found} bytes follow the end of {lane_name(lane)}; at most {LEFT_OVER_BYTES_MAX} may wait for the next",
+        code=ErrorCode.MUX_INGRESS_OVERFLOW,
+        advice="the peer must wait before it begins anew",
+        limit=LEFT_OVER_BYTES_MAX,
+        found=found,
+    )
 
 
 def _address_text(peername: object) -> str:

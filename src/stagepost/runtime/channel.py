@@ -23,6 +23,10 @@ class Channel(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Give up this end. What was written is still sent; what arrives later is the peer's mistake."""
+    def close(self, unread: bytes = b"") -> None:
+        """Give up this end. What was written is still sent; what arrives later is the peer's mistake.
+
+        `unread` was read and came behind the end of the conversation: the next instance of the mini-protocol, if there
+        is one, begins with it.
+        """
         ...

@@ -20,12 +20,19 @@ from stagepost.dmq.handshake import (
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, MiniProtocol, Profile, answer_terms
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError, ProtocolTimeout, StagepostError
+from stagepost.errors import (
+    DecodeError,
+    ErrorCode,
+    HandshakeRefused,
+    LocalProtocolError,
+    ProtocolTimeout,
+    StagepostError,
+)
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation, Trace
 from stagepost.statemachine.spec import Role
 from stagepost.wire.codec import Codec
-from stagepost.wire.mux import Direction
+from stagepost.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
 from stagepost.wire.mux_queues import (
     HANDSHAKE_INGRESS_BYTES_MAX,
     KEEP_ALIVE_INGRESS_BYTES_MAX,
@@ -42,6 +49,9 @@ INGRESS_BYTES_MAX = {
     MiniProtocol.LOCAL_MESSAGE_SUBMISSION: LOCAL_INGRESS_BYTES_MAX,
     MiniProtocol.LOCAL_MESSAGE_NOTIFICATION: LOCAL_INGRESS_BYTES_MAX,
 }
+
+OnFault = Callable[[StagepostError], None]
+"""Called with what the peer got wrong in the handshake itself; a rule of the multiplexer under it is not told here."""
 
 _PROTOCOLS = {
     ConnectionKind.NODE: (
@@ -102,7 +112,7 @@ class Connection:
             spec_for(profile, protocol, version),
             role,
             codec,
-            self.bearer.channel(number, direction, INGRESS_BYTES_MAX[protocol]),
+            self.bearer.channel(number, direction, *_limits(protocol)),
             trace=trace,
             on_start=partial(self._note_start, profile, protocol, codec) if is_theirs else None,
         )
@@ -122,8 +132,12 @@ class Connection:
         serve: Callable[[Conversation], Coroutine[None, None, None]],
     ) -> None:
         """Serve the instances of one number that the peer opens, one after the other, until the connection ends."""
+        talk = self.open(profile, protocol, Role.SERVER)
         while not self.bearer.is_over:
-            await serve(self.open(profile, protocol, Role.SERVER))
+            await serve(talk)
+            # Before anything else can come in; a peer that opens and ends all the time is not alone here, though.
+            talk = self.open(profile, protocol, Role.SERVER)
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         self.bearer.close()
@@ -139,6 +153,7 @@ async def initiate(
     ours: VersionData,
     *,
     answers: Sequence[Profile] = (),
+    on_fault: OnFault | None = None,
 ) -> Connection:
     """Propose what the profile speaks; `HandshakeRefused` if the peer says no.
 
@@ -150,32 +165,46 @@ async def initiate(
     try:
         await talk.send(terms.proposal())
         agreement = conclude(await talk.receive_any(), terms)
+        _check_nothing_behind(talk)
     except StagepostError as error:
+        _tell(on_fault, error, bearer)
         bearer.abort(error)
         raise
     await talk.release()
+    if not agreement.peer_sharing:
+        _do_not_expect(bearer, answers, kind, MiniProtocol.PEER_SHARING)
     return Connection(bearer, agreement)
 
 
 async def respond(
-    bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind, ours: VersionData
+    bearer: Bearer,
+    profiles: Sequence[Profile],
+    kind: ConnectionKind,
+    ours: VersionData,
+    *,
+    on_fault: OnFault | None = None,
 ) -> Connection:
     """Answer the peer's proposal; raises `HandshakeRefused` after the refusal was sent."""
     terms = answer_terms(profiles, kind, ours)
     talk = _handshake(bearer, Direction.RESPONDER)
     try:
         reply, agreement = answer(await talk.receive(ProposeVersions), terms)
+        _check_nothing_behind(talk)
     except StagepostError as error:
+        _tell(on_fault, error, bearer)
         bearer.abort(error)
         raise
     if isinstance(reply, AcceptVersion):
-        _expect(bearer, profiles, kind)
+        assert agreement is not None
+        _expect(bearer, profiles, kind, but=() if agreement.peer_sharing else (MiniProtocol.PEER_SHARING,))
     await talk.send(reply)
     await talk.release()
     if isinstance(reply, Refuse):
         bearer.close()
         await bearer.wait_closed()  # whoever catches this error may abort, and the peer should read why
-        raise _refused(reply, terms)
+        refused = _refused(reply, terms)
+        _tell(on_fault, refused, bearer)
+        raise refused
     assert agreement is not None
     return Connection(bearer, agreement)
 
@@ -187,7 +216,7 @@ def _handshake(bearer: Bearer, direction: Direction) -> Conversation:
         spec_for(DEFAULT_PROFILE, MiniProtocol.HANDSHAKE),
         role,
         codec_for(DEFAULT_PROFILE, MiniProtocol.HANDSHAKE),
-        bearer.channel(HANDSHAKE_NUMBER, direction, HANDSHAKE_INGRESS_BYTES_MAX),
+        bearer.channel(HANDSHAKE_NUMBER, direction, *_limits(MiniProtocol.HANDSHAKE)),
     )
 
 
@@ -202,10 +231,40 @@ def _answered(profiles: Sequence[Profile], kind: ConnectionKind) -> dict[int, tu
     return answered
 
 
-def _expect(bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind) -> None:
+def _limits(protocol: MiniProtocol) -> tuple[int, int]:
+    """What may wait, and what one segment may bring: what could never wait is refused by its header alone."""
+    waiting_max = INGRESS_BYTES_MAX[protocol]
+    return waiting_max, min(waiting_max, SEGMENT_PAYLOAD_BYTES_MAX)
+
+
+def _expect(
+    bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind, but: Sequence[MiniProtocol] = ()
+) -> None:
     """The peer may speak as soon as the handshake is done, so its lanes are known before our last word in it."""
     for number, (_, protocol) in _answered(profiles, kind).items():
-        bearer.expect(number, Direction.RESPONDER, INGRESS_BYTES_MAX[protocol])
+        if protocol not in but:
+            bearer.expect(number, Direction.RESPONDER, *_limits(protocol))
+
+
+def _do_not_expect(
+    bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind, unwanted: MiniProtocol
+) -> None:
+    """What was not agreed does not run: a peer that opens it nevertheless is cut off."""
+    for number, (_, protocol) in _answered(profiles, kind).items():
+        if protocol is unwanted:
+            bearer.channel(number, Direction.RESPONDER, *_limits(protocol)).close()
+
+
+def _check_nothing_behind(talk: Conversation) -> None:
+    if talk.bytes_unread:
+        text = f"Handshake: {talk.bytes_unread} bytes follow the message, before it was answered"
+        raise DecodeError(text, code=ErrorCode.CBOR_INVALID, found=talk.bytes_unread)
+
+
+def _tell(on_fault: OnFault | None, error: StagepostError, bearer: Bearer) -> None:
+    # An error of the multiplexer ended the bearer before it reached the handshake.
+    if on_fault is not None and error is not bearer.reason:
+        on_fault(error)
 
 
 def _refused(reply: Refuse, terms: Terms) -> HandshakeRefused:

@@ -58,6 +58,11 @@ class Conversation:
         return self._referee.outstanding
 
     @property
+    def bytes_unread(self) -> int:
+        """What came behind the last message and belongs to the next."""
+        return self._framer.buffered
+
+    @property
     def dialect(self) -> str:
         """How this side writes; follows the peer once it has shown its own way."""
         return self._codec.speaks.name
@@ -110,7 +115,7 @@ class Conversation:
         deadline = self._referee.deadline
         if self.is_over and deadline is not None:
             await asyncio.sleep(max(0.0, deadline - self._now()))
-        self._channel.close()
+        self._channel.close(self._framer.take_rest())
 
     async def _next_item(self, state: State) -> bytes:
         limits = self._limits.get(state)

@@ -37,7 +37,7 @@ class MemoryChannel:
             raise LocalProtocolError("written to a channel that was closed on this side")
         await self._outgoing.put(data)
 
-    def close(self) -> None:
+    def close(self, unread: bytes = b"") -> None:
         self._is_closed = True
         self._outgoing.end(None)
         self._incoming.end(None)

@@ -72,6 +72,7 @@ class Puller:
                 self._check()
                 if not await self._step():
                     await self._server.done()
+            await self._server.release()
         finally:
             self._has_left = True
             self._core.leave()

@@ -97,6 +97,10 @@ class MessageSubmissionServer:
             await self._talk.send(Done())
         await self._talk.release()
 
+    async def release(self) -> None:
+        """The conversation is over: give its channel back, so that the peer can begin another."""
+        await self._talk.release()
+
     def close(self) -> None:
         """Stop reading; whoever still waits is told. The connection is the caller's to close."""
         self._fail(TransportError("MessageSubmission: closed on this side"))

@@ -294,6 +294,10 @@ class Framer:
         del self._buffer[:count]
         self.offset += count
 
+    def take_rest(self) -> bytes:
+        """Everything behind the last item."""
+        return self._take(len(self._buffer))
+
     def finish(self) -> None:
         """The stream ended: nothing may be left half said."""
         if self._buffer:

@@ -61,6 +61,12 @@ class Ingress:
         self.queued_bytes = queued_bytes
         return True
 
+    def put_back(self, payload: bytes) -> None:
+        """To the front again, whatever the limit: it was counted when it came."""
+        if payload:
+            self._first = payload + self.take()
+            self.queued_bytes = len(self._first)
+
     def take(self) -> bytes:
         """Everything queued, in order; b"" when nothing is."""
         taken = self._first

@@ -13,7 +13,7 @@ func main() {
 		LocalVersions: localVersions,
 		NodeVersions:  firstNodeVersion,
 		AnswerLocal:   func(magic uint32) shared.Shake { return shared.Answer(localVersions(magic)) },
-		AnswerNode:    func(magic uint32) shared.Shake { return shared.Answer(firstNodeVersion(magic)) },
+		AnswerNode:    func(magic uint32) shared.Shake { return shared.Answer(firstNodeVersion(magic, true)) },
 	})
 }
 
@@ -22,10 +22,8 @@ func localVersions(magic uint32) protocol.ProtocolVersionMap {
 }
 
 // In its second version the library's responder pulls, everybody else's initiator does.
-func firstNodeVersion(magic uint32) protocol.ProtocolVersionMap {
-	versions := protocol.GetProtocolVersionMapDMQNtN(
-		magic, protocol.DiffusionModeInitiatorOnly, false, protocol.QueryModeDisabled,
-	)
+func firstNodeVersion(magic uint32, initiatorOnly bool) protocol.ProtocolVersionMap {
+	versions := protocol.GetProtocolVersionMapDMQNtN(magic, initiatorOnly, false, protocol.QueryModeDisabled)
 	delete(versions, protocol.ProtocolVersionDMQNtN2)
 	return versions
 }

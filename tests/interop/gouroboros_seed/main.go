@@ -44,10 +44,8 @@ func cardanoLocalVersions(magic uint32) protocol.ProtocolVersionMap {
 }
 
 // From version 15 on the library leaves out Init, which the documents have.
-func cardanoNodeVersions(magic uint32) protocol.ProtocolVersionMap {
-	versions := protocol.GetProtocolVersionMap(
-		protocol.ProtocolModeNodeToNode, magic, protocol.DiffusionModeInitiatorOnly, false, false,
-	)
+func cardanoNodeVersions(magic uint32, initiatorOnly bool) protocol.ProtocolVersionMap {
+	versions := protocol.GetProtocolVersionMap(protocol.ProtocolModeNodeToNode, magic, initiatorOnly, false, false)
 	for version := range versions {
 		if version >= messagesubmission.MessageSubmissionV2MinVersion {
 			delete(versions, version)

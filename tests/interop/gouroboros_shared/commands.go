@@ -12,7 +12,7 @@ import (
 type Library struct {
 	Key           MessageKey
 	LocalVersions func(magic uint32) protocol.ProtocolVersionMap
-	NodeVersions  func(magic uint32) protocol.ProtocolVersionMap
+	NodeVersions  func(magic uint32, initiatorOnly bool) protocol.ProtocolVersionMap
 	AnswerLocal   func(magic uint32) Shake
 	AnswerNode    func(magic uint32) Shake
 }
@@ -39,7 +39,11 @@ func Run(library Library) {
 	case "local-server-own-handshake":
 		LocalServer(place, Answer(library.LocalVersions(magic)))
 	case "supply":
-		Supply(place, Propose(library.NodeVersions(magic)), library.Key)
+		Supply(place, Propose(library.NodeVersions(magic, true)), library.Key, SupplyOptions{})
+	case "supply-eagerly":
+		Supply(place, Propose(library.NodeVersions(magic, true)), library.Key, SupplyOptions{Eager: true})
+	case "supply-and-pull":
+		Supply(place, Propose(library.NodeVersions(magic, false)), library.Key, SupplyOptions{AlsoPulls: true})
 	case "pull":
 		Pull(library.AnswerNode(magic))
 	case "verify":

@@ -52,6 +52,11 @@ func newLink(conn net.Conn, mode protocol.ProtocolMode, server bool, shake Shake
 	return link, nil
 }
 
+// BothWays lets the peer open protocols too. To be called before Run.
+func (link *Link) BothWays() {
+	link.mode = muxer.DiffusionModeInitiatorAndResponder
+}
+
 // Run starts reading, and says why the connection ended when it does.
 func (link *Link) Run() {
 	link.mux.SetDiffusionMode(link.mode)

@@ -17,18 +17,52 @@ const idsPerRequest = 10
 // MessageKey gives the id of a message as announced; the two versions of the library keep it in different places.
 type MessageKey func(*pcommon.DmqMessage) []byte
 
-// Supply dials a node and supplies it with messages. Command: `add HEX`.
-func Supply(address string, shake Shake, key MessageKey) {
+// SupplyOptions say how a supplier behaves.
+type SupplyOptions struct {
+	// AlsoPulls uses the connection both ways: the node opens an instance of its own on it.
+	AlsoPulls bool
+	// Eager answers every request with what there is, as a supplier should. The library then forgets ids that are not
+	// acknowledged yet, so the patient way is to give ids in answer to blocking requests only.
+	Eager bool
+}
+
+// Supply dials a node and supplies it with messages. Commands: `add HEX`, and `begin` to connect.
+func Supply(address string, shake Shake, key MessageKey, options SupplyOptions) {
+	supplier := &supplier{key: key, eager: options.Eager, held: map[string]*pcommon.DmqMessage{}}
+	supplier.added = sync.NewCond(&supplier.lock)
+	Commands(func(words []string) error {
+		switch words[0] {
+		case "begin":
+			return supplier.begin(address, shake, options.AlsoPulls)
+		case "add":
+			message, err := decode(words[1])
+			if err == nil {
+				supplier.add(message)
+			}
+			return err
+		}
+		return fmt.Errorf("unknown command %s", words[0])
+	})
+}
+
+type supplier struct {
+	key   MessageKey
+	eager bool
+	lock  sync.Mutex
+	added *sync.Cond
+	fresh []*pcommon.DmqMessage
+	held  map[string]*pcommon.DmqMessage
+}
+
+func (supplier *supplier) begin(address string, shake Shake, alsoPulls bool) error {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
-		Fail(err)
+		return err
 	}
 	link, err := newLink(conn, protocol.ProtocolModeNodeToNode, false, shake)
 	if err != nil {
 		Fail(err)
 	}
-	supplier := &supplier{key: key, held: map[string]*pcommon.DmqMessage{}}
-	supplier.added = sync.NewCond(&supplier.lock)
 	authenticator, validator := noChecks()
 	config := messagesubmission.NewConfig(
 		messagesubmission.WithAuthenticator(authenticator),
@@ -38,29 +72,12 @@ func Supply(address string, shake Shake, key MessageKey) {
 	)
 	client := messagesubmission.NewClient(link.Options, &config)
 	client.Start()
-	link.Run()
-	if err := client.Init(); err != nil {
-		Fail(err)
+	if alsoPulls {
+		link.BothWays()
+		go preparePull(link)()
 	}
-	Commands(func(words []string) error {
-		if words[0] != "add" {
-			return fmt.Errorf("unknown command %s", words[0])
-		}
-		message, err := decode(words[1])
-		if err != nil {
-			return err
-		}
-		supplier.add(message)
-		return nil
-	})
-}
-
-type supplier struct {
-	key   MessageKey
-	lock  sync.Mutex
-	added *sync.Cond
-	fresh []*pcommon.DmqMessage
-	held  map[string]*pcommon.DmqMessage
+	link.Run()
+	return client.Init()
 }
 
 func (supplier *supplier) add(message *pcommon.DmqMessage) {
@@ -77,7 +94,15 @@ func (supplier *supplier) requestIds(
 ) {
 	Say("ids-asked", Event{"blocking": blocking, "acknowledged": acknowledged, "requested": requested})
 	go func() {
-		if err := context.Client.ReplyMessageIds(supplier.next(blocking, int(requested))); err != nil {
+		var err error
+		if blocking || supplier.eager {
+			err = context.Client.ReplyMessageIds(supplier.next(blocking, int(requested)))
+		} else {
+			// Past ReplyMessageIds, which would forget what was announced before.
+			nothing := messagesubmission.NewMsgReplyMessageIds([]pcommon.MessageIDAndSize{})
+			err = context.Client.SendMessage(nothing)
+		}
+		if err != nil {
 			Say("send-failed", Event{"text": err.Error()})
 		}
 	}()
@@ -139,6 +164,13 @@ func pullFrom(conn net.Conn, shake Shake) {
 		Say("not-connected", Event{"text": err.Error()})
 		return
 	}
+	pull := preparePull(link)
+	link.Run()
+	pull()
+}
+
+// preparePull registers the protocols that the peer opens, and returns the loop that pulls until the end.
+func preparePull(link *Link) func() {
 	announced := make(chan []pcommon.MessageIDAndSize, 1)
 	received := make(chan []pcommon.DmqMessage, 1)
 	authenticator, validator := noChecks()
@@ -156,7 +188,14 @@ func pullFrom(conn net.Conn, shake Shake) {
 	server.Start()
 	keepAliveConfig := keepalive.NewConfig()
 	keepalive.NewServer(link.Options, &keepAliveConfig).Start()
-	link.Run()
+	return func() { pullAll(server, announced, received) }
+}
+
+func pullAll(
+	server *messagesubmission.Server,
+	announced <-chan []pcommon.MessageIDAndSize,
+	received <-chan []pcommon.DmqMessage,
+) {
 	var acknowledged uint16
 	for {
 		// Queued by the library until the peer has said Init, or has answered the request before.

@@ -1,0 +1,130 @@
+"""Worlds of production DMQ nodes in random topologies, and how a run of one is brought to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+from random import Random
+
+from stagepost.crypto.bounded_cache import BoundedCache
+from stagepost.dmq.profiles import DMQ_NODE, Profile
+from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.node.config import NodeConfig
+from stagepost.node.dmq_node import DmqNode
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.memory_store import MemoryStore
+from stagepost.runtime.network import Network
+from stagepost.runtime.verifier import InlineVerifier, valid_messages_memory
+from stagepost.simulation.checkers import LIVENESS, judge
+from stagepost.simulation.link import Link
+from stagepost.simulation.pools import SimulatedPools
+from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World, local_address
+
+CONVERGE_WITHIN_S = 150.0
+CONVERGE_POLLS_S = (0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
+CLOSING_S = 8.0
+"""How long the world goes on after the final listing, so that listening programs can hear what is in it."""
+
+
+def config_of(
+    name: str, dials: Sequence[AccessPoint], *, profile: Profile = DMQ_NODE, peer_sharing: bool = True
+) -> NodeConfig:
+    root = LocalRoot(tuple(dials), hot_valency=len(dials), warm_valency=len(dials))
+    return NodeConfig(
+        data_dir=Path(f"/simulated/{name}"),
+        local_socket=local_address(name).path,
+        pools_file=Path("/simulated/pools.json"),
+        host_addresses=("0.0.0.0",),
+        port=NODE_PORT,
+        network_magic=NETWORK_MAGIC,
+        topology=Topology((root,)),
+        wire_profile=profile,
+        peer_sharing=peer_sharing,
+        metrics_port=None,
+    )
+
+
+@dataclass
+class NodeFactory:
+    """Makes production nodes for a world."""
+
+    configs: Mapping[str, NodeConfig]
+    pools: SimulatedPools
+    memory: BoundedCache[bytes, bool] = field(default_factory=valid_messages_memory)
+
+    def __call__(
+        self, name: str, network: Network, clock: Clock, store: MemoryStore, random: Random
+    ) -> DmqNode:
+        return DmqNode(
+            self.configs[name],
+            network=network,
+            clock=clock,
+            store=store,
+            pools=self.pools,
+            verifier=InlineVerifier(self.memory),
+            random=random,
+        )
+
+
+def a_topology(
+    random: Random, hosts: Mapping[str, str], profiles: Sequence[Profile]
+) -> dict[str, list[AccessPoint]]:
+    """A connected graph: a random tree and some more edges; one end of each dials, or both."""
+    names = list(hosts)
+    random.shuffle(names)
+    edges = [(name, random.choice(names[:index])) for index, name in enumerate(names) if index]
+    for _ in range(random.randrange(len(names))):
+        one, other = random.sample(names, 2)
+        if (one, other) not in edges and (other, one) not in edges:
+            edges.append((one, other))
+    dials: dict[str, list[AccessPoint]] = {name: [] for name in hosts}
+    for one, other in edges:
+        both = [(one, other), (other, one)]
+        for dialling, dialled in both if random.random() < 0.3 else [random.choice(both)]:
+            dials[dialling].append(AccessPoint(hosts[dialled], NODE_PORT, random.choice(profiles)))
+    return dials
+
+
+def a_world(
+    seed: int,
+    random: Random,
+    names: Sequence[str],
+    pools: SimulatedPools,
+    profiles: Sequence[Profile],
+    *,
+    skew_max_s: float = 2.5,
+    extra_dials: Mapping[str, Sequence[AccessPoint]] | None = None,
+) -> World:
+    hosts = {name: f"10.0.0.{number}" for number, name in enumerate(names, start=1)}
+    dials = a_topology(random, hosts, profiles)
+    for name, more in (extra_dials or {}).items():
+        dials[name] += more
+    configs = {
+        name: config_of(
+            name, dials[name], profile=random.choice(profiles), peer_sharing=random.random() < 0.5
+        )
+        for name in names
+    }
+    link = Link(latency_s=random.choice((0.001, 0.02, 0.15)), jitter_s=random.choice((0.0, 0.01, 0.1)))
+    skews = {name: random.uniform(-skew_max_s, skew_max_s) for name in names}
+    return World(seed, names, NodeFactory(configs, pools), link=link, clock_skew_s=skews)
+
+
+async def converge(world: World) -> float:
+    """Wait until all nodes hold the same messages; the last listing stays in the history as the final one."""
+    start_s = world.now_s
+    for poll_s in chain(CONVERGE_POLLS_S, repeat(CONVERGE_POLLS_S[-1])):
+        listings = await world.list_all("final")
+        if not judge(world.history, LIVENESS) or world.now_s - start_s >= CONVERGE_WITHIN_S:
+            break
+        world.history.listings = [one for one in world.history.listings if one not in listings]
+        await asyncio.sleep(poll_s)
+    return world.now_s - start_s
+
+
+async def close_the_run(world: World) -> None:
+    await asyncio.sleep(CLOSING_S)
+    world.history.ended_at_s = world.now_s
