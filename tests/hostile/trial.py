@@ -26,6 +26,9 @@ GRACE_S = 10.0
 """On top of every time limit: a busy machine is no defect."""
 
 COOKIE = 54_321
+RULES_OF_SLOW_ROWS = ("MUX_TIMEOUT", "PROTOCOL_TIMEOUT", "other")
+"""They run beside the others, so these counts may grow at any time."""
+
 RULES = ("MUX_", "HANDSHAKE_", "CBOR_", "PROTOCOL_")
 
 
@@ -109,7 +112,6 @@ class Trial:
             verdict.faults.append(f"an honest program was not served afterwards: {fault!r}")
         own = self._victim.faults_of_its_own()
         verdict.require(not own, f"the node logged faults of its own: {own[-1:]}")
-        own.clear()
         return verdict
 
     async def _begin(self, start: Start) -> Attacker:
@@ -175,7 +177,7 @@ class Trial:
         rule = code if code.startswith(RULES) else "other"
         said: list[str] = []
         grown: list[tuple[str, str]] = []
-        until = time.monotonic() + float(__import__("os").environ.get("EVID","5"))
+        until = time.monotonic() + GRACE_S / 2
         while time.monotonic() < until:
             said = self._said_of(attacker)
             after = await self._victim.counted()
@@ -186,7 +188,7 @@ class Trial:
         verdict.require(code in said, f"the log says {said} of this peer, expected {code}")
         verdict.require((place, rule) in grown, f"counted: {grown}, expected {(place, rule)}")
         if not row.is_slow:
-            others = [one for one in grown if one[1] not in ("MUX_TIMEOUT", "PROTOCOL_TIMEOUT")]
+            others = [one for one in grown if one[1] not in RULES_OF_SLOW_ROWS]
             verdict.require(len(others) <= 1, f"counted more than once: {others}")
 
     async def _judge_rejection(

@@ -117,7 +117,7 @@ class Dialler:
                 ),
                 self._shared.on_violation,
             )
-            self._book.established(peer.address)
+            self._book.established(peer.address, self._now())
             link = PeerLink(
                 self._shared, connection, address_text(peer.address), profile=profile, address=peer.address
             )

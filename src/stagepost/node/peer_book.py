@@ -17,6 +17,7 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 PENALTY_FIRST_S = 60.0
 PENALTY_MAX_S = 3_600.0
+STEADY_AFTER_S = 60.0
 RETRY_JITTER = 0.2
 """Peers that lost the same node must not all come back in the same instant."""
 
@@ -44,6 +45,7 @@ class KnownPeer:
     may_be_shared: bool = True
     is_connected: bool = False
     connected_at: float = 0.0
+    established_at: float | None = None
     not_before: float = 0.0
     failures: int = 0
     penalties: int = 0
@@ -138,16 +140,20 @@ class PeerBook:
         peer = self._peers[address]
         peer.is_connected = True
         peer.connected_at = now
+        peer.established_at = None
         peer.contributions = 0
 
-    def established(self, address: PeerAddress) -> None:
-        """The handshake succeeded: earlier failures to reach it say nothing any more."""
-        self._peers[address].failures = 0
+    def established(self, address: PeerAddress, now: float) -> None:
+        """The handshake succeeded."""
+        self._peers[address].established_at = now
 
     def disconnected(self, address: PeerAddress, now: float, violation: str | None = None) -> None:
         """`violation` says which rule it broke; without one it only could not be reached or went away."""
         peer = self._peers[address]
         peer.is_connected = False
+        if peer.established_at is not None and now - peer.established_at >= STEADY_AFTER_S:
+            # It was there for a while, so earlier failures say nothing any more. One that leaves at once gains nothing.
+            peer.failures = 0
         if violation is None:
             peer.failures += 1
             delay = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(peer.failures - 1, 16))

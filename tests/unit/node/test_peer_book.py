@@ -14,6 +14,7 @@ from stagepost.node.peer_book import (
     RETRY_FIRST_S,
     RETRY_JITTER,
     RETRY_MAX_S,
+    STEADY_AFTER_S,
     Origin,
     PeerBook,
 )
@@ -104,7 +105,10 @@ def test_misbehaving_peer_waits_a_minute_doubling_to_an_hour_and_is_remembered_w
     assert known.last_violation == "PROTOCOL_WINDOW"
 
 
-def test_handshake_forgives_failures_but_not_violations() -> None:
+@pytest.mark.parametrize(("stayed_s", "failures"), [(STEADY_AFTER_S - 0.1, 2), (STEADY_AFTER_S, 1)])
+def test_peer_that_stayed_for_a_while_is_forgiven_failures_but_not_violations(
+    stayed_s: float, failures: int
+) -> None:
     book = a_book()
     book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
     book.connecting(address(1), 0.0)
@@ -112,12 +116,13 @@ def test_handshake_forgives_failures_but_not_violations() -> None:
     book.connecting(address(1), 100.0)
     book.disconnected(address(1), 100.0)
     book.connecting(address(1), 200.0)
+    book.established(address(1), 200.0)
 
-    book.established(address(1))
+    book.disconnected(address(1), 200.0 + stayed_s)
 
     known = book.get(address(1))
     assert known is not None
-    assert (known.failures, known.penalties) == (0, 1)
+    assert (known.failures, known.penalties) == (failures, 1)
 
 
 def test_misbehaving_peer_gives_its_place_to_another_known_one() -> None:
