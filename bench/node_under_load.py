@@ -37,6 +37,7 @@ from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters
 from stagepost.runtime.verifier import Verifier
 
 UNITS_PER_SAMPLE = 60
+SHOWN_WITHIN_S = 30.0
 ROOT = Path(__file__).parents[1]
 
 
@@ -131,10 +132,13 @@ class InMemory:
             self.network.join(program)
 
     async def supply(self, count: int) -> None:
+        replies, rest = divmod(count, self._per_reply * len(self._suppliers))
+        assert not rest, f"{count} messages cannot be shared out evenly"
         self._audience.expect(count * len(self._programs))
         for supplier in self._suppliers:
-            supplier.release(count // self._per_reply // len(self._suppliers))
-        await self._audience.all_shown.wait()
+            supplier.release(replies)
+        async with asyncio.timeout(SHOWN_WITHIN_S):
+            await self._audience.all_shown.wait()
 
     async def end(self) -> None:
         assert isinstance(self.network, ScriptedNetwork)
@@ -251,7 +255,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--per-round", type=int, default=200)
-    parser.add_argument("--warm-up", type=int, default=500)
+    parser.add_argument("--warm-up", type=int, default=400)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processor", type=int)
     parser.add_argument("--peers-processor", type=int)

@@ -6,6 +6,7 @@ import asyncio
 import struct
 import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Target:
     """Where a node can be reached."""
 
     port: int
-    socket: Path
+    socket: Path | None
     magic: int
 
 
@@ -70,6 +71,8 @@ class Attacker:
         self._writer = writer
         self._heard: dict[int, bytearray] = defaultdict(bytearray)
         self._news = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
@@ -163,18 +166,20 @@ class Attacker:
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         self._writer.close()
-        try:
+        with suppress(OSError):
             await self._writer.wait_closed()
-        except OSError:
-            pass
 
-    def stop_reading(self) -> None:
-        """From now on nothing that the node says is taken from the socket."""
-        self._listening.cancel()
+    def pause(self) -> None:
+        """From now on nothing that the node says is taken from the socket, until `resume`."""
+        self._may_read.clear()
+
+    def resume(self) -> None:
+        self._may_read.set()
 
     async def _listen(self) -> None:
         try:
             while True:
+                await self._may_read.wait()
                 header = await self._reader.readexactly(8)
                 _, lane, length = struct.unpack(">IHH", header)
                 self._heard[lane] += await self._reader.readexactly(length)

@@ -20,6 +20,11 @@ def hashed(data: bytes) -> bytes:
     return blake2b(data, digest_size=32).digest()
 
 
+def some_id() -> bytes:
+    """Of a message that does not exist."""
+    return secrets.token_bytes(32)
+
+
 def _halves(seed: bytes) -> tuple[bytes, bytes]:
     return hashed(b"\x01" + seed), hashed(b"\x02" + seed)
 

@@ -8,13 +8,16 @@ from tests.hostile.rows_handshake import HANDSHAKES
 from tests.hostile.rows_local import LOCAL
 from tests.hostile.rows_messages import MESSAGES
 from tests.hostile.rows_mux import MUX
-from tests.hostile.rows_submission import SMALL_PROTOCOLS, SUBMISSION_ROWS
+from tests.hostile.rows_puller import PULLING
+from tests.hostile.rows_small_protocols import SMALL_PROTOCOLS
+from tests.hostile.rows_supplier import SUPPLYING
 
 MISBEHAVIOURS: tuple[Misbehaviour, ...] = (
     *MUX,
     *HANDSHAKES,
     *CBOR,
-    *SUBMISSION_ROWS,
+    *PULLING,
+    *SUPPLYING,
     *SMALL_PROTOCOLS,
     *MESSAGES,
     *LOCAL,

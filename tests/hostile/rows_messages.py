@@ -143,7 +143,10 @@ def _rows() -> Iterator[Misbehaviour]:
         "program: expiry too far ahead", Start.LOCAL, _submits(far), Reject(INVALID, "MSG_EXPIRY_TOO_FAR")
     )
     yield Misbehaviour(
-        "program: a message that is held", Start.LOCAL, _submits(_held), Reject(ALREADY_RECEIVED, "MSG_DUPLICATE")
+        "program: a message that is held",
+        Start.LOCAL,
+        _submits(_held),
+        Reject(ALREADY_RECEIVED, "MSG_DUPLICATE"),
     )
     yield Misbehaviour(
         "program seed: a message that is held",
@@ -160,7 +163,11 @@ def _rows() -> Iterator[Misbehaviour]:
         indefinite,
         Close("CBOR_INVALID", "local-message-submission"),
     )
-    for name, item in (("a number", uint(5)), ("nothing", array()), ("five empty strings", array(*[b"\x40"] * 5))):
+    for name, item in (
+        ("a number", uint(5)),
+        ("nothing", array()),
+        ("five empty strings", array(*[b"\x40"] * 5)),
+    ):
         act = says(LOCAL_SUBMISSION, array(uint(0), item))
         yield Misbehaviour(f"program: submits {name}", Start.LOCAL, act, Reject(INVALID, "CBOR_INVALID"))
 

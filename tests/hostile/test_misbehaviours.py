@@ -23,7 +23,14 @@ CODES = {
     *("CBOR_TRUNCATED", "CBOR_LIMIT", "CBOR_INVALID"),
     *("PROTOCOL_STATE", "PROTOCOL_REQUEST", "PROTOCOL_WINDOW", "PROTOCOL_SIZE", "PROTOCOL_TIMEOUT"),
     *("MSG_BODY_SIZE", "MSG_BAD_ID", "MSG_EXPIRED", "MSG_EXPIRY_TOO_FAR", "MSG_DUPLICATE"),
-    *("POOL_UNKNOWN", "POOL_NOT_ELIGIBLE", "OPCERT_SIGNATURE", "OPCERT_COUNTER", "KES_PERIOD", "KES_SIGNATURE"),
+    *(
+        "POOL_UNKNOWN",
+        "POOL_NOT_ELIGIBLE",
+        "OPCERT_SIGNATURE",
+        "OPCERT_COUNTER",
+        "KES_PERIOD",
+        "KES_SIGNATURE",
+    ),
 }
 PART_OF_THE_KIT = ("attacker", "cbor_bytes", "forged_messages", "honest_program", "playbook", "misbehaviours")
 
@@ -53,7 +60,9 @@ def test_node_answers_as_the_rules_say(name: str, verdicts: dict[str, Verdict]) 
 
 
 def test_every_code_that_a_connection_can_cause_is_caused() -> None:
-    caused = {row.must.code for row in MISBEHAVIOURS if isinstance(row.must, Close | Refuse | Reject | Ignore)}
+    caused = {
+        row.must.code for row in MISBEHAVIOURS if isinstance(row.must, Close | Refuse | Reject | Ignore)
+    }
 
     assert caused - {""} == CODES
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from tests.hostile.attacker import (
     HANDSHAKE,
     KEEP_ALIVE,
-    LOCAL_SUBMISSION,
     NOTIFICATION,
     OTHER_SIDE,
     Attacker,
@@ -87,9 +86,7 @@ class Trial:
         before = await self._victim.counted()
         attacker = await self._begin(row.start)
         assert self._held is not None
-        scene = Scene(
-            attacker, self._cast.pool, self._cast.renewed_pool, self._cast.poor_pool, self._held
-        )
+        scene = Scene(attacker, self._cast.pool, self._cast.renewed_pool, self._cast.poor_pool, self._held)
         try:
             async with asyncio.timeout(row.within_s + 2 * GRACE_S):
                 try:
@@ -134,9 +131,7 @@ class Trial:
                 pass
         return attacker
 
-    async def _judge(
-        self, row: Misbehaviour, attacker: Attacker, verdict: Verdict, before: Counted
-    ) -> None:
+    async def _judge(self, row: Misbehaviour, attacker: Attacker, verdict: Verdict, before: Counted) -> None:
         match row.must:
             case Close(code, place):
                 await self._judge_end(row, attacker, verdict)

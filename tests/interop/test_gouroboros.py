@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,12 +56,16 @@ class Setting:
         return self.folder / "peer.log"
 
 
+def a_setting(version: str, folder: Path) -> Setting:
+    pool = InteropPool()
+    profile = {"current": "gouroboros", "seed": "seed"}[version]
+    program = go_program(f"gouroboros_{version}")
+    return Setting(program, profile, folder, write_pools(folder / "pools.json", [pool]), pool)
+
+
 @pytest.fixture(params=["current", "seed"])
 def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
-    pool = InteropPool()
-    profile = {"current": "gouroboros", "seed": "seed"}[request.param]
-    program = go_program(f"gouroboros_{request.param}")
-    return Setting(program, profile, tmp_path, write_pools(tmp_path / "pools.json", [pool]), pool)
+    return a_setting(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -156,6 +161,40 @@ def test_one_connection_carries_messages_both_ways(setting: Setting, node: NodeP
                 received.update(await peer.hear_messages(1))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_quiet_connection_outlives_its_servers_patience_of_30_s_or_is_made_anew(tmp_path: Path) -> None:
+    """The documents' version gets our empty reply before. The current one gets none and hangs up; we dial again."""
+    nodes: list[NodeProcess] = []
+
+    async def connected(version: str, peers: AsyncExitStack) -> tuple[Setting, NodeProcess, PeerProgram]:
+        (tmp_path / version).mkdir()
+        setting = a_setting(version, tmp_path / version)
+        peer = await peers.enter_async_context(PeerProgram.started(setting.program, "pull", log=setting.log))
+        node = setting.node((((await peer.hear("listening"))["port"], setting.profile),))
+        nodes.append(node)
+        await peer.hear("connected")
+        return setting, node, peer
+
+    async def gets_a_message(setting: Setting, node: NodeProcess, peer: PeerProgram) -> None:
+        message = setting.make()
+        async with node.client() as client:
+            assert await client.submit(message) == Accepted()
+        assert await peer.hear_messages(1) == [message.raw]
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as peers:
+            current, seed = await connected("current", peers), await connected("seed", peers)
+            assert (await seed[2].hear("ids"))["count"] == 0
+            assert "timeout waiting" in (await current[2].hear("ended"))["text"]
+            await current[2].hear("connected")
+            await gets_a_message(*current)
+            await gets_a_message(*seed)
+            assert [said["event"] for said in seed[2].said].count("connected") == 1
+
+    with ending(nodes):
+        asyncio.run(scenario())
 
 
 def test_another_network_is_refused_in_words(setting: Setting, node: NodeProcess) -> None:

@@ -86,6 +86,15 @@ class Bearer(asyncio.BufferedProtocol):
         )
         self._expected[ingress.lane] = ingress
 
+    def stop_expecting(self, protocol: int, direction_we_send: Direction) -> None:
+        """It will not run here after all; a peer that has begun it already is cut off."""
+        ingress = self._expected.pop(lane_number(protocol, direction_we_send.opposite), None)
+        if ingress is not None:
+            self._demultiplexer.unregister(ingress)
+            if ingress.queued_bytes:
+                offset = self._reader.offset
+                self.abort(self._demultiplexer.refusal(ingress.lane, ingress.queued_bytes, offset))
+
     def channel(
         self,
         protocol: int,

@@ -252,7 +252,7 @@ def _do_not_expect(
     """What was not agreed does not run: a peer that opens it nevertheless is cut off."""
     for number, (_, protocol) in _answered(profiles, kind).items():
         if protocol is unwanted:
-            bearer.channel(number, Direction.RESPONDER, *_limits(protocol)).close()
+            bearer.stop_expecting(number, Direction.RESPONDER)
 
 
 def _check_nothing_behind(talk: Conversation) -> None:

@@ -41,8 +41,8 @@ class _Request:
 class Verifier:
     """A pool of threads, and few changes between them: one such change costs as much as checking a message.
 
-    What is asked for in one turn of the loop travels together. A caller all alone with no more than a chunk, while the
-    threads rest, is answered at once: handing over would cost as much as several checks and nothing would run beside it.
+    What is asked for in one turn of the loop travels together. If it is no more than a chunk and the threads rest, it is
+    checked at once: handing over would cost as much as several checks, and nothing would run beside it.
     """
 
     def __init__(self, workers: int = WORKERS, *, chunk_messages: int = CHUNK_MESSAGES) -> None:
@@ -65,7 +65,8 @@ class Verifier:
 
     def _distribute(self) -> None:
         requests, self._requests = self._requests, []
-        if len(requests) == 1 and not self._chunks_under_way:
+        asked_for = sum(len(request.messages) for request in requests)
+        if asked_for <= self._chunk_messages and not self._chunks_under_way:
             return _answer(requests, _check_all(requests))
         chunk: list[_Request] = []
         count = 0

@@ -112,7 +112,7 @@ class Demultiplexer:
         ingress = self._ingresses.get(segment.lane)
         if ingress is None or len(payload) > ingress.payload_bytes_max:
             offset = self.reader.offset - len(payload) - SEGMENT_HEADER_BYTES
-            raise self._refusal(segment.lane, len(payload), offset)
+            raise self.refusal(segment.lane, len(payload), offset)
         if not ingress.put(payload):
             offset = self.reader.offset - len(payload) - SEGMENT_HEADER_BYTES
             raise _overflow(ingress, len(payload), offset)
@@ -122,13 +122,14 @@ class Demultiplexer:
     def _inspect(self, header: SegmentHeader) -> None:
         ingress = self._ingresses.get(header.lane)
         if ingress is None or header.length > ingress.payload_bytes_max:
-            raise self._refusal(header.lane, header.length, self.reader.offset)
+            raise self.refusal(header.lane, header.length, self.reader.offset)
         # Whether it fits beside what is queued shows when it is complete: the reader may catch up until then.
         # What fits not even into the empty queue is refused now.
         if header.length > ingress.bytes_max:
             raise _overflow(ingress, header.length, self.reader.offset)
 
-    def _refusal(self, lane: int, length: int, offset: int) -> RemoteProtocolError:
+    def refusal(self, lane: int, length: int, offset: int) -> RemoteProtocolError:
+        """Why a segment is not taken: nobody listens on its lane, or it is longer than the lane allows."""
         ingress = self._ingresses.get(lane)
         if ingress is None:
             return RemoteProtocolError(
