@@ -1,7 +1,7 @@
 """Long runs that back the promises: as many hostile inputs as a release needs, on all processors.
 
     make soak                    a million inputs into every decoder, every bit of three messages, 300 simulated
-                                 worlds, 100 kills
+                                 worlds, 100 kills, storms of 500 and 1,000 hostile connections
     make soak SCALE=release      fifty million, 10,000 worlds, 1,000 kills
     make fuzz                    one minute for every decoder
 
@@ -30,9 +30,10 @@ from tests.fuzz.signed_bits import flip_every_bit, sample_messages
 from tests.fuzz.targets import COMPARED_TARGETS, TARGET_NAMES, target
 from tests.soak.node_runs import KILLS_BY_SCALE, SEEDS_BY_SCALE, kill, simulate
 from tests.soak.results import write_lines
+from tests.soak.storm_runs import storms
 
 INPUTS_BY_SCALE = {"commit": 1_000_000, "release": 50_000_000}
-PARTS = ("fuzz", "signed-bits", "simulation", "kill")
+PARTS = ("fuzz", "signed-bits", "simulation", "kill", "storms")
 INPUTS_IN_A_TASK = 10_000
 PROGRESS_EVERY_S = 10
 SEEDS_APART = 2**31
@@ -69,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figure, faults = kill(seed, options.inputs or KILLS_BY_SCALE[options.scale], _say)
         figures.append(figure)
         broken += faults
+    if options.only in (None, "storms") and not options.target:
+        for figure, faults in storms(options.scale, _say):
+            figures.append(figure)
+            broken += faults
     path = write_lines("soak", " ".join(["python", "tests/soak/run.py", *_shown(options, seed)]), figures)
     print(table(figures))
     _say(f"written to {path.name} in {path.parent.name}/")
