@@ -28,8 +28,8 @@ check: $(VENV)/test.stamp ## format, lint, types, tidiness
 soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
 	$(BIN)/python tests/soak/run.py --scale $(SCALE)
 
-bench: $(VENV)/test.stamp ## measure and print; CHECK=1 fails when a budget is missed
-	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check)
+bench: $(VENV)/test.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path or node for one part
+	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check) $(if $(PART),--only $(PART))
 
 docs: $(VENV)/base.stamp ## rewrite docs/protocols and docs/metrics.md from the code
 	$(BIN)/python tools/protocol_docs.py docs/protocols

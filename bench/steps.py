@@ -11,7 +11,7 @@ from nacl.bindings import crypto_sign_open
 from bench.measure import Step
 from stagepost.crypto import ed25519, kes
 from stagepost.crypto.operational_certificate import issue
-from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.dmq.message import USUAL_SHAPE, DmqMessage, sign_message
 from stagepost.runtime.bearer import Bearer
 from stagepost.wire.framing import Framer, ItemLimits
 from stagepost.wire.mux import Direction, lane_number, split_payload
@@ -95,7 +95,7 @@ def _verify_cold(message: DmqMessage) -> Callable[[int], None]:
     return repeated(lambda: kes.verify(verification_key, 0, content, signature))
 
 
-_REPLY_LIMITS = ItemLimits(bytes_max=98_000)
+_REPLY_LIMITS = ItemLimits(bytes_max=98_000, known_shape=USUAL_SHAPE)
 
 
 def _frame(raw: bytes) -> None:

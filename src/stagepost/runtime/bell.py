@@ -36,14 +36,7 @@ class Bell:
             self._rang_at = now
         self._wake()
 
-    def hurry(self) -> None:
-        """Nothing more is on its way: a ring that was put off comes now."""
-        if self._is_put_off:
-            self._ring_late()
-
     def _ring_late(self) -> None:
-        if not self._is_put_off:
-            return  # it came already
         self._is_put_off = False
         self._rang_at = asyncio.get_running_loop().time()
         self._wake()

@@ -213,8 +213,6 @@ class Intake:
                             batch.done.set_exception(bug)
                 for batch in group:
                     self._release(batch.claim)
-                if not self._under_way:
-                    self.bell.hurry()
         finally:
             self._writing = None
 

@@ -92,6 +92,10 @@ class SqliteFile:
             if mode != (b"wal",):
                 raise DamagedFile(f"the file cannot be put into WAL mode, it stays in {mode!r}")
             self._check()
+        except UnicodeDecodeError as error:
+            # SQLite quotes what it found, and Python cannot read the quotation.
+            self.close()
+            raise DamagedFile("the file's own description of its tables is damaged") from error
         except BaseException:
             self.close()
             raise

@@ -130,3 +130,6 @@ def _until_damage(connection: sqlite3.Connection, query: str) -> Iterator[Row]:
     except sqlite3.Error as error:
         if not is_damage(error):
             raise
+    except UnicodeDecodeError:
+        # Damaged text, in a row or in SQLite's own words about the schema: nothing behind it can be trusted.
+        return

@@ -48,20 +48,3 @@ def test_a_ring_after_exactly_the_least_time_is_not_put_off() -> None:
 
 def test_news_of_the_intake_wait_two_milliseconds_at_most() -> None:
     assert RING_EVERY_S == 0.002
-
-
-def test_a_ring_that_was_put_off_comes_at_once_when_nothing_more_is_on_its_way() -> None:
-    bell = Bell(at_most_every_s=0.5)
-    times: list[float] = []
-
-    async def run() -> None:
-        listening = asyncio.create_task(_woken(bell, times))
-        loop = asyncio.get_running_loop()
-        for at, call in ((1.0, bell.ring), (1.1, bell.ring), (1.2, bell.hurry), (1.3, bell.hurry)):
-            loop.call_at(at, call)
-        await asyncio.sleep(10)
-        listening.cancel()
-
-    run_in_virtual_time(run())
-
-    assert [round(at, 6) for at in times] == [1.0, 1.2]
