@@ -28,7 +28,7 @@ def started(folder: Path, pools_file: Path, profile: str, peers: Sequence[NodePr
     return node
 
 
-async def told_everywhere(nodes: Sequence[NodeProcess], pool: Pool) -> None:
+async def check_told_everywhere(nodes: Sequence[NodeProcess], pool: Pool) -> None:
     """One message in at each node; each must come out at all of them, once."""
     wanted: set[bytes] = set()
     for node in nodes:
@@ -48,7 +48,7 @@ def test_two_nodes_tell_each_other(profile: str, tmp_path: Path) -> None:
         nodes.append(started(tmp_path / "a", pools_file, profile))
         nodes.append(started(tmp_path / "b", pools_file, profile, nodes[:1]))
 
-        asyncio.run(told_everywhere(nodes, pool))
+        asyncio.run(check_told_everywhere(nodes, pool))
 
 
 def test_five_nodes_in_a_line_with_mixed_profiles_tell_each_other(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_five_nodes_in_a_line_with_mixed_profiles_tell_each_other(tmp_path: Path
             nodes.append(node)
             node.start()
 
-        asyncio.run(told_everywhere(nodes, pool))
+        asyncio.run(check_told_everywhere(nodes, pool))
 
 
 def test_killed_node_catches_up_after_its_restart(tmp_path: Path) -> None:
