@@ -99,7 +99,8 @@ class Trial:
             verdict.faults.append("neither answer nor end came in time")
         except NodeClosed as early:
             verdict.faults.append(f"the node closed: {early}; its log: {self._said_of(attacker)}")
-        except Exception as fault:  # an answer of another shape than any that is looked for fails its row alone
+        except Exception as fault:
+            # An answer of a shape that nobody looks for fails its own row, not the whole trial.
             verdict.faults.append(f"{fault!r}; the node's log: {self._said_of(attacker)}")
         finally:
             await attacker.leave()
