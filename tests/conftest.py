@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,6 +37,9 @@ def require(name: str, reason: str) -> NoReturn:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A run in the background ignores the keyboard, and so would every command that a test starts and interrupts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     unknown = required_things() - OPTIONAL_THINGS
     if unknown:
         raise pytest.UsageError(f"STAGEPOST_REQUIRE: {sorted(unknown)} not among {sorted(OPTIONAL_THINGS)}")

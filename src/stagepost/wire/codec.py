@@ -15,9 +15,6 @@ from stagepost.wire.cbor import Reader
 from stagepost.wire.framing import KnownShape
 from stagepost.wire.layout import Layout, read_head
 
-SMALL_BYTES_MAX = 8
-SMALL_KNOWN_MAX = 1_024
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -46,7 +43,6 @@ class CodecTable:
         self.any_type = any_type
         self.headless_third = dict(headless_third or {})
         self.known_shape = known_shape
-        self.small_known: dict[tuple[str, bytes], tuple[Any, Dialect | None]] = {}
         self._says_the_same_to_many = says_the_same_to_many
         self._last_written: tuple[Any, Layout, bytes] | None = None
         self._by_state: dict[str, dict[tuple[int, int], tuple[Layout, Dialect | None]]] = {}
@@ -74,11 +70,6 @@ class CodecTable:
         written = layout.write(message)
         self._last_written = (message, layout, written)
         return written
-
-    def remember_if_small(self, state: str, data: bytes, message: Any, dialect: Dialect | None) -> None:
-        """Requests are short and the same for ever; messages are values, so one may stand for all."""
-        if len(data) <= SMALL_BYTES_MAX and len(self.small_known) < SMALL_KNOWN_MAX:
-            self.small_known[state, data] = (message, dialect)
 
     def states_that_know(self, length: int, tag: int) -> list[str]:
         return [state for state, choices in self._by_state.items() if (length, tag) in choices]
@@ -124,10 +115,6 @@ class Codec:
 
     def decode(self, data: bytes, state: str) -> Any:
         """One whole message, said in `state`; nothing may be left over."""
-        if len(data) <= SMALL_BYTES_MAX:
-            known = self.table.small_known.get((state, data))
-            if known is not None:
-                return self._in_dialect(*known)
         reader = Reader(data)
         length, tag = read_head(reader)
         found = self.table.layout_for(state, length, tag)
@@ -136,10 +123,6 @@ class Codec:
         layout, dialect = found
         message = layout.read_fields(reader, length)
         reader.finish(layout.message.__name__)
-        self.table.remember_if_small(state, data, message, dialect)
-        return self._in_dialect(message, dialect)
-
-    def _in_dialect(self, message: Any, dialect: Dialect | None) -> Any:
         if dialect is not None and not self._settled:
             self.speaks = dialect
             self._settled = True
