@@ -180,6 +180,10 @@ def a_signed_legacy_message(body: bytes = b"l" * 90) -> DmqMessage:
 # CBOR of any shape
 
 
+TAGS_WITHOUT_MEANING = st.integers(60_000, 65_000)
+"""The other library acts on some tags, 43000 among them, and then refuses an item for its content and not its shape."""
+
+
 def cbor_values() -> SearchStrategy[Any]:
     """Anything that CBOR can hold: tags, floats, maps and negative numbers included."""
     leaves = (
@@ -196,7 +200,7 @@ def cbor_values() -> SearchStrategy[Any]:
         lambda inner: (
             st.lists(inner, max_size=4)
             | st.dictionaries(keys, inner, max_size=3)
-            | st.builds(cbor2.CBORTag, st.integers(40_000, 50_000), inner)
+            | st.builds(cbor2.CBORTag, TAGS_WITHOUT_MEANING, inner)
         ),
         max_leaves=8,
     )

@@ -84,10 +84,7 @@ async def faults(seed: int, profiles: Sequence[Profile] = (DMQ_NODE,)) -> tuple[
         sending = traffic.begin(random.randint(20, 60), duration_s)
         await world.run_faults(schedule)
         await sending
-        await traffic.settle()
-        await world.repair_everything()
-        converged_s = await converge(world)
-        await close_the_run(world)
+        converged_s = await settle_and_close(world, traffic)
     return world, converged_s
 
 
@@ -115,11 +112,17 @@ async def crashes(seed: int) -> tuple[World, float]:
         sending = traffic.begin(80, 30.0)
         await world.run_faults(fault_schedule(random, names, 30.0, 25, kinds))
         await sending
-        await traffic.settle()
-        await world.repair_everything()
-        converged_s = await converge(world)
-        await close_the_run(world)
+        converged_s = await settle_and_close(world, traffic)
     return world, converged_s
+
+
+async def settle_and_close(world: World, traffic: Traffic) -> float:
+    """How every run ends: all answers are in, everything is repaired, nodes agree; how long that took them."""
+    await traffic.settle()
+    await world.repair_everything()
+    converged_s = await converge(world)
+    await close_the_run(world)
+    return converged_s
 
 
 async def long_partitions(seed: int) -> tuple[World, float]:
@@ -143,10 +146,7 @@ async def long_partitions(seed: int) -> tuple[World, float]:
                 [replace(fault, at_s=at_s, until_s=at_s + random.uniform(15, 70)) for fault in schedule]
             )
             await sending
-        await traffic.settle()
-        await world.repair_everything()
-        converged_s = await converge(world)
-        await close_the_run(world)
+        converged_s = await settle_and_close(world, traffic)
     return world, converged_s
 
 
@@ -172,10 +172,7 @@ async def bursts(seed: int) -> tuple[World, float]:
         sending = traffic.begin(random.randint(150, 350), 8.0)
         await world.run_faults(schedule)
         await sending
-        await traffic.settle()
-        await world.repair_everything()
-        converged_s = await converge(world)
-        await close_the_run(world)
+        converged_s = await settle_and_close(world, traffic)
     return world, converged_s
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from stagepost.dmq.pools import (
     PoolDistribution,
     parse_pools,
 )
-from stagepost.errors import ConfigFaults, ErrorCode
+from stagepost.errors import ConfigFaults, ErrorCode, Fault
 from stagepost.identifiers import PoolId
 
 POOL = PoolId(bytes(range(28)))
@@ -173,10 +173,18 @@ def test_what_is_no_json_object_is_one_fault(content: bytes, where: str) -> None
     assert faults_of(content).keys() == {where}
 
 
+def distribution_or_faults(content: bytes) -> PoolDistribution | Mapping[str, Sequence[Fault]]:
+    try:
+        return parse_pools(content, "pools.json")
+    except ConfigFaults as error:
+        return error.faults
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_distribution_or_faults(content: bytes) -> None:
-    with suppress(ConfigFaults):
-        parse_pools(content, "pools.json")
+    found = distribution_or_faults(content)
+
+    assert isinstance(found, PoolDistribution) or found["pools.json"]
 
 
 _JSON = st.recursive(
@@ -192,5 +200,9 @@ _JSON = st.recursive(
 @given(_JSON, _JSON, _JSON)
 def test_any_values_give_a_distribution_or_faults(evolutions: Any, slots: Any, entries: Any) -> None:
     file = {"max_kes_evolutions": evolutions, "slots_per_kes_period": slots, "pools": entries}
-    with suppress(ConfigFaults):
-        parse(file)
+    found = distribution_or_faults(json.dumps(file).encode())
+
+    if isinstance(found, PoolDistribution):
+        assert all(len(pool) == 28 and stake >= 0 for pool, stake in found.stakes.items())
+    else:
+        assert found["pools.json"]

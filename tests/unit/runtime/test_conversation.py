@@ -367,7 +367,8 @@ def test_what_arrived_in_time_is_not_late_because_we_read_late() -> None:
         await client.send(local_submission.SubmitMessage(MESSAGE))
         await peer.write(b"\x81\x01")
         await asyncio.sleep(100)
-        await client.receive(local_submission.AcceptMessage)
+        assert await client.receive(local_submission.AcceptMessage) == local_submission.AcceptMessage()
+        assert client.state.name == "Idle"
 
     run(main())
 

@@ -133,7 +133,9 @@ def test_an_instance_that_nobody_opens_costs_no_time() -> None:
         asking, answering = talks()
         serving = asyncio.create_task(KeepAliveServer(answering).run())
         await asyncio.sleep(1_000)
+        assert not serving.done(), "it was ended although nobody had opened it"
         await asking.send(Done())
         await serving
+        assert answering.is_over
 
     run_in_virtual_time(main())

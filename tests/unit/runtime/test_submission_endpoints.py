@@ -307,6 +307,7 @@ def test_exactly_132_may_be_asked_for() -> None:
     async def main() -> None:
         pulling, supplying = submission_talks(DMQ_NODE, 2)
         await beside(supplied_by(supplying, messages(1)).run(), ask(RequestMessageIds(True, 0, 132))(pulling))
+        assert pulling.state.name == "Idle", "the request was answered"
 
     run_in_virtual_time(main())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import cbor2
@@ -174,5 +173,12 @@ def test_a_message_is_never_an_empty_array() -> None:
 @given(st.binary(max_size=20))
 def test_any_bytes_give_a_value_or_a_decode_error(data: bytes) -> None:
     for field in (PAIR, CHOICE, ListOf(PAIR, ListForm.DEFINITE, 5)):
-        with contextlib.suppress(DecodeError):
-            read_all(field, data)
+        try:
+            value = read_all(field, data)
+        except DecodeError as fault:
+            offset = fault.offset
+        else:
+            assert read_all(field, field.write(value)) == value
+            continue
+        assert offset is not None
+        assert 0 <= offset <= len(data)
