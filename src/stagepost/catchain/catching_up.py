@@ -1,0 +1,260 @@
+"""How a member gets the blocks that it missed, and gives others those that they missed.
+
+Our own blocks go to everybody at once; what gets lost is found by asking, now and then, one member after another what
+it has beyond what we have. A block whose ancestors are missing makes us ask for these at once.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from stagepost.catchain.block import Block
+from stagepost.catchain.effects import Ask, Effect, Send
+from stagepost.catchain.graph import Graph, State, Vertex
+from stagepost.catchain.payloads import ForkProof
+from stagepost.catchain.queries import (
+    BLAMED_HEIGHT,
+    BLOCKS_ASKED_MAX,
+    Answer,
+    BlockNotFound,
+    BlockResult,
+    Difference,
+    DifferenceFork,
+    GetBlock,
+    GetBlockHistory,
+    GetBlocks,
+    GetDifference,
+    Query,
+    Sent,
+    encode_answer,
+    encode_query,
+)
+
+SYNC_MIN_S, SYNC_MAX_S = 0.1, 0.2
+ROTATE_MIN_S, ROTATE_MAX_S = 60.0, 120.0
+NEIGHBOURS_MAX = 5
+QUERY_TIMEOUT_S = 2.0
+ASKED_AT_ONCE_MAX = 16
+DIFFERENCE_BLOCKS_MAX = 100
+
+
+class SyncOptions(msgspec.Struct, frozen=True):
+    """`neighbours` None: our blocks go to every member, and nobody passes on what is not his. A number: every
+    delivered block goes on to so many members, chosen anew now and then, as older networks do."""
+
+    neighbours: int | None = None
+    sync_min_s: float = SYNC_MIN_S
+    sync_max_s: float = SYNC_MAX_S
+    rotate_min_s: float = ROTATE_MIN_S
+    rotate_max_s: float = ROTATE_MAX_S
+    query_timeout_s: float = QUERY_TIMEOUT_S
+
+
+class CatchingUp:
+    """Holds who was asked for what; nothing here outlives a restart."""
+
+    def __init__(self, graph: Graph, index: int, random: Random, now: float, options: SyncOptions) -> None:
+        self._graph = graph
+        self._index = index
+        self._random = random
+        self._options = options
+        self._numbers = 0
+        self._asked: dict[int, tuple[int, Query, float]] = {}
+        self._blocks_asked: dict[bytes, int] = {}
+        self._next_sync = now + self._pause()
+        self._neighbours: list[int] = []
+        self._rotate_at = now
+        self._to_pass_on: list[Vertex] = []
+
+    @property
+    def next_wake(self) -> float:
+        return now_if(self._to_pass_on, self._next_sync)
+
+    # Sending on
+
+    def audience(self, now: float) -> list[int]:
+        """Whom a block of ours goes to."""
+        others = [peer for peer in range(self._graph.size) if peer != self._index]
+        if self._options.neighbours is None:
+            return others
+        if now >= self._rotate_at or any(peer in self._graph.blamed for peer in self._neighbours):
+            trusted = [peer for peer in others if peer not in self._graph.blamed]
+            count = min(len(trusted), self._options.neighbours)
+            self._neighbours = sorted(self._random.sample(trusted, count))
+            self._rotate_at = now + self._random.uniform(
+                self._options.rotate_min_s, self._options.rotate_max_s
+            )
+        return self._neighbours
+
+    def delivered(self, vertex: Vertex, now: float) -> None:
+        if self._options.neighbours is not None and vertex.source != self._index:
+            self._to_pass_on.append(vertex)
+
+    # Asking
+
+    def tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for vertex in self._to_pass_on:
+            assert vertex.block is not None, "only what is here is passed on"
+            effects += [
+                Send(peer, vertex.block.encode()) for peer in self.audience(now) if peer != vertex.source
+            ]
+        self._to_pass_on = []
+        for number in [number for number, (_, _, until) in self._asked.items() if now >= until]:
+            self._forget(number)
+        if now >= self._next_sync:
+            self._next_sync = now + self._pause()
+            peer = self._somebody()
+            if peer is not None:
+                effects.append(self._ask(peer, GetDifference(self._heights()), now))
+                effects += self._ask_again(peer, now)
+        return effects
+
+    def ask_for_missing(self, vertex: Vertex, peer: int, now: float) -> list[Effect]:
+        """Whoever sent a block has what it rests on, if he is honest."""
+        missing = self._graph.missing_below(vertex, ASKED_AT_ONCE_MAX)
+        return [
+            self._ask(peer, GetBlock(one.hash), now) for one in missing if one.hash not in self._blocks_asked
+        ]
+
+    def _ask_again(self, peer: int, now: float) -> list[Effect]:
+        """Somebody else, for what nobody has given us yet."""
+        effects: list[Effect] = []
+        for vertex in self._graph.undelivered():
+            if len(effects) >= ASKED_AT_ONCE_MAX:
+                break
+            effects += self.ask_for_missing(vertex, peer, now)
+        return effects[:ASKED_AT_ONCE_MAX]
+
+    def _ask(self, peer: int, query: Query, now: float) -> Ask:
+        self._numbers += 1
+        self._asked[self._numbers] = peer, query, now + self._options.query_timeout_s
+        if isinstance(query, GetBlock):
+            self._blocks_asked[query.block_hash] = self._numbers
+        return Ask(peer, self._numbers, encode_query(query))
+
+    def answered(self, peer: int, number: int, answer: Answer | None) -> bool:
+        """Whether this can be an answer to what was asked. Late answers and none at all are nobody's fault."""
+        asked = self._asked.get(number)
+        if asked is None:
+            return True
+        whom, query, _ = asked
+        self._forget(number)
+        if answer is None:
+            return True
+        if whom != peer:
+            return False
+        match query, answer:
+            case GetDifference(), Difference() | DifferenceFork():
+                return True
+            case GetBlock(block_hash), BlockResult(block):
+                graph = self._graph
+                if not 0 <= block.source < graph.size or block.height < 1:
+                    return False
+                return graph.hash_of(block.reference(graph.rules.version)) == block_hash
+            case GetBlock(), BlockNotFound():
+                return True
+            case GetBlocks() | GetBlockHistory(), Sent():
+                return True
+            case _:
+                return False
+
+    @staticmethod
+    def proof_in(answer: Answer) -> ForkProof | None:
+        return ForkProof(answer.left, answer.right) if isinstance(answer, DifferenceFork) else None
+
+    def _forget(self, number: int) -> None:
+        _, query, _ = self._asked.pop(number)
+        if isinstance(query, GetBlock) and self._blocks_asked.get(query.block_hash) == number:
+            del self._blocks_asked[query.block_hash]
+
+    def _heights(self) -> tuple[int, ...]:
+        graph = self._graph
+        return tuple(
+            BLAMED_HEIGHT if source in graph.blamed else graph.top(source).height
+            for source in range(graph.size)
+        )
+
+    def _somebody(self) -> int | None:
+        graph = self._graph
+        others = [peer for peer in range(graph.size) if peer != self._index and peer not in graph.blamed]
+        return self._random.choice(others) if others else None
+
+    def _pause(self) -> float:
+        return self._random.uniform(self._options.sync_min_s, self._options.sync_max_s)
+
+    # Answering
+
+    def answer(self, query: Query) -> tuple[list[Block], bytes]:
+        """Blocks to send ahead, and the answer behind them."""
+        match query:
+            case GetBlock(block_hash):
+                found = self._with_body(block_hash)
+                return [], encode_answer(BlockNotFound() if found is None else BlockResult(found))
+            case GetBlocks(block_hashes):
+                blocks = [block for block in map(self._with_body, block_hashes) if block is not None]
+                return blocks, encode_answer(Sent(len(blocks)))
+            case GetBlockHistory(block_hash, count, stop_at):
+                history = self._history(block_hash, count, frozenset(stop_at))
+                return history, encode_answer(Sent(len(history)))
+            case GetDifference(heights):
+                return self._difference(heights)
+
+    def _with_body(self, block_hash: bytes) -> Block | None:
+        vertex = self._graph.get(block_hash)
+        is_sound = vertex is not None and vertex.state in (State.RECEIVED, State.DELIVERED)
+        return vertex.block if vertex is not None and is_sound else None
+
+    def _history(self, block_hash: bytes, count: int, stop_at: frozenset[bytes]) -> list[Block]:
+        found: list[Block] = []
+        vertex = self._graph.get(block_hash)
+        while vertex is not None and vertex.block is not None and vertex.hash not in stop_at:
+            if len(found) >= min(count, BLOCKS_ASKED_MAX):
+                break
+            found.append(vertex.block)
+            vertex = vertex.previous
+        return found[::-1]
+
+    def _difference(self, heights: tuple[int, ...]) -> tuple[list[Block], bytes]:
+        graph = self._graph
+        if len(heights) != graph.size:
+            return [], encode_answer(Difference(()))
+        for source, proof in graph.blamed.items():
+            if proof is not None and heights[source] != BLAMED_HEIGHT:
+                return [], encode_answer(DifferenceFork(proof.left, proof.right))
+        newer = {
+            source: list(graph.chain(source, height))
+            for source, height in enumerate(heights)
+            if height >= 0 and source not in graph.blamed and graph.top(source).height > height
+        }
+        share = _even_share({source: len(chain) for source, chain in newer.items()}, DIFFERENCE_BLOCKS_MAX)
+        blocks: list[Block] = []
+        sent_up_to = list(heights)
+        for source, chain in newer.items():
+            for vertex in chain[: share[source]]:
+                assert vertex.block is not None, "delivered blocks are here"
+                blocks.append(vertex.block)
+                sent_up_to[source] = vertex.height
+        return blocks, encode_answer(Difference(tuple(sent_up_to)))
+
+
+def _even_share(wanted: dict[int, int], total: int) -> dict[int, int]:
+    """So many for each, none more than wanted, and nobody served at another's cost."""
+    share = dict.fromkeys(wanted, 0)
+    left = total
+    while left > 0:
+        hungry = [source for source in wanted if share[source] < wanted[source]]
+        if not hungry:
+            break
+        each = max(1, left // len(hungry))
+        for source in hungry:
+            given = min(each, wanted[source] - share[source], left)
+            share[source] += given
+            left -= given
+    return share
+
+
+def now_if(pending: list[Vertex], otherwise: float) -> float:
+    return 0.0 if pending else otherwise

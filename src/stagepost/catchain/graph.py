@@ -1,0 +1,429 @@
+"""The graph as one member knows it: which blocks exist, which are complete with all that they rest on, who lied.
+
+Everything that is decided here about a block depends on the block and its ancestors alone. So honest members, who see
+the same blocks in different orders, agree about each of them: what is delivered, what is ill, and whom to blame.
+
+A *fork* is one author's two blocks at one height. Branches get numbers as they are met; the numbers are private to a
+member, what they stand for is not: a branch is a chain, so "covers branch f up to height h" names one set of blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from stagepost.catchain.block import (
+    BLOCK_BYTES_MAX,
+    DEPENDENCIES_MAX,
+    Block,
+    Dependency,
+    HashVersion,
+    block_hash,
+    block_id,
+    root_reference,
+)
+from stagepost.catchain.payloads import ForkProof, read_fork_proof
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError
+from stagepost.wire.tl import key_id
+
+HEIGHT_MAX = 100_000
+
+Verify = Callable[[bytes, bytes, bytes], bool]
+"""(public key, message, signature)"""
+
+
+class GraphRules(msgspec.Struct, frozen=True):
+    """What all members of one graph have agreed on."""
+
+    version: HashVersion = HashVersion.WITH_REFERENCES
+    dependencies_max: int = DEPENDENCIES_MAX
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    height_max: int = HEIGHT_MAX
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A block that no honest member sends: the rule that it breaks, by name, and what was found."""
+
+    rule: str
+    text: str
+
+
+class State(Enum):
+    REFERENCED = "referenced"  # another block names it, it is not here
+    RECEIVED = "received"  # it is here, something that it rests on is not
+    DELIVERED = "delivered"
+    ILL = "ill"  # its author broke a rule that all members can see
+
+
+class Vertex:
+    """A block in the graph, or the place of one that is only known by reference."""
+
+    __slots__ = (
+        "blamed_before",
+        "block",
+        "branch",
+        "covers",
+        "data_hash",
+        "dependants",
+        "dependencies",
+        "hash",
+        "height",
+        "is_continued",
+        "is_stored",
+        "previous",
+        "signature",
+        "source",
+        "state",
+        "waits_for",
+    )  # fmt: skip
+
+    def __init__(self, hash: bytes, reference: Dependency) -> None:
+        self.hash = hash
+        self.source = reference.source
+        self.height = reference.height
+        self.data_hash = reference.data_hash
+        self.signature = reference.signature
+        self.state = State.REFERENCED
+        self.block: Block | None = None
+        self.is_stored = False
+        self.previous: Vertex | None = None
+        self.dependencies: tuple[Vertex, ...] = ()
+        self.dependants: list[Vertex] = []
+        self.waits_for = 0
+        # Once delivered: its branch, the greatest height of each branch among its ancestors and itself, and whom they
+        # have proved to be forkers.
+        self.branch = 0
+        self.is_continued = False
+        self.covers: Mapping[int, int] = {}
+        self.blamed_before: frozenset[int] = frozenset()
+
+    @property
+    def reference(self) -> Dependency:
+        return Dependency(self.source, self.height, self.data_hash, self.signature)
+
+    def is_covered_by(self, other: Vertex) -> bool:
+        """Whether it is `other` or one of its ancestors; both are delivered."""
+        return other.covers.get(self.branch, 0) >= self.height
+
+
+class Outcome(msgspec.Struct):
+    """What came of one step: blocks newly delivered, in causal order, and members newly blamed."""
+
+    delivered: list[Vertex] = msgspec.field(default_factory=list)
+    blamed: list[int] = msgspec.field(default_factory=list)
+    proofs: list[ForkProof] = msgspec.field(default_factory=list)
+
+
+class Graph:
+    """One graph with a fixed list of members, each known by a public key."""
+
+    def __init__(
+        self,
+        incarnation: bytes,
+        public_keys: Sequence[bytes],
+        rules: GraphRules | None = None,
+        *,
+        verify: Verify = ed25519.verify,
+    ) -> None:
+        self.incarnation = incarnation
+        self.rules = rules or GraphRules()
+        self.public_keys = tuple(public_keys)
+        self.key_ids = tuple(key_id(key) for key in public_keys)
+        self._verify = verify
+        self._root = Vertex(incarnation, root_reference(incarnation, len(public_keys)))
+        self._root.state = State.DELIVERED
+        self._root.is_stored = True
+        self._vertices: dict[bytes, Vertex] = {incarnation: self._root}
+        self._at: dict[tuple[int, int], Vertex] = {}  # the first that was met at each place
+        self._branch_sources: list[int] = [len(public_keys)]  # branch 0 is the root's
+        self._tops: dict[int, Vertex] = {}
+        self._blamed: dict[int, ForkProof | None] = {}
+        self._waiting: dict[bytes, Vertex] = {}
+        self._ready: deque[Vertex] = deque()
+
+    # What is known
+
+    @property
+    def size(self) -> int:
+        return len(self.public_keys)
+
+    def __len__(self) -> int:
+        return len(self._vertices) - 1
+
+    def get(self, block_hash: bytes) -> Vertex | None:
+        return self._vertices.get(block_hash)
+
+    @property
+    def blamed(self) -> Mapping[int, ForkProof | None]:
+        """Whoever has broken a rule that all can see, with the proof if it was a fork."""
+        return self._blamed
+
+    def top(self, source: int) -> Vertex:
+        """The greatest delivered block of a member; the root if there is none."""
+        return self._tops.get(source, self._root)
+
+    def delivered_height(self, source: int) -> int:
+        return 0 if source in self._blamed else self.top(source).height
+
+    def chain(self, source: int, after_height: int) -> Iterator[Vertex]:
+        """A member's delivered blocks above a height, in order."""
+        found: list[Vertex] = []
+        vertex = self._tops.get(source)
+        while vertex is not None and vertex.height > after_height and vertex.block is not None:
+            found.append(vertex)
+            vertex = vertex.previous
+        return reversed(found)
+
+    def missing_below(self, vertex: Vertex, count_max: int) -> list[Vertex]:
+        """Ancestors that are known by reference alone, nearest first."""
+        found: list[Vertex] = []
+        seen = {vertex.hash}
+        pending = deque([vertex])
+        while pending and len(found) < count_max:
+            for parent in self._parents(pending.popleft()):
+                if parent.hash not in seen:
+                    seen.add(parent.hash)
+                    if parent.state is State.REFERENCED:
+                        found.append(parent)
+                    elif parent.state is State.RECEIVED:
+                        pending.append(parent)
+        return found
+
+    def undelivered(self) -> list[Vertex]:
+        """Blocks that are here and wait for others, in order of arrival."""
+        return list(self._waiting.values())
+
+    # What comes in
+
+    def hash_of(self, reference: Dependency) -> bytes:
+        if reference.height == 0:
+            return self.incarnation
+        return block_hash(
+            self.incarnation, self.key_ids[reference.source], reference.height, reference.data_hash
+        )
+
+    def check(self, block: Block) -> Refusal | None:
+        """Everything that can be seen in the block itself; its signature, which costs most, last."""
+        refusal = self._check_shape(block)
+        if refusal is not None:
+            return refusal
+        for dependency in block.dependencies:
+            if not self._is_genuine(dependency):
+                return Refusal(
+                    "ForgedDependency", f"the reference to member {dependency.source} is not signed by it"
+                )
+        if block.height > 1 and not self._is_genuine(block.previous):
+            return Refusal("ForgedPrevious", "the reference to the author's own last block is not signed")
+        if not self._is_genuine(block.reference(self.rules.version)):
+            return Refusal("BadSignature", f"member {block.source} has not signed this block")
+        return None
+
+    def _check_shape(self, block: Block) -> Refusal | None:
+        rules, size = self.rules, self.size
+        previous = block.previous
+        if block.incarnation != self.incarnation:
+            return Refusal("WrongIncarnation", f"the block belongs to {block.incarnation.hex()}")
+        if not 0 <= block.source < size:
+            return Refusal("UnknownSource", f"the author is {block.source}, members are 0 to {size - 1}")
+        if not 1 <= block.height <= rules.height_max:
+            return Refusal("HeightOutOfRange", f"height {block.height}, expected 1 to {rules.height_max}")
+        if not block.payload:
+            return Refusal("EmptyPayload", "a block says something, and be it that it says nothing")
+        if len(block.payload) > rules.block_bytes_max:
+            return Refusal(
+                "TooLarge", f"the payload has {len(block.payload)} bytes, at most {rules.block_bytes_max} fit"
+            )
+        if len(block.dependencies) > rules.dependencies_max:
+            return Refusal(
+                "TooManyDependencies",
+                f"{len(block.dependencies)} references, at most {rules.dependencies_max}",
+            )
+        expected_source = size if block.height == 1 else block.source
+        if previous.source != expected_source or previous.height + 1 != block.height:
+            return Refusal(
+                "WrongPrevious",
+                f"height {block.height} of member {block.source} follows height {previous.height} of "
+                f"{previous.source}",
+            )
+        if block.height == 1 and previous.data_hash != self.incarnation:
+            return Refusal("WrongPrevious", "the first block of a member follows the root, this one does not")
+        sources = [dependency.source for dependency in block.dependencies]
+        if len(set(sources)) < len(sources):
+            return Refusal("RepeatedDependency", "two references to blocks of one member")
+        for dependency in block.dependencies:
+            if not 0 <= dependency.source < size or dependency.source == block.source:
+                return Refusal("WrongDependency", f"a reference to member {dependency.source}")
+            if not 1 <= dependency.height <= rules.height_max:
+                return Refusal("WrongDependency", f"a reference to height {dependency.height}")
+        return None
+
+    def _is_genuine(self, reference: Dependency) -> bool:
+        known = self._vertices.get(self.hash_of(reference))
+        if known is not None and known.signature == reference.signature:
+            return True
+        signed = block_id(
+            self.incarnation, self.key_ids[reference.source], reference.height, reference.data_hash
+        )
+        return self._verify(self.public_keys[reference.source], signed, reference.signature)
+
+    def receive(self, block: Block) -> tuple[Vertex, Outcome]:
+        """A block that passed `check`. It waits until everything below it is here, and until it is stored."""
+        outcome = Outcome()
+        vertex = self._vertex(block.reference(self.rules.version), outcome)
+        if vertex.block is not None:
+            return vertex, outcome
+        vertex.block = block
+        vertex.previous = self._vertex(block.previous, outcome)
+        vertex.dependencies = tuple(self._vertex(one, outcome) for one in block.dependencies)
+        vertex.state = State.RECEIVED
+        self._waiting[vertex.hash] = vertex
+        for parent in self._parents(vertex):
+            if parent.state is not State.DELIVERED:
+                parent.dependants.append(vertex)
+                vertex.waits_for += 1
+        if any(parent.state is State.ILL for parent in self._parents(vertex)):
+            self._fall_ill(vertex, outcome)
+        return vertex, outcome
+
+    def stored(self, vertex: Vertex) -> Outcome:
+        """It is on disk: whatever rests on it may now be believed after a restart, too."""
+        outcome = Outcome()
+        vertex.is_stored = True
+        self._look_at(vertex)
+        self._deliver_ready(outcome)
+        return outcome
+
+    def learn_fork(self, proof: ForkProof) -> Outcome | None:
+        """A proof that came from elsewhere; None if it proves nothing."""
+        left, right = proof.left, proof.right
+        if not proof.is_contradictory or not 0 <= left.source < self.size or left.height < 1:
+            return None
+        if not (self._is_genuine(left) and self._is_genuine(right)):
+            return None
+        outcome = Outcome()
+        self._blame(proof.source, proof, outcome)
+        return outcome
+
+    # Details
+
+    def _parents(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        return () if vertex.previous is None else (vertex.previous, *vertex.dependencies)
+
+    def _vertex(self, reference: Dependency, outcome: Outcome) -> Vertex:
+        hash = self.hash_of(reference)
+        vertex = self._vertices.get(hash)
+        if vertex is None:
+            vertex = self._vertices[hash] = Vertex(hash, reference)
+            other = self._at.setdefault((vertex.source, vertex.height), vertex)
+            if other is not vertex:
+                self._blame(vertex.source, ForkProof(other.reference, vertex.reference), outcome)
+        return vertex
+
+    def _look_at(self, vertex: Vertex) -> None:
+        if vertex.state is State.RECEIVED and vertex.is_stored and not vertex.waits_for:
+            self._ready.append(vertex)
+
+    def _deliver_ready(self, outcome: Outcome) -> None:
+        while self._ready:
+            vertex = self._ready.popleft()
+            if vertex.state is not State.RECEIVED:
+                continue
+            try:
+                proof = self._judge(vertex)
+            except _IllBlock:
+                self._fall_ill(vertex, outcome)
+                continue
+            self._deliver(vertex, proof, outcome)
+
+    def _judge(self, vertex: Vertex) -> ForkProof | None:
+        """Whether the author, who had seen all that the block rests on, could honestly write it."""
+        previous = vertex.previous
+        assert previous is not None, "only what is here is judged"
+        for dependency in vertex.dependencies:
+            if dependency.is_covered_by(previous) or dependency.source in previous.blamed_before:
+                raise _IllBlock
+            for branch, height in previous.covers.items():
+                is_other_branch = self._branch_sources[branch] == dependency.source
+                if is_other_branch and dependency.covers.get(branch, 0) < height:
+                    raise _IllBlock
+        assert vertex.block is not None, "only what is here is judged"
+        try:
+            proof = read_fork_proof(vertex.block.payload)
+        except DecodeError:
+            raise _IllBlock from None
+        if proof is None:
+            return None
+        if not 0 <= proof.source < self.size or proof.left.height < 1:
+            raise _IllBlock
+        if not (self._is_genuine(proof.left) and self._is_genuine(proof.right)):
+            raise _IllBlock
+        return proof
+
+    def _deliver(self, vertex: Vertex, proof: ForkProof | None, outcome: Outcome) -> None:
+        previous = vertex.previous
+        assert previous is not None, "only what is here is delivered"
+        vertex.branch = self._branch_for(vertex, previous)
+        covers = dict(previous.covers)
+        blamed_before = set(previous.blamed_before)
+        for dependency in vertex.dependencies:
+            blamed_before |= dependency.blamed_before
+            for branch, height in dependency.covers.items():
+                if covers.get(branch, 0) < height:
+                    covers[branch] = height
+        covers[vertex.branch] = vertex.height
+        if proof is not None:
+            blamed_before.add(proof.source)
+        vertex.covers = covers
+        is_same = blamed_before == previous.blamed_before
+        vertex.blamed_before = previous.blamed_before if is_same else frozenset(blamed_before)
+        vertex.state = State.DELIVERED
+        del self._waiting[vertex.hash]
+        top = self._tops.get(vertex.source)
+        if top is None or vertex.height > top.height:
+            self._tops[vertex.source] = vertex
+        outcome.delivered.append(vertex)
+        if proof is not None:
+            self._blame(proof.source, proof, outcome)
+        dependants, vertex.dependants = vertex.dependants, []
+        for dependant in dependants:
+            dependant.waits_for -= 1
+            self._look_at(dependant)
+
+    def _branch_for(self, vertex: Vertex, previous: Vertex) -> int:
+        if previous is not self._root and not previous.is_continued:
+            previous.is_continued = True
+            return previous.branch
+        self._branch_sources.append(vertex.source)
+        return len(self._branch_sources) - 1
+
+    def _fall_ill(self, vertex: Vertex, outcome: Outcome) -> None:
+        """With everything that rests on it: whoever built on it has seen what we see."""
+        pending = [vertex]
+        while pending:
+            one = pending.pop()
+            if one.state is State.ILL:
+                continue
+            one.state = State.ILL
+            self._waiting.pop(one.hash, None)
+            # Where the signature does not cover the references, anybody on the way may have changed them.
+            if self.rules.version is not HashVersion.PAYLOAD_ONLY:
+                self._blame(one.source, None, outcome)
+            pending += one.dependants
+            one.dependants = []
+
+    def _blame(self, source: int, proof: ForkProof | None, outcome: Outcome) -> None:
+        is_new = source not in self._blamed
+        if is_new or (self._blamed[source] is None and proof is not None):
+            self._blamed[source] = proof
+            if proof is not None:
+                outcome.proofs.append(proof)
+        if is_new:
+            outcome.blamed.append(source)
+
+
+class _IllBlock(Exception):
+    """The author broke a rule that can be seen only with all ancestors at hand."""

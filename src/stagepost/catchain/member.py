@@ -1,0 +1,319 @@
+"""One member of a graph, as a core without network and disk: events go in with the time, effects come out.
+
+    frame, query, answer, stored, tick → receive, deliver, make the next block → Persist, Send, Ask, Reply, Deliver
+
+A block of our own is on disk before anybody hears of it: otherwise a crash would let us write another one at its
+height, and that is what forkers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+import msgspec
+
+from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update
+from stagepost.catchain.catching_up import CatchingUp, SyncOptions
+from stagepost.catchain.effects import (
+    Blamed,
+    Deliver,
+    Effect,
+    Halt,
+    Persist,
+    Recovered,
+    Refused,
+    Reply,
+    Send,
+)
+from stagepost.catchain.graph import Graph, Outcome, State, Vertex
+from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
+from stagepost.catchain.queries import BlockResult, decode_answer, decode_query
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError
+
+IDLE_TIMEOUT_S = 16.0
+MERGE_WITHIN_S = 0.5
+START_WAIT_S = 5.0
+HEIGHTS_AHEAD_MAX = 256
+"""How far beyond what is delivered a member's blocks are taken in: without a bound, one that sends nothing but late
+blocks could fill our memory."""
+
+MakePayload = Callable[[], bytes | None]
+"""What those above want to say in the next block; None for nothing."""
+
+
+class MemberOptions(msgspec.Struct, frozen=True):
+    """`merge_within_s`: how long blocks of others that say something may stand without one of ours upon them.
+    `idle_timeout_s`: when we speak up although there is nothing to say. `start_wait_s`: how long we listen first,
+    in case others remember more of us than our own disk."""
+
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    merge_within_s: float = MERGE_WITHIN_S
+    start_wait_s: float = START_WAIT_S
+    sync: SyncOptions = SyncOptions()
+
+
+class Member:
+    def __init__(
+        self,
+        graph: Graph,
+        index: int,
+        seed: bytes,
+        make_payload: MakePayload,
+        random: Random,
+        now: float,
+        options: MemberOptions | None = None,
+    ) -> None:
+        self.graph = graph
+        self.index = index
+        self.options = options or MemberOptions()
+        self._seed = seed
+        self._make_payload = make_payload
+        self._random = random
+        self._effects: list[Effect] = []
+        self._starts_at = now + self.options.start_wait_s
+        self._is_started = False
+        self._is_halted = False
+        self._own_top: Vertex = graph.top(index)
+        self._making: Vertex | None = None
+        self._proofs_to_tell: list[ForkProof] = []
+        self._is_asked_to_speak = False
+        self._merge_at: float | None = None
+        self._spoke_at = now
+        self._sync = CatchingUp(graph, index, random, now, self.options.sync)
+
+    @property
+    def is_started(self) -> bool:
+        return self._is_started
+
+    @property
+    def is_halted(self) -> bool:
+        return self._is_halted
+
+    @property
+    def next_wake(self) -> float:
+        """When `tick` wants to be called, at the latest."""
+        times = [self._sync.next_wake]
+        if not self._is_started:
+            times.append(self._starts_at)
+        elif self._making is None:
+            times.append(self._spoke_at + self.options.idle_timeout_s)
+            if self._merge_at is not None:
+                times.append(self._merge_at)
+        return min(times)
+
+    # Events
+
+    def restore(self, frames: Iterable[bytes], now: float) -> list[Effect]:
+        """What our disk holds, in the order in which it was written: once, before anything else."""
+        for frame in frames:
+            vertex, outcome = self.graph.receive(decode_update(frame))
+            self._settle(outcome, now)
+            self._settle(self.graph.stored(vertex), now)
+        self._own_top = self.graph.top(self.index)
+        return self._taken()
+
+    def frame_received(self, peer: int, frame: bytes, now: float) -> list[Effect]:
+        """A block that another member sent, its own or somebody else's."""
+        limit = self.graph.rules.block_bytes_max
+        if len(frame) > limit:
+            self._refuse(peer, "TooLarge", f"the block has {len(frame)} bytes, at most {limit} fit")
+            return self._taken()
+        try:
+            block = decode_update(frame)
+        except DecodeError as error:
+            self._refuse(peer, "Malformed", error.text)
+            return self._taken()
+        self._take_in(peer, block, now)
+        self._speak(now)
+        return self._taken()
+
+    def query_received(self, peer: int, number: int, data: bytes, now: float) -> list[Effect]:
+        try:
+            query = decode_query(data)
+        except DecodeError as error:
+            self._refuse(peer, "Malformed", error.text)
+            return self._taken()
+        blocks, answer = self._sync.answer(query)
+        self._effects += [Send(peer, block.encode()) for block in blocks]
+        self._effects.append(Reply(peer, number, answer))
+        return self._taken()
+
+    def answered(self, peer: int, number: int, data: bytes | None, now: float) -> list[Effect]:
+        """What came of an `Ask`; None if nothing did."""
+        if data is None:
+            self._sync.answered(peer, number, None)
+            return self._taken()
+        try:
+            answer = decode_answer(data)
+        except DecodeError as error:
+            self._sync.answered(peer, number, None)
+            self._refuse(peer, "Malformed", error.text)
+            return self._taken()
+        if not self._sync.answered(peer, number, answer):
+            self._refuse(peer, "WrongAnswer", f"{type(answer).__name__} is no answer to what was asked")
+        elif isinstance(answer, BlockResult):
+            self._take_in(peer, answer.block, now)
+        else:
+            proof = self._sync.proof_in(answer)
+            if proof is not None:
+                outcome = self.graph.learn_fork(proof)
+                if outcome is None:
+                    self._refuse(peer, "ForgedProof", "the two blocks are not a fork")
+                else:
+                    self._settle(outcome, now)
+        self._speak(now)
+        return self._taken()
+
+    def stored(self, block_hash: bytes, now: float) -> list[Effect]:
+        """A `Persist` has been carried out."""
+        vertex = self.graph.get(block_hash)
+        assert vertex is not None, "only what was handed over is stored"
+        outcome = self.graph.stored(vertex)
+        if vertex is self._making:
+            self._making = None
+            self._own_top = vertex
+            assert vertex.block is not None, "we made it"
+            frame = vertex.block.encode()
+            self._effects += [Send(peer, frame) for peer in self._sync.audience(now)]
+        self._settle(outcome, now)
+        self._speak(now)
+        return self._taken()
+
+    def speak_soon(self, now: float) -> list[Effect]:
+        """Those above have something to say."""
+        self._is_asked_to_speak = True
+        self._speak(now)
+        return self._taken()
+
+    def tick(self, now: float) -> list[Effect]:
+        if not self._is_started and now >= self._starts_at:
+            self._is_started = True
+            self._own_top = self.graph.top(self.index)
+            self._spoke_at = now
+        self._effects += self._sync.tick(now)
+        self._speak(now)
+        return self._taken()
+
+    # Taking in
+
+    def _take_in(self, peer: int, block: Block, now: float) -> None:
+        graph = self.graph
+        if not self._is_wanted(block):
+            return
+        refusal = graph.check(block)
+        if refusal is not None:
+            self._refuse(peer, refusal.rule, refusal.text)
+            return
+        if block.source == self.index:
+            known = graph.get(graph.hash_of(block.reference(graph.rules.version)))
+            if known is None and self._is_started:
+                self._halt(f"a block at height {block.height} is signed with our key and is not ours")
+                return
+            if known is None or known.block is None:
+                self._effects.append(Recovered(block.height))
+        vertex, outcome = graph.receive(block)
+        self._effects.append(Persist(vertex.hash, block.encode(), is_own=False))
+        self._settle(outcome, now)
+        if vertex.state is State.RECEIVED and vertex.waits_for:
+            self._effects += self._sync.ask_for_missing(vertex, peer, now)
+
+    def _is_wanted(self, block: Block) -> bool:
+        """Cheap, before any signature: what is known, out of reach or of no use any more is passed over."""
+        graph = self.graph
+        if not 0 <= block.source < graph.size or block.height < 1:
+            return True  # the checks say why not
+        known = graph.get(graph.hash_of(block.reference(graph.rules.version)))
+        if known is not None and known.block is not None:
+            return False
+        if known is None and block.source in graph.blamed:
+            return False
+        return block.height <= graph.top(block.source).height + HEIGHTS_AHEAD_MAX
+
+    def _settle(self, outcome: Outcome, now: float) -> None:
+        for source in outcome.blamed:
+            self._effects.append(Blamed(source, self.graph.blamed[source]))
+        self._proofs_to_tell += [proof for proof in outcome.proofs if proof.source != self.index]
+        for vertex in outcome.delivered:
+            assert vertex.block is not None, "only what is here is delivered"
+            self._sync.delivered(vertex, now)
+            if vertex.source == self.index and vertex.height > self._own_top.height:
+                self._own_top = vertex
+            if is_for_those_above(vertex.block.payload):
+                self._effects.append(Deliver(vertex.source, vertex.height, vertex.hash, vertex.block.payload))
+                if vertex.source != self.index and self._merge_at is None:
+                    self._merge_at = now + self.options.merge_within_s
+
+    # Speaking
+
+    def _speak(self, now: float) -> None:
+        if not self._is_started or self._is_halted or self._making is not None:
+            return
+        if self._own_top.height >= self.graph.rules.height_max:
+            return
+        is_due = (
+            self._is_asked_to_speak
+            or bool(self._proofs_to_tell)
+            or (self._merge_at is not None and now >= self._merge_at)
+            or now >= self._spoke_at + self.options.idle_timeout_s
+        )
+        if not is_due:
+            return
+        payload = self._next_payload()
+        dependencies = tuple(vertex.reference for vertex in self._tops_to_build_on())
+        self._make(payload, dependencies, now)
+
+    def _next_payload(self) -> bytes:
+        if self._proofs_to_tell:
+            return self._proofs_to_tell.pop(0).encode()
+        payload = self._make_payload()
+        self._is_asked_to_speak = payload is not None
+        return NOTHING if payload is None else payload
+
+    def _tops_to_build_on(self) -> list[Vertex]:
+        """The newest blocks of honest others that none of ours stands upon, and that no other of them covers."""
+        graph, own = self.graph, self._own_top
+        tops = [
+            graph.top(source)
+            for source in range(graph.size)
+            if source != self.index and source not in graph.blamed
+        ]
+        tops = [top for top in tops if top.height and not top.is_covered_by(own)]
+        newest = [
+            top for top in tops if not any(top is not other and top.is_covered_by(other) for other in tops)
+        ]
+        count = min(len(newest), graph.rules.dependencies_max)
+        return sorted(self._random.sample(newest, count), key=lambda vertex: vertex.source)
+
+    def _make(self, payload: bytes, references: tuple[Dependency, ...], now: float) -> None:
+        graph = self.graph
+        previous = self._own_top.reference
+        height = previous.height + 1
+        of_data = data_hash(payload, previous, references, graph.rules.version)
+        signature = ed25519.sign(
+            self._seed,
+            block_id(graph.incarnation, graph.key_ids[self.index], height, of_data),
+            public_key=graph.public_keys[self.index],
+        )
+        block = Block(graph.incarnation, self.index, height, previous, references, signature, payload)
+        vertex, outcome = graph.receive(block)
+        self._making = vertex
+        self._spoke_at = now
+        self._merge_at = None
+        self._effects.append(Persist(vertex.hash, block.encode(), is_own=True))
+        self._settle(outcome, now)
+
+    # Details
+
+    def _refuse(self, peer: int, rule: str, text: str) -> None:
+        self._effects.append(Refused(peer, rule, text))
+
+    def _halt(self, text: str) -> None:
+        if not self._is_halted:
+            self._is_halted = True
+            self._effects.append(Halt(text))
+
+    def _taken(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,1 @@
+"""Reliable external messages: statuses, signed receipts, verdicts, and the validators' message queue."""

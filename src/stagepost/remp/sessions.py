@@ -1,0 +1,79 @@
+"""Ids of validator sessions and of their message queues: hashes over who takes part, where and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.wire.tl import Writer, constructor_id
+
+_FIELDS = (
+    "workchain:int shard:long vertical_seqno:int last_key_block_seqno:int catchain_seqno:int config_hash:int256 "
+    "members:(vector validator.groupMember)"
+)
+GROUP_ID = constructor_id(f"validator.groupNew {_FIELDS} = validator.Group")
+QUEUE_ID = constructor_id(f"tonNode.rempSessionInfo {_FIELDS} = tonNode.RempSessionInfo")
+
+
+class Member(msgspec.Struct, frozen=True):
+    """`adnl` is the network address; a validator without one of its own uses its key id."""
+
+    key_id: bytes
+    adnl: bytes
+    weight: int
+
+
+class SessionFacts(msgspec.Struct, frozen=True):
+    """Everything that an id covers. `shard` is the tagged prefix, unsigned."""
+
+    workchain: int
+    shard: int
+    vertical_seqno: int
+    last_key_block_seqno: int
+    catchain_seqno: int
+    config_hash: bytes
+    members: tuple[Member, ...]
+
+
+def session_id(facts: SessionFacts) -> bytes:
+    """Of a validation session."""
+    return _hash(GROUP_ID, facts)
+
+
+def queue_id(facts: SessionFacts) -> bytes:
+    """Of the message queue: members are the previous validators, then the present ones, repeated where they repeat."""
+    return _hash(QUEUE_ID, facts)
+
+
+def unsafe_rotation_id(session: bytes, rotation: int) -> bytes:
+    """Of a session that was started anew by hand."""
+    return sha256(session + rotation.to_bytes(4, "little")).digest()
+
+
+def queue_members(previous: Sequence[Sequence[Member]], current: Sequence[Member]) -> tuple[Member, ...]:
+    """Who takes part in a queue: previous validators, shard by shard in sorted order, then the present ones, each
+    address once. A member's index is its place here."""
+    by_address: dict[bytes, Member] = {}
+    for members in (*previous, current):
+        for member in members:
+            by_address.setdefault(member.adnl, member)
+    return tuple(by_address.values())
+
+
+def _hash(identifier: int, facts: SessionFacts) -> bytes:
+    writer = Writer()
+    writer.write_constructor(identifier)
+    writer.write_int(facts.workchain)
+    writer.write_long(facts.shard - (1 << 64) if facts.shard >> 63 else facts.shard)
+    writer.write_int(facts.vertical_seqno)
+    writer.write_int(facts.last_key_block_seqno)
+    writer.write_int(facts.catchain_seqno)
+    writer.write_int256(facts.config_hash)
+    writer.write_vector_count(len(facts.members))
+    for member in facts.members:
+        writer.write_int256(member.key_id)
+        writer.write_int256(member.adnl)
+        writer.write_long(member.weight)
+    return sha256(writer.written()).digest()

@@ -1,0 +1,228 @@
+"""The validator-sets file: who may sign receipts, in which sessions and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from os import PathLike
+from typing import NamedTuple
+
+import msgspec
+
+from stagepost.errors import ConfigFaults, Fault, StorageError
+from stagepost.wire.documents import NotADocument, Part, read_object
+from stagepost.wire.expected import Expected, optional, unfit, whole
+from stagepost.wire.tl import key_id
+
+MESSAGE_TIMEOUT_MS = 240_000
+SETS_FILE_BYTES_MAX = 64 * 1024 * 1024
+VALIDATORS_MAX = 4_096
+INT64_MAX = (1 << 63) - 1
+UINT32_MAX = (1 << 32) - 1
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+
+_NO_HASH = b""
+
+
+class Role(Enum):
+    FULL_NODE = "full node"
+    VALIDATOR = "validator"
+
+
+class Validator(msgspec.Struct, frozen=True):
+    """People see index k as V(k+1). The weight is for information: all counting is by head."""
+
+    index: int
+    public_key: bytes
+    key_id: bytes
+    weight: int = 1
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One validator subset at work for one shard. The window is [from_ms, to_ms), open where it is not given."""
+
+    session_id: bytes
+    workchain: int
+    shard: int
+    catchain_seqno: int
+    validators: tuple[Validator, ...]
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.validators)
+
+    def meets(self, first_ms: int, last_ms: int) -> bool:
+        """Whether the window has a moment in common with [first_ms, last_ms]."""
+        return (self.from_ms is None or self.from_ms <= last_ms) and (
+            self.to_ms is None or first_ms < self.to_ms
+        )
+
+    @property
+    def age_key(self) -> tuple[int, int, int, bytes]:
+        """Greater is newer."""
+        return self.catchain_seqno, self.workchain, self.shard, self.session_id
+
+
+class Source(NamedTuple):
+    role: Role
+    public_key: bytes
+
+
+class ValidatorSets:
+    """What one file says, with the keys turned round: from key id to who it is."""
+
+    def __init__(
+        self,
+        full_nodes: Mapping[bytes, bytes],
+        sessions: Sequence[Session],
+        message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
+    ) -> None:
+        self.full_nodes = dict(full_nodes)
+        self.sessions = {session.session_id: session for session in sessions}
+        self.message_timeout_ms = message_timeout_ms
+        self._memberships: dict[bytes, dict[bytes, tuple[Session, Validator]]] = {}
+        for session in sessions:
+            for validator in session.validators:
+                of_key = self._memberships.setdefault(validator.key_id, {})
+                of_key[session.session_id] = session, validator
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> ValidatorSets:
+        """From a file; `ConfigFaults` with everything that is wrong in it."""
+        try:
+            with open(path, "rb") as file:
+                content = file.read(SETS_FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise StorageError(
+                f"the validator-sets file {path} cannot be read: {error.strerror}",
+                advice="give the path of the file with --validator-sets",
+            ) from error
+        return parse_validator_sets(content, str(path))
+
+    def memberships(self, source_id: bytes) -> Mapping[bytes, tuple[Session, Validator]]:
+        """The sessions that a validator's key belongs to, by their ids."""
+        return self._memberships.get(source_id, {})
+
+    def source(self, source_id: bytes, timestamp_ms: int) -> Source | str:
+        """Who signs with this key at this time; a sentence if nobody does."""
+        public_key = self.full_nodes.get(source_id)
+        if public_key is not None:
+            return Source(Role.FULL_NODE, public_key)
+        memberships = self._memberships.get(source_id)
+        if memberships is None:
+            return f"no full node and no validator has the key id {source_id.hex()}"
+        for session, validator in memberships.values():
+            if session.meets(timestamp_ms, timestamp_ms):
+                return Source(Role.VALIDATOR, validator.public_key)
+        return f"validator {source_id.hex()} was in no session at {timestamp_ms}"
+
+
+_HASH = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+_SHARD = re.compile(r"[0-9a-fA-F]{16}", re.ASCII)
+
+
+def _read_hash(value: object) -> bytes:
+    if not isinstance(value, str) or _HASH.fullmatch(value) is None:
+        raise unfit("64 hexadecimal digits", value)
+    return bytes.fromhex(value)
+
+
+def _read_shard(value: object) -> int:
+    if not isinstance(value, str) or _SHARD.fullmatch(value) is None:
+        raise unfit("16 hexadecimal digits", value)
+    return int(value, 16)
+
+
+_EXPECTED_HASH: Expected[bytes] = Expected("64 hexadecimal digits", _read_hash)
+_EXPECTED_SHARD: Expected[int] = Expected("16 hexadecimal digits", _read_shard)
+_TIME: Expected[int | None] = optional(whole(0, INT64_MAX, "a time in milliseconds"))
+
+
+def parse_validator_sets(content: bytes, source: str) -> ValidatorSets:
+    """The sets, or `ConfigFaults` with everything that is wrong in the file. Unnamed fields are ignored."""
+    if len(content) > SETS_FILE_BYTES_MAX:
+        fault = Fault("the whole file", f"expected at most {SETS_FILE_BYTES_MAX} bytes, found more")
+        raise ConfigFaults({source: [fault]})
+    faults: list[Fault] = []
+    try:
+        sets = _walk(Part(read_object(content), faults))
+    except NotADocument as error:
+        raise ConfigFaults({source: [error.fault]}) from error
+    if faults:
+        raise ConfigFaults({source: faults})
+    return sets
+
+
+def _walk(file: Part) -> ValidatorSets:
+    timeout_ms = file.optional(
+        "message_timeout_ms", whole(0, INT64_MAX, "a number of milliseconds"), MESSAGE_TIMEOUT_MS
+    )
+    full_nodes: dict[bytes, bytes] = {}
+    for node in file.parts("full_nodes", is_required=False):
+        public_key, identifier = _read_key(node)
+        if identifier:
+            full_nodes[identifier] = public_key
+    sessions: dict[bytes, Session] = {}
+    for part in file.parts("sessions"):
+        session = _read_session(part, full_nodes)
+        if session.session_id in sessions:
+            part.fault("session_id", "expected every session once, found it again")
+        elif session.session_id:
+            sessions[session.session_id] = session
+    return ValidatorSets(full_nodes, list(sessions.values()), timeout_ms)
+
+
+def _read_key(part: Part) -> tuple[bytes, bytes]:
+    public_key = part.required("public_key", _EXPECTED_HASH, _NO_HASH)
+    identifier = part.required("key_id", _EXPECTED_HASH, _NO_HASH)
+    if public_key and identifier and key_id(public_key) != identifier:
+        part.fault("key_id", f"expected {key_id(public_key).hex()} for this public key, found another")
+        return public_key, _NO_HASH
+    return public_key, identifier
+
+
+def _read_session(part: Part, full_nodes: Mapping[bytes, bytes]) -> Session:
+    from_ms, to_ms = part.optional("from_ms", _TIME, None), part.optional("to_ms", _TIME, None)
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        part.fault("to_ms", f"expected a time after from_ms ({from_ms}), found {to_ms}")
+    return Session(
+        part.required("session_id", _EXPECTED_HASH, _NO_HASH),
+        part.required("wc", whole(INT32_MIN, INT32_MAX), 0),
+        part.required("shard", _EXPECTED_SHARD, 0),
+        part.required("catchain_seqno", whole(0, UINT32_MAX), 0),
+        tuple(_read_validators(part, full_nodes)),
+        from_ms,
+        to_ms,
+    )
+
+
+def _read_validators(session: Part, full_nodes: Mapping[bytes, bytes]) -> list[Validator]:
+    found: dict[int, Validator] = {}
+    keys: set[bytes] = set()
+    count = 0
+    for part in session.parts("validators"):
+        count += 1
+        if count > VALIDATORS_MAX:
+            session.fault("validators", f"expected at most {VALIDATORS_MAX}, found more")
+            break
+        public_key, identifier = _read_key(part)
+        if identifier and identifier in keys:
+            part.fault("public_key", "expected every key once in a session, found it again")
+        if identifier and identifier in full_nodes:
+            part.fault("public_key", "expected a key that is no full node's, found one that is")
+        keys.add(identifier)
+        index = part.required("index", whole(0, VALIDATORS_MAX - 1), -1)
+        if index in found:
+            part.fault("index", f"expected every index once, found {index} again")
+        if index >= 0:
+            weight = part.optional("weight", whole(0, INT64_MAX), 1)
+            found[index] = Validator(index, public_key, identifier, weight)
+    if session.has("validators") and not count and isinstance(session.fields["validators"], list):
+        session.fault("validators", "expected at least one validator, found an empty list")
+    missing = next((index for index in range(max(found, default=-1) + 1) if index not in found), None)
+    if missing is not None:
+        session.fault("validators", f"expected indexes from 0 without gaps, found none with {missing}")
+    return [found[index] for index in sorted(found)]

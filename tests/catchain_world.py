@@ -1,0 +1,238 @@
+"""Members of one graph in virtual time: a seeded event queue in place of network and disk.
+
+Links lose, delay and reorder; disks take time, and a crash loses what was not written. Dishonest members hold real
+keys. What honest members end with is compared by means that the graph has no part in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import sha256
+from itertools import count
+from random import Random
+
+from stagepost.catchain.block import Block, HashVersion, incarnation_of
+from stagepost.catchain.effects import (
+    Ask,
+    Blamed,
+    Deliver,
+    Effect,
+    Halt,
+    Persist,
+    Recovered,
+    Refused,
+    Reply,
+    Send,
+)
+from stagepost.catchain.graph import Graph, GraphRules
+from stagepost.catchain.member import Member, MemberOptions
+from stagepost.crypto import ed25519
+from stagepost.wire.tl import key_id
+
+SESSION = sha256(b"session").digest()
+
+
+@lru_cache(maxsize=64)
+def seed_of(index: int) -> bytes:
+    return sha256(b"member %d" % index).digest()
+
+
+@lru_cache(maxsize=64)
+def public_key_of(index: int) -> bytes:
+    return ed25519.public_key(seed_of(index))
+
+
+@lru_cache(maxsize=200_000)
+def verify_once(public_key: bytes, message: bytes, signature: bytes) -> bool:
+    """A signature is checked once for all members of a run."""
+    return ed25519.verify(public_key, message, signature)
+
+
+class Network:
+    def __init__(self, random: Random, *, loss: float = 0.0, delay_s: tuple[float, float] = (0.001, 0.05)) -> None:
+        self.random = random
+        self.loss = loss
+        self.delay_s = delay_s
+        self.groups: dict[int, int] = {}
+
+    def passes(self, sender: int, receiver: int) -> bool:
+        if self.groups.get(sender, 0) != self.groups.get(receiver, 0):
+            return False
+        return self.random.random() >= self.loss
+
+    def delay(self) -> float:
+        return self.random.uniform(*self.delay_s)
+
+
+class Peer:
+    """One member's process: its core, what it has to say, its disk, and what it told those above."""
+
+    def __init__(self, world: World, index: int) -> None:
+        self.world = world
+        self.index = index
+        self.disk: list[bytes] = []
+        self.to_say: list[bytes] = []
+        self.delivered: list[tuple[int, int, bytes, bytes]] = []
+        self.ever_delivered: set[bytes] = set()
+        self.blamed: set[int] = set()
+        self.refused: list[Refused] = []
+        self.recovered = 0
+        self.halted: str | None = None
+        self.life = 0
+        self.is_up = False
+        self.member: Member
+
+    def start(self) -> None:
+        world = self.world
+        self.life += 1
+        self.is_up = True
+        self.delivered = []
+        graph = Graph(
+            world.incarnation,
+            [public_key_of(one) for one in range(world.size)],
+            world.rules,
+            verify=verify_once,
+        )
+        self.member = Member(
+            graph,
+            self.index,
+            seed_of(self.index),
+            self.next_payload,
+            Random(world.random.random()),
+            world.now,
+            world.options,
+        )
+        self.perform(self.member.restore(self.disk, world.now))
+        self.wake_later()
+
+    def crash(self) -> None:
+        self.is_up = False
+        self.life += 1
+
+    def next_payload(self) -> bytes | None:
+        return self.to_say.pop(0) if self.to_say else None
+
+    def say(self, payload: bytes) -> None:
+        self.to_say.append(payload)
+        if self.is_up:
+            self.perform(self.member.speak_soon(self.world.now))
+
+    def wake_later(self) -> None:
+        life = self.life
+        at = max(self.world.now + 1e-6, self.member.next_wake)
+        self.world.at(at, lambda: self.wake(life))
+
+    def wake(self, life: int) -> None:
+        if self.is_up and life == self.life:
+            self.perform(self.member.tick(self.world.now))
+            self.wake_later()
+
+    def perform(self, effects: list[Effect]) -> None:
+        world = self.world
+        life = self.life
+        for effect in effects:
+            match effect:
+                case Persist(block_hash, frame):
+                    world.after(world.disk_delay(), lambda h=block_hash, f=frame: self.written(life, h, f))
+                case Send(peer, frame):
+                    world.send(self.index, peer, lambda to, f=frame: to.frame_came(self.index, f))
+                case Ask(peer, number, query):
+                    world.send(self.index, peer, lambda to, n=number, q=query: to.query_came(self.index, n, q))
+                case Reply(peer, number, answer):
+                    world.send(self.index, peer, lambda to, n=number, a=answer: to.answer_came(self.index, n, a))
+                case Deliver(source, height, block_hash, payload):
+                    self.delivered.append((source, height, block_hash, payload))
+                    self.ever_delivered.add(block_hash)
+                case Blamed(source, _):
+                    self.blamed.add(source)
+                case Refused():
+                    self.refused.append(effect)
+                case Recovered():
+                    self.recovered += 1
+                case Halt(text):
+                    self.halted = text
+
+    def written(self, life: int, block_hash: bytes, frame: bytes) -> None:
+        if self.is_up and life == self.life:
+            self.disk.append(frame)
+            self.perform(self.member.stored(block_hash, self.world.now))
+
+    def frame_came(self, sender: int, frame: bytes) -> None:
+        self.perform(self.member.frame_received(sender, frame, self.world.now))
+
+    def query_came(self, sender: int, number: int, query: bytes) -> None:
+        self.perform(self.member.query_received(sender, number, query, self.world.now))
+
+    def answer_came(self, sender: int, number: int, answer: bytes) -> None:
+        self.perform(self.member.answered(sender, number, answer, self.world.now))
+
+
+class World:
+    def __init__(
+        self,
+        size: int,
+        seed: int,
+        *,
+        loss: float = 0.0,
+        rules: GraphRules | None = None,
+        options: MemberOptions | None = None,
+        make_peer: Callable[[World, int], Peer] = Peer,
+    ) -> None:
+        self.size = size
+        self.random = Random(seed)
+        self.now = 0.0
+        self.rules = rules or GraphRules()
+        self.options = options or MemberOptions(start_wait_s=0.5, idle_timeout_s=4.0)
+        self.network = Network(Random(seed + 1), loss=loss)
+        self.incarnation = incarnation_of(SESSION, [key_id(public_key_of(one)) for one in range(size)])
+        self.sent: dict[str, int] = defaultdict(int)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self.peers = [make_peer(self, index) for index in range(size)]
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), event))
+
+    def after(self, delay_s: float, event: Callable[[], None]) -> None:
+        self.at(self.now + delay_s, event)
+
+    def disk_delay(self) -> float:
+        return self.random.uniform(0.0005, 0.005)
+
+    def send(self, sender: int, receiver: int, event: Callable[[Peer], None]) -> None:
+        if not self.network.passes(sender, receiver):
+            return
+        peer = self.peers[receiver]
+
+        def arrive() -> None:
+            if peer.is_up:
+                event(peer)
+
+        self.after(self.network.delay(), arrive)
+
+    def start_all(self) -> None:
+        for peer in self.peers:
+            peer.start()
+
+    def run(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = until
+
+
+def check_causal_order(peer: Peer, blocks: dict[bytes, Block], version: HashVersion) -> None:
+    """Nothing is delivered before what it rests on; recomputed from the frames alone."""
+    graph = peer.member.graph
+    seen: set[bytes] = set()
+    for _, _, block_hash, _ in peer.delivered:
+        block = blocks[block_hash]
+        for reference in (block.previous, *block.dependencies):
+            if reference.height:
+                parent = graph.hash_of(reference)
+                if parent in {one for _, _, one, _ in peer.delivered}:
+                    assert parent in seen, "delivered before what it rests on"
+        seen.add(block_hash)
