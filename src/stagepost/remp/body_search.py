@@ -1,0 +1,61 @@
+"""Bodies that were announced and are not here: whom we ask, and whom next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+ASK_AGAIN_S = 2.0
+_NOTHING = bytes(32)
+
+
+class _Search:
+    __slots__ = ("again_at", "asked")
+
+    def __init__(self, asked: int, again_at: float) -> None:
+        self.asked = [asked]
+        self.again_at = again_at
+
+
+class BodySearch:
+    """Members that announced a message must have it; if they do not answer, anybody may."""
+
+    def __init__(self, index: int, member_count: int) -> None:
+        self._index = index
+        self._member_count = member_count
+        self._searches: dict[bytes, _Search] = {}
+
+    def __len__(self) -> int:
+        return len(self._searches)
+
+    @property
+    def next_wake(self) -> float | None:
+        return min((search.again_at for search in self._searches.values()), default=None)
+
+    def begin(self, message_id: bytes, member: int, now: float) -> int | None:
+        """Whom to ask now; None if somebody is asked already, or there is nobody but ourselves."""
+        if message_id in self._searches or message_id == _NOTHING or member == self._index:
+            return None
+        self._searches[message_id] = _Search(member, now + ASK_AGAIN_S)
+        return member
+
+    def end(self, message_id: bytes) -> None:
+        self._searches.pop(message_id, None)
+
+    def again(self, now: float, announced_by: Callable[[bytes], Sequence[int]]) -> list[tuple[int, bytes]]:
+        """Those who have not been asked yet, announcers first; when all were, from the beginning."""
+        found: list[tuple[int, bytes]] = []
+        for message_id, search in self._searches.items():
+            if now < search.again_at:
+                continue
+            search.again_at = now + ASK_AGAIN_S
+            candidates = [*announced_by(message_id), *range(self._member_count)]
+            others = [member for member in candidates if member != self._index]
+            if not others:
+                continue
+            fresh = next((member for member in others if member not in search.asked), None)
+            if fresh is None:
+                search.asked.clear()
+                fresh = others[0]
+            search.asked.append(fresh)
+            found.append((fresh, message_id))
+        return found

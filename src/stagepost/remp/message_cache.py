@@ -1,0 +1,199 @@
+"""What one validator node knows of messages, over all its sessions: one shelf for each catchain of the masterchain.
+
+A message stands on the shelf under which it was first seen, and leaves with that shelf. What somebody else claims of
+a message is corrected by its own bytes as soon as these are here; until then it blocks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
+from stagepost.remp.life import LifeWindow
+from stagepost.remp.message import ExternalMessage, Origin, UidKey, uid_key
+from stagepost.remp.message_states import CLOSED, FINAL, IN_SHARD, OPEN, place_of
+from stagepost.remp.message_status import Accepted, MessageStatus, block_of
+from stagepost.remp.queue_records import Header
+from stagepost.remp.status import Level
+
+ORIGINS_MAX = 8
+"""Full nodes that are told of one message; a ninth that sends the same one hears nothing."""
+
+
+class Standing(IntEnum):
+    """Whose knowledge it is. Greater outranks."""
+
+    FORWARDED_FINAL = 0  # another validator says that it was processed before
+    FORWARDED_OPEN = 1  # another validator has forwarded it
+    OWN = 2
+
+
+class CachedMessage:
+    __slots__ = ("body", "first_seen_s", "header", "origins", "standing", "status")
+
+    def __init__(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> None:
+        self.header = header
+        self.status = status
+        self.standing = standing
+        self.first_seen_s = now
+        self.body: ExternalMessage | None = None
+        self.origins: dict[bytes, Origin] = {}
+
+    @property
+    def message_id(self) -> bytes:
+        return self.header.message_id
+
+    def add_origin(self, origin: Origin) -> bool:
+        """Whether it was not known; two origins may differ, and all of them hear what becomes of the message."""
+        if origin.source_key_id in self.origins or len(self.origins) >= ORIGINS_MAX:
+            return False
+        self.origins[origin.source_key_id] = origin
+        return True
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    uid: bytes
+
+
+class UidTaken(msgspec.Struct, frozen=True):
+    """Another message, or this one itself, stands for the same body at the same account."""
+
+    block_id: BlockId
+    uid: bytes
+    message_id: bytes
+
+
+class Absent(msgspec.Struct, frozen=True):
+    pass
+
+
+Freshness: TypeAlias = Fresh | UidTaken | Absent
+
+
+class Collected(NamedTuple):
+    """What left with its shelf."""
+
+    messages: list[CachedMessage]
+    total: int
+    accepted: int
+    rejected: int
+    header_only: int
+
+    @property
+    def lost(self) -> int:
+        return self.total - self.accepted - self.rejected - self.header_only
+
+
+class MessageCache:
+    def __init__(self, window: LifeWindow | None = None, *, checks_uids: bool = True) -> None:
+        self.window = window or LifeWindow()
+        self._checks_uids = checks_uids
+        self._shelves: dict[int, dict[bytes, CachedMessage]] = {}
+        self._by_uid: dict[UidKey, dict[bytes, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(shelf) for shelf in self._shelves.values())
+
+    def __iter__(self) -> Iterator[CachedMessage]:
+        for masterchain_seqno in sorted(self._shelves):
+            yield from self._shelves[masterchain_seqno].values()
+
+    def get(self, message_id: bytes) -> CachedMessage | None:
+        for shelf in self._shelves.values():
+            found = shelf.get(message_id)
+            if found is not None:
+                return found
+        return None
+
+    def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
+        """A message that is not here yet."""
+        assert self.get(header.message_id) is None, "a message has one place"
+        cached = CachedMessage(header, status, standing, now)
+        self._shelves.setdefault(header.masterchain_seqno, {})[header.message_id] = cached
+        self._by_uid.setdefault(uid_key(header), {})[header.message_id] = None
+        return cached
+
+    def give_body(self, cached: CachedMessage, body: ExternalMessage) -> None:
+        """Once. Its destination is what the bytes say, whatever was announced."""
+        assert body.message_id == cached.message_id, "a body belongs to its id"
+        if cached.body is not None:
+            return
+        cached.body = body
+        announced = uid_key(cached.header)
+        cached.header = msgspec.structs.replace(
+            cached.header, uid=body.uid, workchain=body.workchain, account=body.account
+        )
+        true = uid_key(cached.header)
+        if true != announced:
+            self._forget_uid(announced, cached.message_id)
+            self._by_uid.setdefault(true, {})[cached.message_id] = None
+
+    def freshness(self, message_id: bytes) -> Freshness:
+        """Whether it may be collated: nobody with its body was before, and none with a smaller id waits."""
+        cached = self.get(message_id)
+        if cached is None or cached.body is None:
+            return Absent()
+        uid = cached.header.uid
+        if _is_in_chain(cached):
+            return UidTaken(block_of(cached.status), uid, message_id)
+        if not self._checks_uids:
+            return Fresh(uid)
+        for other_id in sorted(self._by_uid.get(uid_key(cached.header), {})):
+            other = self.get(other_id)
+            # Without its bytes nothing is known of another: anybody can announce a smaller id for somebody's body.
+            if other is None or other is cached or (other.body is None and not _is_in_chain(other)):
+                continue
+            if _is_in_chain(other):
+                return UidTaken(block_of(other.status), uid, other_id)
+            if other_id < message_id and place_of(other.status) in OPEN:
+                return UidTaken(UNKNOWN_BLOCK, uid, other_id)
+        return Fresh(uid)
+
+    def index_final(
+        self,
+        message: ExternalMessage,
+        masterchain_seqno: int,
+        block_id: BlockId,
+        master_id: BlockId,
+        now: float,
+    ) -> None:
+        """A master block, or the history of one, holds it. Nothing can take that back."""
+        status = Accepted(Level.MASTERCHAIN, block_id, master_id)
+        cached = self.get(message.message_id)
+        if cached is None:
+            nobody = bytes(len(message.message_id))
+            header = Header(
+                message.message_id, message.uid, message.workchain, message.account, nobody, -1, masterchain_seqno, 0
+            )  # fmt: skip
+            cached = self.add(header, status, Standing.OWN, now)
+        cached.status = status
+        cached.standing = Standing.OWN
+        self.give_body(cached, message)
+
+    def advance(self, masterchain_seqno: int, start_s: float) -> Collected:
+        """A master block rotated: the clock of all messages goes on, and what is too old leaves."""
+        self.window.advance(masterchain_seqno, start_s)
+        gone: list[CachedMessage] = []
+        for number in [number for number in self._shelves if number < self.window.lowest]:
+            gone += self._shelves.pop(number).values()
+        for cached in gone:
+            self._forget_uid(uid_key(cached.header), cached.message_id)
+        with_body = [cached for cached in gone if cached.body is not None]
+        accepted = sum(_is_in_chain(cached) for cached in with_body)
+        rejected = sum(place_of(cached.status) in CLOSED for cached in with_body)
+        return Collected(gone, len(gone), accepted, rejected, len(gone) - len(with_body))
+
+    def _forget_uid(self, key: UidKey, message_id: bytes) -> None:
+        ids = self._by_uid.get(key)
+        if ids is not None:
+            ids.pop(message_id, None)
+            if not ids:
+                del self._by_uid[key]
+
+
+def _is_in_chain(cached: CachedMessage) -> bool:
+    return place_of(cached.status) in (IN_SHARD, FINAL)

@@ -1,0 +1,258 @@
+"""What validators say to one another in the blocks of their graph, and how a block's payload carries it.
+
+A payload is an update of a validator session whose commits each hold one record in place of a signature: so older
+nodes understand the frame, and no two payloads of a member are equal, for each carries a running number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from stagepost.errors import DecodeError
+from stagepost.remp.block_id import BlockId, read_block_id
+from stagepost.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
+
+RECORDS_MAX = 64
+PAYLOAD_BYTES_MAX = 15 * 1024
+"""A block has 16 KiB in all; the rest is for its references and signatures."""
+
+RECORDS_MAX_OLDER = 4
+PAYLOAD_BYTES_MAX_OLDER = 960
+RECORD_BYTES_MAX = 8 * 1024
+DIGEST_IDS_MAX = 100
+ERROR_TEXT_BYTES_MAX = 1_024
+
+_COMMIT_BYTES_MIN = 44
+_IDS_BYTES = 64
+_NOBODY = bytes(INT256_BYTES)
+
+UPDATE_ID = constructor_id(
+    "validatorSession.blockUpdate ts:long actions:(vector validatorSession.round.Message) state:int "
+    "= validatorSession.BlockUpdate"
+)
+COMMIT_ID = constructor_id(
+    "validatorSession.message.commit round:int candidate:int256 signature:bytes = validatorSession.round.Message"
+)
+
+OLDER_HEADER_ID = constructor_id(
+    "tonNode.rempCatchainMessageHeaderV2 message_id:int256 message_uid:int256 source_key_id:int256 source_idx:int "
+    "masterchain_seqno:int = tonNode.rempCatchainRecordV2"
+)
+OLDER_DIGEST_ID = constructor_id(
+    "tonNode.rempCatchainMessageDigestV2 masterchain_seqno:int "
+    "messages:(vector tonNode.rempCatchainMessageIds) = tonNode.rempCatchainRecordV2"
+)
+HEADER_ID = constructor_id(
+    "stagepost.remp.header message_id:int256 message_uid:int256 workchain:int account:int256 "
+    "source_key_id:int256 source_idx:int masterchain_seqno:int timestamp:long = stagepost.remp.Record"
+)
+REJECT_ID = constructor_id(
+    "stagepost.remp.reject message_id:int256 message_uid:int256 masterchain_seqno:int error:string "
+    "= stagepost.remp.Record"
+)
+ACCEPT_ID = constructor_id(
+    "stagepost.remp.accept message_id:int256 message_uid:int256 masterchain_seqno:int "
+    "block_id:tonNode.blockIdExt = stagepost.remp.Record"
+)
+DIGEST_ID = constructor_id(
+    "stagepost.remp.digest masterchain_seqno:int rejected:(vector tonNode.rempCatchainMessageIds) "
+    "accepted:(vector tonNode.rempCatchainMessageIds) = stagepost.remp.Record"
+)
+
+
+class Ids(msgspec.Struct, frozen=True):
+    message_id: bytes
+    uid: bytes
+
+
+class Header(msgspec.Struct, frozen=True):
+    """A message has been received. Where it goes and when it came is said too, so that all order and route it alike."""
+
+    message_id: bytes
+    uid: bytes
+    workchain: int
+    account: bytes
+    source_key_id: bytes
+    source_index: int
+    masterchain_seqno: int
+    timestamp_ms: int
+
+
+class OlderHeader(msgspec.Struct, frozen=True):
+    """As published nodes say it: without destination and time."""
+
+    message_id: bytes
+    uid: bytes
+    source_key_id: bytes
+    source_index: int
+    masterchain_seqno: int
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """The author's collator has refused the message."""
+
+    message_id: bytes
+    uid: bytes
+    masterchain_seqno: int
+    error: str
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """The author's collator has put the message into a block."""
+
+    message_id: bytes
+    uid: bytes
+    masterchain_seqno: int
+    block_id: BlockId
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """At the end of a session: messages of one age that were processed. Their bodies do not travel any more."""
+
+    masterchain_seqno: int
+    rejected: tuple[Ids, ...] = ()
+    accepted: tuple[Ids, ...] = ()
+
+
+class OlderDigest(msgspec.Struct, frozen=True):
+    """As published nodes say it: rejected ones alone."""
+
+    masterchain_seqno: int
+    rejected: tuple[Ids, ...]
+
+
+Record: TypeAlias = Header | OlderHeader | Reject | Accept | Digest | OlderDigest
+
+
+def encode_record(record: Record) -> bytes:
+    writer = Writer()
+    match record:
+        case Header():
+            writer.write_constructor(HEADER_ID)
+            writer.write_int256(record.message_id)
+            writer.write_int256(record.uid)
+            writer.write_int(record.workchain)
+            writer.write_int256(record.account)
+            writer.write_int256(record.source_key_id)
+            writer.write_int(record.source_index)
+            writer.write_int(record.masterchain_seqno)
+            writer.write_long(record.timestamp_ms)
+        case OlderHeader():
+            writer.write_constructor(OLDER_HEADER_ID)
+            writer.write_int256(record.message_id)
+            writer.write_int256(record.uid)
+            writer.write_int256(record.source_key_id)
+            writer.write_int(record.source_index)
+            writer.write_int(record.masterchain_seqno)
+        case Reject():
+            writer.write_constructor(REJECT_ID)
+            writer.write_int256(record.message_id)
+            writer.write_int256(record.uid)
+            writer.write_int(record.masterchain_seqno)
+            writer.write_string(record.error)
+        case Accept():
+            writer.write_constructor(ACCEPT_ID)
+            writer.write_int256(record.message_id)
+            writer.write_int256(record.uid)
+            writer.write_int(record.masterchain_seqno)
+            record.block_id.write(writer)
+        case Digest():
+            writer.write_constructor(DIGEST_ID)
+            writer.write_int(record.masterchain_seqno)
+            _write_ids(writer, record.rejected)
+            _write_ids(writer, record.accepted)
+        case OlderDigest():
+            writer.write_constructor(OLDER_DIGEST_ID)
+            writer.write_int(record.masterchain_seqno)
+            _write_ids(writer, record.rejected)
+    return writer.written()
+
+
+def decode_record(data: bytes) -> Record:
+    reader = Reader(data)
+    record = _READERS[reader.read_constructor(*_READERS)](reader)
+    reader.expect_end()
+    return record
+
+
+def _read_header(reader: Reader) -> Header:
+    message_id, uid, workchain = reader.read_int256(), reader.read_int256(), reader.read_int()
+    account, source_key_id = reader.read_int256(), reader.read_int256()
+    source_index, seqno = reader.read_int(), reader.read_int()
+    return Header(message_id, uid, workchain, account, source_key_id, source_index, seqno, reader.read_long())
+
+
+def _read_older_header(reader: Reader) -> OlderHeader:
+    message_id, uid, source = reader.read_int256(), reader.read_int256(), reader.read_int256()
+    return OlderHeader(message_id, uid, source, reader.read_int(), reader.read_int())
+
+
+def _read_reject(reader: Reader) -> Reject:
+    message_id, uid, seqno = reader.read_int256(), reader.read_int256(), reader.read_int()
+    return Reject(message_id, uid, seqno, reader.read_string(ERROR_TEXT_BYTES_MAX))
+
+
+def _read_accept(reader: Reader) -> Accept:
+    message_id, uid, seqno = reader.read_int256(), reader.read_int256(), reader.read_int()
+    return Accept(message_id, uid, seqno, read_block_id(reader))
+
+
+_READERS: dict[int, Callable[[Reader], Record]] = {
+    HEADER_ID: _read_header,
+    OLDER_HEADER_ID: _read_older_header,
+    REJECT_ID: _read_reject,
+    ACCEPT_ID: _read_accept,
+    DIGEST_ID: lambda reader: Digest(reader.read_int(), _read_ids(reader), _read_ids(reader)),
+    OLDER_DIGEST_ID: lambda reader: OlderDigest(reader.read_int(), _read_ids(reader)),
+}
+
+
+def _write_ids(writer: Writer, ids: Sequence[Ids]) -> None:
+    writer.write_vector_count(len(ids))
+    for one in ids:
+        writer.write_int256(one.message_id)
+        writer.write_int256(one.uid)
+
+
+def _read_ids(reader: Reader) -> tuple[Ids, ...]:
+    count = reader.read_vector_count(DIGEST_IDS_MAX, _IDS_BYTES)
+    return tuple(Ids(reader.read_int256(), reader.read_int256()) for _ in range(count))
+
+
+# The payload around them
+
+
+def encode_payload(records: Sequence[Record], number: int) -> bytes:
+    """`number` tells this payload from all others of the same member."""
+    writer = Writer()
+    writer.write_constructor(UPDATE_ID)
+    writer.write_long(0)
+    writer.write_vector_count(len(records))
+    for record in records:
+        writer.write_constructor(COMMIT_ID)
+        writer.write_int(0)
+        writer.write_int256(_NOBODY)
+        writer.write_bytes(encode_record(record))
+    writer.write_int(number)
+    return writer.written()
+
+
+def decode_payload(data: bytes) -> list[Record]:
+    """`DecodeError` if anything in it cannot be understood: then nothing of it counts."""
+    reader = Reader(data)
+    reader.read_constructor(UPDATE_ID)
+    if reader.read_long():
+        raise DecodeError("the time of a queue's payload is not 0", offset=4)
+    records: list[Record] = []
+    for _ in range(reader.read_vector_count(RECORDS_MAX, _COMMIT_BYTES_MIN)):
+        reader.read_constructor(COMMIT_ID)
+        offset = reader.offset
+        if reader.read_int() or reader.read_int256() != _NOBODY:
+            raise DecodeError("a commit of a queue's payload names a round or a candidate", offset=offset)
+        records.append(decode_record(reader.read_bytes(RECORD_BYTES_MAX, "record")))
+    reader.read_int()
+    reader.expect_end()
+    return records

@@ -1,0 +1,126 @@
+"""From one session to the next: what a queue that ends hands over, and to which of the queues that follow it.
+
+What is open travels whole, with its first origin and age; what is processed travels as an id, so that nobody collates
+it again; what has expired stays behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.message_cache import CachedMessage
+from stagepost.remp.message_states import FINAL, OPEN, REFUSED, place_of
+from stagepost.remp.queue_records import (
+    DIGEST_IDS_MAX,
+    Digest,
+    Header,
+    Ids,
+    OlderDigest,
+    OlderHeader,
+    Record,
+)
+from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.remp.status import Status
+
+CATCHAINS_OF_LIFE = 2
+PREFIX_BITS_MAX = 60
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """A part of a workchain: all accounts that begin with the bits above the lowest one that is set."""
+
+    workchain: int
+    prefix: int
+
+    @property
+    def bits(self) -> int:
+        """How often the workchain was split for it."""
+        return 63 - ((self.prefix & -self.prefix).bit_length() - 1)
+
+    def holds(self, workchain: int, account: bytes) -> bool:
+        if workchain != self.workchain:
+            return False
+        bits = self.bits
+        beginning = int.from_bytes(account[:8], "big")
+        return bits == 0 or beginning >> (64 - bits) == self.prefix >> (64 - bits)
+
+    @property
+    def children(self) -> tuple[Shard, Shard]:
+        lowest = self.prefix & -self.prefix
+        half = lowest >> 1
+        return Shard(self.workchain, self.prefix - half), Shard(self.workchain, self.prefix + half)
+
+    @property
+    def parent(self) -> Shard:
+        lowest = self.prefix & -self.prefix
+        return Shard(self.workchain, (self.prefix & ~lowest) | (lowest << 1) & ((1 << 64) - 1))
+
+
+class Forwarding(msgspec.Struct, frozen=True):
+    records: tuple[Record, ...]
+    bodies: tuple[ExternalMessage, ...]
+    left_behind: int
+
+
+def to_forward(
+    queue: ReliableQueue,
+    next_seqno: int,
+    next_shard: Shard,
+    is_known_there: Callable[[bytes], bool],
+    *,
+    older_records: bool = False,
+) -> Forwarding:
+    """What the queue has for one that follows it, under the next master catchain and for a shard of its own."""
+    headers: list[Record] = []
+    bodies: list[ExternalMessage] = []
+    rejected: dict[int, list[Ids]] = {}
+    accepted: dict[int, list[Ids]] = {}
+    left_behind = 0
+    for cached in queue.entries():
+        seqno = cached.header.masterchain_seqno
+        if seqno + CATCHAINS_OF_LIFE <= next_seqno or cached.status.status is Status.TIMEOUT:
+            left_behind += 1
+            continue
+        place = place_of(cached.status)
+        ids = Ids(cached.message_id, cached.header.uid)
+        if place == FINAL:
+            accepted.setdefault(seqno, []).append(ids)
+        elif place in REFUSED:
+            rejected.setdefault(seqno, []).append(ids)
+        elif place in OPEN:
+            if cached.body is None or not next_shard.holds(cached.header.workchain, cached.header.account):
+                left_behind += 1
+            elif not is_known_there(cached.message_id):
+                headers.append(_header(cached, older_records))
+                bodies.append(cached.body)
+    digests = _digests(rejected, accepted, older_records)
+    return Forwarding((*headers, *digests), tuple(bodies), left_behind)
+
+
+def _header(cached: CachedMessage, older_records: bool) -> Header | OlderHeader:
+    header = cached.header
+    if not older_records:
+        return header
+    return OlderHeader(
+        header.message_id, header.uid, header.source_key_id, header.source_index, header.masterchain_seqno
+    )
+
+
+def _digests(
+    rejected: dict[int, list[Ids]], accepted: dict[int, list[Ids]], older_records: bool
+) -> list[Record]:
+    found: list[Record] = []
+    for seqno in sorted({*rejected, *accepted}):
+        of_rejected, of_accepted = rejected.get(seqno, []), accepted.get(seqno, [])
+        if older_records:
+            # They know rejected ones only, one to a record.
+            found += [OlderDigest(seqno, (one,)) for one in of_rejected]
+            continue
+        half = DIGEST_IDS_MAX // 2
+        for start in range(0, max(len(of_rejected), len(of_accepted)), half):
+            end = start + half
+            found.append(Digest(seqno, tuple(of_rejected[start:end]), tuple(of_accepted[start:end])))
+    return found
