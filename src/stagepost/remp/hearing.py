@@ -1,0 +1,169 @@
+"""What other validators say in their blocks, and what follows for our queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stagepost.errors import DecodeError
+from stagepost.remp.body_search import BodySearch
+from stagepost.remp.message import ExternalMessage, Origin
+from stagepost.remp.message_cache import CachedMessage, Standing
+from stagepost.remp.message_states import Event
+from stagepost.remp.message_status import Accepted, Ignored, MessageStatus, New, Rejected
+from stagepost.remp.queue_effects import AskForBody
+from stagepost.remp.queue_records import (
+    Accept,
+    Digest,
+    Header,
+    Ids,
+    OlderDigest,
+    OlderHeader,
+    Record,
+    Reject,
+    decode_payload,
+)
+from stagepost.remp.queue_state import NOBODY, REJECTED_BY_MOST, QueueState
+from stagepost.remp.status import Level
+
+SEQNO_AHEAD_MAX = 1
+"""Another validator may have seen the next master block before us, but not the one after it."""
+
+OVERLOADED = "the queue of this shard is full; send it again later"
+REJECTED_BEFORE = "rejected in an earlier session"
+
+
+class Hearing:
+    """Own knowledge outranks what others forward; what one forwards as open outranks what another calls processed."""
+
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
+        self._session = state.session
+        self._cache = state.cache
+        self.search = BodySearch(state.session.index, state.session.member_count)
+
+    def block_delivered(self, source: int, payload: bytes, now: float) -> None:
+        """What cannot be understood says nothing."""
+        try:
+            records = decode_payload(payload)
+        except DecodeError:
+            return
+        for record in records:
+            self._hear(source, record, now)
+
+    def body_is_here(self, cached: CachedMessage, message: ExternalMessage) -> None:
+        self._cache.give_body(cached, message)
+        self.search.end(message.message_id)
+
+    def member_blamed(self, source: int) -> None:
+        """What only this member has announced may be unknown to others, who do not build on its blocks any more."""
+        for entry in self._state.entries.values():
+            if entry.announced_by == {source}:
+                self._state.put(entry.cached.header)
+                self._state.broadcast(entry.cached)
+
+    def ask_again(self, now: float) -> None:
+        for member, message_id in self.search.again(now, self._announcers):
+            self._state.add(AskForBody(member, message_id))
+
+    def _announcers(self, message_id: bytes) -> Sequence[int]:
+        entry = self._state.entries.get(message_id)
+        return () if entry is None else sorted(entry.announced_by)
+
+    def _hear(self, source: int, record: Record, now: float) -> None:
+        match record:
+            case Header():
+                self._hear_header(source, record, now)
+            case OlderHeader(message_id, uid, source_key_id, source_index, seqno):
+                heard_ms = int(now * 1_000)
+                header = Header(message_id, uid, 0, NOBODY, source_key_id, source_index, seqno, heard_ms)
+                self._hear_header(source, header, now)
+            case Reject(message_id):
+                self._hear_reject(source, message_id)
+            case Accept(message_id):
+                if source != self._session.index:
+                    self._state.votes(message_id).is_accepted_elsewhere = True
+            case Digest(seqno, rejected, accepted):
+                self._hear_digest(seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
+                self._hear_digest(seqno, accepted, Accepted(Level.MASTERCHAIN), now)
+            case OlderDigest(seqno, rejected):
+                self._hear_digest(seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
+
+    def _hear_header(self, source: int, header: Header, now: float) -> None:
+        if not self._is_alive(header.masterchain_seqno):
+            return
+        state = self._state
+        is_forwarded = header.masterchain_seqno < self._session.masterchain_seqno
+        cached = self._cache.get(header.message_id)
+        if cached is None:
+            cached = self._add(header, is_forwarded, now)
+        elif header.message_id not in state.entries:
+            self._meet_again(cached, header, is_forwarded)
+        elif cached.standing is Standing.FORWARDED_FINAL:
+            self._reopen(cached)
+        entry = state.entries[header.message_id]
+        entry.announced_by.add(source)
+        entry.timestamp_ms = min(entry.timestamp_ms or header.timestamp_ms, header.timestamp_ms)
+        if source != self._session.index:
+            state.pending.drop_header(header.message_id)
+        self._add_origin(cached, header)
+        if cached.body is None:
+            asked = self.search.begin(header.message_id, source, now)
+            if asked is not None:
+                state.add(AskForBody(asked, header.message_id))
+
+    def _add(self, header: Header, is_forwarded: bool, now: float) -> CachedMessage:
+        status: MessageStatus = New()
+        standing = Standing.OWN
+        if is_forwarded:
+            status, standing = Ignored(Level.QUEUE), Standing.FORWARDED_OPEN
+        elif self._state.is_full:
+            status = Rejected(Level.QUEUE, OVERLOADED)
+        cached = self._cache.add(header, status, standing, now)
+        self._add_origin(cached, header)
+        self._state.enter(cached, header.timestamp_ms)
+        self._state.tell(cached, status)
+        if is_forwarded:
+            self._state.tell(cached, New())
+        return cached
+
+    def _meet_again(self, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
+        """Known from an earlier session of ours."""
+        self._state.enter(cached, header.timestamp_ms)
+        if cached.standing is Standing.FORWARDED_FINAL:
+            self._reopen(cached)
+        elif is_forwarded:
+            self._state.apply(cached, Event.FORWARDED)
+
+    def _reopen(self, cached: CachedMessage) -> None:
+        """One says that it was processed, another that it is open: the first may be a lie that would silence it."""
+        cached.standing = Standing.FORWARDED_OPEN
+        self._state.set_status(cached, Ignored(Level.QUEUE))
+        self._state.tell(cached, cached.status)
+        self._state.tell(cached, New())
+
+    @staticmethod
+    def _add_origin(cached: CachedMessage, header: Header) -> None:
+        if header.source_key_id != NOBODY:
+            cached.add_origin(Origin(header.source_key_id, header.source_index, header.timestamp_ms))
+
+    def _hear_reject(self, source: int, message_id: bytes) -> None:
+        if source not in self._session.current:
+            return
+        entry = self._state.votes(message_id)
+        entry.rejected_by.add(source)
+        if message_id in self._state.entries and self._state.do_most_reject(entry):
+            self._state.apply(entry.cached, Event.MOST_REJECT, error=REJECTED_BY_MOST)
+
+    def _hear_digest(self, seqno: int, ids: Iterable[Ids], status: MessageStatus, now: float) -> None:
+        if not self._is_alive(seqno):
+            return
+        for one in ids:
+            if self._cache.get(one.message_id) is None:
+                header = Header(one.message_id, one.uid, 0, NOBODY, NOBODY, -1, seqno, 0)
+                cached = self._cache.add(header, status, Standing.FORWARDED_FINAL, now)
+                self._state.enter(cached, 0)
+
+    def _is_alive(self, seqno: int) -> bool:
+        """What has expired is not revived by being told of."""
+        window = self._cache.window
+        return window.lowest <= seqno <= window.current + SEQNO_AHEAD_MAX

@@ -1,0 +1,120 @@
+"""Validators' queues upon one graph in virtual time: full nodes hand messages over, everything that is told is kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from hashlib import sha256
+from random import Random
+
+from stagepost.catchain.effects import Blamed, Deliver, Effect
+from stagepost.remp.life import LifeWindow
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.message_cache import MessageCache
+from stagepost.remp.message_status import MessageStatus
+from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue_state import QueueSession
+from stagepost.remp.reliable_queue import ReliableQueue
+from tests.catchain_world import Peer, World
+
+FULL_NODE = sha256(b"full node").digest()
+SEQNO = 10
+
+
+def message(number: int, *, account: int | None = None, body: bytes | None = None) -> ExternalMessage:
+    """`number` makes the id; equal bodies share a uid."""
+    content = b"%d" % number if body is None else body
+    destination = number if account is None else account
+    return ExternalMessage(
+        sha256(b"message %d" % number + content).digest(),
+        sha256(content).digest(),
+        0,
+        sha256(b"account %d" % destination).digest(),
+        content,
+    )
+
+
+class Validator(Peer):
+    """A member of the graph with a queue upon it."""
+
+    queue: ReliableQueue
+    cache: MessageCache
+
+    def __init__(self, world: World, index: int) -> None:
+        super().__init__(world, index)
+        self.told: dict[bytes, list[MessageStatus]] = defaultdict(list)
+        self.bodies: dict[bytes, ExternalMessage] = {}
+        self.bodies_sent = 0
+
+    def start(self) -> None:
+        window = LifeWindow()
+        window.advance(SEQNO, self.world.now)
+        self.cache = MessageCache(window)
+        session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
+        self.queue = ReliableQueue(session, self.cache)
+        super().start()
+        for body in self.bodies.values():
+            self.do(self.queue.body_came(body, self.world.now))
+
+    def next_payload(self) -> bytes | None:
+        return self.queue.next_payload()
+
+    def hand_over(self, one: ExternalMessage) -> None:
+        if self.is_up:
+            self.bodies[one.message_id] = one
+            self.do(self.queue.offer(one, FULL_NODE, self.world.now))
+
+    def wake(self, life: int) -> None:
+        if self.is_up and life == self.life:
+            self.do(self.queue.tick(self.world.now))
+        super().wake(life)
+
+    def perform(self, effects: list[Effect]) -> None:
+        super().perform(effects)
+        for effect in effects:
+            match effect:
+                case Deliver(source, _, _, payload):
+                    self.do(self.queue.block_delivered(source, payload, self.world.now))
+                case Blamed(source):
+                    self.do(self.queue.member_blamed(source, self.world.now))
+
+    def do(self, effects: Sequence[QueueEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Tell(_, message_id, status):
+                    self.told[message_id].append(status)
+                case SpeakSoon():
+                    if hasattr(self, "member"):
+                        self.perform(self.member.speak_soon(self.world.now))
+                case BroadcastBody(message_id):
+                    for peer in range(self.world.size):
+                        if peer != self.index:
+                            self.send_body(peer, message_id)
+                case AskForBody(member, message_id):
+                    self.world.send(
+                        self.index, member, lambda to, m=message_id: to.body_wanted(self.index, m)
+                    )
+
+    def send_body(self, peer: int, message_id: bytes) -> None:
+        body = self.bodies.get(message_id)
+        if body is not None:
+            self.bodies_sent += 1
+            self.world.send(self.index, peer, lambda to, b=body: to.body_came(b))
+
+    def body_wanted(self, sender: int, message_id: bytes) -> None:
+        self.send_body(sender, message_id)
+
+    def body_came(self, body: ExternalMessage) -> None:
+        # The network may be faster than the graph: a body is kept for a while before its header is here.
+        self.bodies[body.message_id] = body
+        self.do(self.queue.body_came(body, self.world.now))
+
+
+def validators(size: int, seed: int, loss: float = 0.0) -> tuple[World, list[Validator]]:
+    world = World(size, seed, loss=loss, make_peer=Validator)
+    found = [peer for peer in world.peers if isinstance(peer, Validator)]
+    return world, found
+
+
+def seeded(seed: int) -> Random:
+    return Random(seed)
