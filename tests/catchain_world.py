@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import count
 from random import Random
@@ -52,7 +52,9 @@ def verify_once(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 class Network:
-    def __init__(self, random: Random, *, loss: float = 0.0, delay_s: tuple[float, float] = (0.001, 0.05)) -> None:
+    def __init__(
+        self, random: Random, *, loss: float = 0.0, delay_s: tuple[float, float] = (0.001, 0.05)
+    ) -> None:
         self.random = random
         self.loss = loss
         self.delay_s = delay_s
@@ -136,13 +138,13 @@ class Peer:
         for effect in effects:
             match effect:
                 case Persist(block_hash, frame):
-                    world.after(world.disk_delay(), lambda h=block_hash, f=frame: self.written(life, h, f))
+                    world.after(world.disk_delay(), partial(self.written, life, block_hash, frame))
                 case Send(peer, frame):
-                    world.send(self.index, peer, lambda to, f=frame: to.frame_came(self.index, f))
+                    world.send(self.index, peer, partial(_frame_came, self.index, frame))
                 case Ask(peer, number, query):
-                    world.send(self.index, peer, lambda to, n=number, q=query: to.query_came(self.index, n, q))
+                    world.send(self.index, peer, partial(_query_came, self.index, number, query))
                 case Reply(peer, number, answer):
-                    world.send(self.index, peer, lambda to, n=number, a=answer: to.answer_came(self.index, n, a))
+                    world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
                 case Deliver(source, height, block_hash, payload):
                     self.delivered.append((source, height, block_hash, payload))
                     self.ever_delivered.add(block_hash)
@@ -168,6 +170,18 @@ class Peer:
 
     def answer_came(self, sender: int, number: int, answer: bytes) -> None:
         self.perform(self.member.answered(sender, number, answer, self.world.now))
+
+
+def _frame_came(sender: int, frame: bytes, to: Peer) -> None:
+    to.frame_came(sender, frame)
+
+
+def _query_came(sender: int, number: int, query: bytes, to: Peer) -> None:
+    to.query_came(sender, number, query)
+
+
+def _answer_came(sender: int, number: int, answer: bytes, to: Peer) -> None:
+    to.answer_came(sender, number, answer)
 
 
 class World:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from random import Random
 
@@ -91,15 +92,13 @@ class Validator(Peer):
                         if peer != self.index:
                             self.send_body(peer, message_id)
                 case AskForBody(member, message_id):
-                    self.world.send(
-                        self.index, member, lambda to, m=message_id: to.body_wanted(self.index, m)
-                    )
+                    self.world.send(self.index, member, partial(_body_wanted, self.index, message_id))
 
     def send_body(self, peer: int, message_id: bytes) -> None:
         body = self.bodies.get(message_id)
         if body is not None:
             self.bodies_sent += 1
-            self.world.send(self.index, peer, lambda to, b=body: to.body_came(b))
+            self.world.send(self.index, peer, partial(_body_came, body))
 
     def body_wanted(self, sender: int, message_id: bytes) -> None:
         self.send_body(sender, message_id)
@@ -108,6 +107,16 @@ class Validator(Peer):
         # The network may be faster than the graph: a body is kept for a while before its header is here.
         self.bodies[body.message_id] = body
         self.do(self.queue.body_came(body, self.world.now))
+
+
+def _body_wanted(sender: int, message_id: bytes, to: Peer) -> None:
+    assert isinstance(to, Validator)
+    to.body_wanted(sender, message_id)
+
+
+def _body_came(body: ExternalMessage, to: Peer) -> None:
+    assert isinstance(to, Validator)
+    to.body_came(body)
 
 
 def validators(size: int, seed: int, loss: float = 0.0) -> tuple[World, list[Validator]]:

@@ -94,6 +94,9 @@ class Hearing:
         state = self._state
         is_forwarded = header.masterchain_seqno < self._session.masterchain_seqno
         cached = self._cache.get(header.message_id)
+        if cached is not None:
+            # Before anything is told: whoever sent the message is to hear of it.
+            self._add_origin(cached, header)
         if cached is None:
             cached = self._add(header, is_forwarded, now)
         elif header.message_id not in state.entries:
@@ -105,7 +108,6 @@ class Hearing:
         entry.timestamp_ms = min(entry.timestamp_ms or header.timestamp_ms, header.timestamp_ms)
         if source != self._session.index:
             state.pending.drop_header(header.message_id)
-        self._add_origin(cached, header)
         if cached.body is None:
             asked = self.search.begin(header.message_id, source, now)
             if asked is not None:

@@ -194,7 +194,7 @@ def _steps() -> dict[str, frozenset[str]]:
         "IgnoredByMasterchain": returned,
         "IncludedIntoBlock": shardchain
         | {"IgnoredByCollator", "IgnoredByShardchain", "Duplicate", "Timeout"},
-        "Duplicate": {"IncludedIntoAcceptedBlock", "IgnoredByCollator", "IgnoredByShardchain", "Timeout"},
+        "Duplicate": shardchain | {"IgnoredByCollator", "IgnoredByShardchain", "Timeout"},
         "IncludedIntoAcceptedBlock": {"IgnoredByMasterchain"},
         **dict.fromkeys(_CLOSING, ()),
         "Finalized": (),
