@@ -91,3 +91,28 @@ def session_id(item: dict[str, Any]) -> bytes:
             "<q", member["weight"]
         )
     return hashlib.sha256(data).digest()
+
+
+def dependency(source: int, height: int, data_hash: bytes, signature: bytes) -> bytes:
+    return struct.pack("<ii", source, height) + data_hash + text(signature)
+
+
+def catchain_data_hash(payload: bytes, previous: bytes, dependencies: list[bytes], version: int) -> bytes:
+    """`previous` and `dependencies` as `dependency` gives them."""
+    of_payload = hashlib.sha256(payload).digest()
+    if version == 1:
+        return of_payload
+    line = "catchain.block.data prev:catchain.block.dep deps:vector catchain.block.dep = catchain.block.Data"
+    data = tag(line) + previous + struct.pack("<i", len(dependencies)) + b"".join(dependencies)
+    return hashlib.sha256(of_payload + hashlib.sha256(data).digest()).digest()
+
+
+def catchain_block_id(incarnation: bytes, source_key_id: bytes, height: int, data_hash: bytes) -> bytes:
+    line = "catchain.block.id incarnation:int256 src:int256 height:int data_hash:int256 = catchain.block.Id"
+    return tag(line) + incarnation + source_key_id + struct.pack("<i", height) + data_hash
+
+
+def catchain_incarnation(session: bytes, key_ids: list[bytes]) -> bytes:
+    line = "catchain.firstblock unique_hash:int256 nodes:vector int256 = catchain.FirstBlock"
+    first = tag(line) + session + struct.pack("<i", len(key_ids)) + b"".join(key_ids)
+    return hashlib.sha256(tag("pub.overlay name:bytes = PublicKey") + text(first)).digest()

@@ -97,7 +97,7 @@ class Member:
         times = [self._sync.next_wake]
         if not self._is_started:
             times.append(self._starts_at)
-        elif self._making is None:
+        elif self._making is None and self._can_speak:
             times.append(self._spoke_at + self.options.idle_timeout_s)
             if self._merge_at is not None:
                 times.append(self._merge_at)
@@ -247,10 +247,12 @@ class Member:
 
     # Speaking
 
+    @property
+    def _can_speak(self) -> bool:
+        return not self._is_halted and self._own_top.height < self.graph.rules.height_max
+
     def _speak(self, now: float) -> None:
-        if not self._is_started or self._is_halted or self._making is not None:
-            return
-        if self._own_top.height >= self.graph.rules.height_max:
+        if not self._is_started or self._making is not None or not self._can_speak:
             return
         is_due = (
             self._is_asked_to_speak

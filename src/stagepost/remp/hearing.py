@@ -22,7 +22,7 @@ from stagepost.remp.queue_records import (
     Reject,
     decode_payload,
 )
-from stagepost.remp.queue_state import NOBODY, REJECTED_BY_MOST, QueueState
+from stagepost.remp.queue_state import NOBODY, REJECTED_BY_MOST, Entry, QueueState
 from stagepost.remp.status import Level
 
 SEQNO_AHEAD_MAX = 1
@@ -39,6 +39,7 @@ class Hearing:
         self._state = state
         self._session = state.session
         self._cache = state.cache
+        self._blamed: set[int] = set()
         self.search = BodySearch(state.session.index, state.session.member_count)
 
     def block_delivered(self, source: int, payload: bytes, now: float) -> None:
@@ -55,11 +56,17 @@ class Hearing:
         self.search.end(message.message_id)
 
     def member_blamed(self, source: int) -> None:
-        """What only this member has announced may be unknown to others, who do not build on its blocks any more."""
+        """What only blamed members have announced may be unknown to others, who do not build on their blocks."""
+        self._blamed.add(source)
+        self._state.forget_votes(source)
         for entry in self._state.entries.values():
-            if entry.announced_by == {source}:
-                self._state.put(entry.cached.header)
-                self._state.broadcast(entry.cached)
+            if source in entry.announced_by:
+                self._announce_for_the_blamed(entry)
+
+    def _announce_for_the_blamed(self, entry: Entry) -> None:
+        if entry.announced_by <= self._blamed:
+            self._state.put(entry.cached.header)
+            self._state.broadcast(entry.cached)
 
     def ask_again(self, now: float) -> None:
         for member, message_id in self.search.again(now, self._announcers):
@@ -106,7 +113,10 @@ class Hearing:
         entry = state.entries[header.message_id]
         entry.announced_by.add(source)
         entry.timestamp_ms = min(entry.timestamp_ms or header.timestamp_ms, header.timestamp_ms)
-        if source != self._session.index:
+        if source in self._blamed:
+            # Blocks of the blamed are still delivered where honest ones rest on them, or where they came first.
+            self._announce_for_the_blamed(entry)
+        elif source != self._session.index:
             state.pending.drop_header(header.message_id)
         if cached.body is None:
             asked = self.search.begin(header.message_id, source, now)
@@ -149,7 +159,7 @@ class Hearing:
             cached.add_origin(Origin(header.source_key_id, header.source_index, header.timestamp_ms))
 
     def _hear_reject(self, source: int, message_id: bytes) -> None:
-        if source not in self._session.current:
+        if source not in self._session.current or source in self._blamed:
             return
         entry = self._state.votes(message_id)
         entry.rejected_by.add(source)

@@ -108,6 +108,11 @@ class QueueState:
             self._early[message_id] = entry
         return entry
 
+    def forget_votes(self, source: int) -> None:
+        """Of a member that tells different things to different others: nobody's count must hang on who heard what."""
+        for entry in (*self.entries.values(), *self._early.values()):
+            entry.rejected_by.discard(source)
+
     def do_most_reject(self, entry: Entry) -> bool:
         """Counted by head, of those who validate now."""
         return 3 * len(entry.rejected_by) >= 2 * len(self.session.current)

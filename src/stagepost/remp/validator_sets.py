@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from os import PathLike
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -14,6 +13,9 @@ from stagepost.errors import ConfigFaults, Fault, StorageError
 from stagepost.wire.documents import NotADocument, Part, read_object
 from stagepost.wire.expected import Expected, optional, unfit, whole
 from stagepost.wire.tl import key_id
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
 
 MESSAGE_TIMEOUT_MS = 240_000
 SETS_FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -90,7 +92,7 @@ class ValidatorSets:
                 of_key[session.session_id] = session, validator
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> ValidatorSets:
+    def load(cls, path: StrPath) -> ValidatorSets:
         """From a file; `ConfigFaults` with everything that is wrong in it."""
         try:
             with open(path, "rb") as file:

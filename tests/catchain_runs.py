@@ -1,0 +1,128 @@
+"""One run of validators under attack and faults, and what must hold in the end: nothing here asks the code under test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from stagepost.catchain.block import decode_update
+from tests.catchain_attackers import ATTACKERS, Attacker, is_honest, world_with
+from tests.catchain_world import World, check_causal_order
+from tests.queue_world import Validator, message
+
+FAULTS_UNTIL_S = 8.0
+HEALED_UNTIL_S = 38.0
+"""After faults stop, everything is the same again within thirty seconds."""
+
+MESSAGES = 25
+SIZES = (4, 4, 7, 4, 7, 13, 4, 7, 4, 7)
+
+Prepare = Callable[[World], None]
+
+
+def attackers_for(size: int, random: Random) -> dict[int, type[Attacker]]:
+    count = (size - 1) // 3
+    return {index: random.choice(ATTACKERS) for index in random.sample(range(size), random.randint(0, count))}
+
+
+def run_once(seed: int, *, size: int | None = None, prepare: Prepare | None = None) -> World:
+    """Raises AssertionError with the seed in it if anything does not hold."""
+    random = Random(seed)
+    size = SIZES[seed % len(SIZES)] if size is None else size
+    attackers = attackers_for(size, random)
+    world = world_with(size, seed, attackers, loss=random.choice([0.0, 0.05, 0.3]))
+    if prepare is not None:
+        prepare(world)
+    world.start_all()
+    messages = [message(number) for number in range(MESSAGES)]
+    for one in messages:
+        receivers = random.sample(range(size), size // 3 + 1)
+        for index in receivers:
+            peer = world.peers[index]
+            assert isinstance(peer, Validator)
+            world.at(random.uniform(1.0, FAULTS_UNTIL_S), lambda p=peer, m=one: p.hand_over(m))  # type: ignore[misc]
+    _plan_faults(world, random)
+    world.run(FAULTS_UNTIL_S)
+    heal(world)
+    world.run(HEALED_UNTIL_S)
+    try:
+        check(world, {one.message_id for one in messages})
+    except AssertionError as failed:
+        names = {index: kind.__name__ for index, kind in attackers.items()}
+        raise AssertionError(f"seed {seed}, {size} members, attackers {names}: {failed}") from failed
+    return world
+
+
+def _plan_faults(world: World, random: Random) -> None:
+    if random.random() < 0.5:
+        split = {index: random.randrange(2) for index in range(world.size)}
+        at = random.uniform(1.0, FAULTS_UNTIL_S - 2)
+        world.at(at, lambda: world.network.groups.update(split))
+        world.at(at + random.uniform(0.5, 2.0), world.network.groups.clear)
+    honest = [peer for peer in world.peers if is_honest(peer)]
+    for peer in random.sample(honest, random.randint(0, max(1, len(honest) // 3))):
+        at = random.uniform(1.0, FAULTS_UNTIL_S - 1)
+        world.at(at, peer.crash)
+        world.at(at + random.uniform(0.05, 1.0), lambda p=peer: None if p.is_up else p.start())  # type: ignore[misc]
+
+
+def heal(world: World) -> None:
+    world.network.loss = 0.0
+    world.network.groups.clear()
+    for peer in world.peers:
+        if not peer.is_up:
+            peer.start()
+
+
+def check(world: World, handed_over: set[bytes]) -> None:
+    honest = [peer for peer in world.peers if is_honest(peer)]
+    first = honest[0]
+    assert isinstance(first, Validator)
+    known = first.queue.known_ids
+    for peer in honest:
+        assert isinstance(peer, Validator)
+        assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
+        assert not {other for other in peer.blamed if is_honest(world.peers[other])}, (
+            f"member {peer.index} blames honest members: {sorted(peer.blamed)}"
+        )
+        missing, more = known - peer.queue.known_ids, peer.queue.known_ids - known
+        assert not missing, f"member {peer.index} lacks {len(missing)} ids that member {first.index} knows"
+        assert not more, f"member {peer.index} knows {len(more)} ids that member {first.index} does not"
+        wrong = [one for one in known if peer.queue.rejected_by(one) != first.queue.rejected_by(one)]
+        assert not wrong, f"member {peer.index} counts other rejects for {len(wrong)} messages"
+        blocks = {
+            peer.member.graph.hash_of(_reference(frame, world)): decode_update(frame) for frame in peer.disk
+        }
+        check_causal_order(peer, blocks, world.rules.version)
+    _check_what_honest_members_took(world, honest, handed_over)
+    _check_forkers(world, honest)
+
+
+def _check_what_honest_members_took(world: World, honest: list, handed_over: set[bytes]) -> None:  # type: ignore[type-arg]
+    for peer in honest:
+        for message_id, statuses in peer.told.items():
+            if statuses and message_id in handed_over:
+                for other in honest:
+                    assert message_id in other.queue.known_ids, (
+                        f"member {peer.index} took a message that member {other.index} never heard of"
+                    )
+
+
+def _check_forkers(world: World, honest: list) -> None:  # type: ignore[type-arg]
+    shown: dict[int, dict[int, set[bytes]]] = {}
+    for peer in honest:
+        for frame in peer.disk:
+            block = decode_update(frame)
+            shown.setdefault(block.source, {}).setdefault(block.height, set()).add(_identity(frame, world))
+    forkers = {source for source, heights in shown.items() if any(len(ids) > 1 for ids in heights.values())}
+    for peer in honest:
+        unblamed = forkers - peer.blamed
+        assert not unblamed, f"member {peer.index} does not blame {sorted(unblamed)}"
+
+
+def _reference(frame: bytes, world: World):  # type: ignore[no-untyped-def]
+    return decode_update(frame).reference(world.rules.version)
+
+
+def _identity(frame: bytes, world: World) -> bytes:
+    return decode_update(frame).data_hash(world.rules.version)

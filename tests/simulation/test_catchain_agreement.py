@@ -1,0 +1,223 @@
+"""Honest validators agree, whatever fewer than a third of them do; and the runs can tell when they would not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from stagepost.catchain.catching_up import CatchingUp
+from stagepost.catchain.effects import Effect, Persist, Send
+from stagepost.catchain.graph import Outcome
+from stagepost.catchain.member import Member
+from stagepost.remp import session_switch
+from stagepost.remp.hearing import Hearing
+from stagepost.remp.message_cache import Fresh, MessageCache
+from stagepost.remp.message_states import FINAL, OPEN
+from stagepost.remp.queue_state import QueueState
+from tests.catchain_attackers import Equivocator, Twin, world_with
+from tests.catchain_runs import check, heal, run_once
+from tests.catchain_world import World
+from tests.queue_world import Validator, message
+from tests.unit.remp import test_queue_cache, test_reliable_queue
+
+SEEDS = 40
+LARGE_SEEDS = 2
+FIRST_SEED = int(os.environ.get("STAGEPOST_CATCHAIN_SEED", Random().randrange(1_000_000_000)))
+"""Fresh in every run; a failure names its own seed, and `run_once(seed)` repeats it."""
+
+REGRESSIONS = (0, 5, 9)
+
+
+@pytest.mark.parametrize("seed", [*REGRESSIONS, *(f"fresh {number}" for number in range(SEEDS))])
+def test_honest_members_end_with_the_same_messages_and_blame_the_same_forkers(seed: int | str) -> None:
+    run_once(seed if isinstance(seed, int) else FIRST_SEED + int(seed.split()[1]))
+
+
+@pytest.mark.parametrize("number", range(LARGE_SEEDS))
+def test_twenty_one_members_agree(number: int) -> None:
+    run_once(FIRST_SEED + number, size=21)
+
+
+def test_a_restart_from_an_older_disk_is_reported_and_blames_nobody_else() -> None:
+    world = world_with(4, 1, {}, loss=0.0)
+    world.start_all()
+    world.run(1.0)
+    victim = world.peers[2]
+    assert isinstance(victim, Validator)
+    for number in range(5):
+        victim.hand_over(message(number))
+        world.run(world.now + 0.5)
+    victim.crash()
+    own = [frame for frame in victim.disk if victim.index == _source(frame)]
+    victim.disk = [frame for frame in victim.disk if frame not in own[-2:]]
+    victim.start()
+    world.run(world.now + 10.0)
+    assert victim.recovered or victim.halted, "it must be noticed"
+    assert all(peer.blamed <= {victim.index} for peer in world.peers)
+    check(world, {message(number).message_id for number in range(5)})
+
+
+def _source(frame: bytes) -> int:
+    from stagepost.catchain.block import decode_update
+
+    return decode_update(frame).source
+
+
+def test_a_member_that_hears_its_own_key_from_elsewhere_stops() -> None:
+    world = world_with(4, 3, {0: Twin}, loss=0.0)
+    world.start_all()
+    world.run(2.0)
+    twin = world.peers[0]
+    assert isinstance(twin, Twin)
+    twin.hand_over(message(1))
+    world.run(4.0)
+    assert all(0 in peer.blamed for peer in world.peers[1:])
+
+
+def test_with_a_third_gone_nothing_wrong_is_said() -> None:
+    """Two of four are away: the rest goes on as far as it can, and nobody honest is blamed."""
+    world = world_with(4, 2, {}, loss=0.0)
+    world.start_all()
+    world.run(1.0)
+    for index in (0, 1):
+        world.peers[index].crash()
+    left = world.peers[2]
+    assert isinstance(left, Validator)
+    left.hand_over(message(1))
+    world.run(20.0)
+    heal(world)
+    world.run(40.0)
+    check(world, {message(1).message_id})
+
+
+# Planted defects
+
+
+def _sends_before_it_persists(patch: pytest.MonkeyPatch) -> None:
+    make = Member._make
+
+    def make_and_send(self: Member, *arguments: Any) -> None:
+        make(self, *arguments)
+        own = [one for one in self._effects if isinstance(one, Persist) and one.is_own]
+        others = [peer for peer in range(self.graph.size) if peer != self.index]
+        self._effects += [Send(peer, one.frame) for one in own for peer in others]
+
+    patch.setattr(Member, "_make", make_and_send)
+
+
+def _crashes_while_it_writes() -> None:
+    def prepare(world: World) -> None:
+        world.disk_delay = lambda: 0.2  # type: ignore[method-assign]
+
+    for seed in range(12):
+        run_once(100 + seed, size=4, prepare=prepare)
+
+
+def _forgets_forks_at_restart(patch: pytest.MonkeyPatch) -> None:
+    restore = Member.restore
+
+    def forgetful(self: Member, *arguments: Any) -> list[Effect]:
+        effects = restore(self, *arguments)
+        self.graph._blamed.clear()
+        return effects
+
+    patch.setattr(Member, "restore", forgetful)
+
+
+def _restarts_after_a_fork() -> None:
+    world = world_with(4, 7, {3: Equivocator}, loss=0.0)
+    world.start_all()
+    world.run(1.0)
+    forker = world.peers[3]
+    assert isinstance(forker, Equivocator)
+    for number in range(5):
+        forker.hand_over(message(number))
+        world.run(world.now + 1.0)
+    for peer in world.peers[:3]:
+        assert 3 in peer.blamed
+    world.peers[0].crash()
+    world.peers[0].start()
+    # At once, from its own disk: until others tell it again it would build on the forker's blocks.
+    assert 3 in world.peers[0].member.graph.blamed, "the fork is forgotten"
+
+
+def _counts_one_validator_twice(patch: pytest.MonkeyPatch) -> None:
+    def counts(self: QueueState, entry: Any) -> bool:
+        entry.is_accepted_elsewhere = False
+        return 3 * 2 * len(entry.rejected_by) >= 2 * len(self.session.current)
+
+    patch.setattr(QueueState, "do_most_reject", counts)
+
+
+def _accepts_an_old_session(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Hearing, "_is_alive", lambda self, seqno: True)
+
+
+def _forwards_processed_bodies(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(session_switch, "OPEN", OPEN | {FINAL})
+    patch.setattr(session_switch, "FINAL", None)
+
+
+def _drops_digests(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(session_switch, "_digests", lambda *_: [])
+
+
+def _skips_the_uid_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MessageCache, "freshness", lambda self, message_id: Fresh(message_id))
+
+
+def _blames_a_mere_delay(patch: pytest.MonkeyPatch) -> None:
+    tick = CatchingUp.tick
+
+    def impatient(self: CatchingUp, now: float) -> list[Effect]:
+        late = [peer for peer, _, until in self._asked.values() if now >= until]
+        for peer in late:
+            self._graph._blame(peer, None, Outcome())
+        return tick(self, now)
+
+    patch.setattr(CatchingUp, "tick", impatient)
+
+
+def _some_seeds() -> None:
+    for seed in range(40):
+        world = run_once(200 + seed)
+        for peer in world.peers:
+            honest = {one.index for one in world.peers if type(one) is Validator}
+            if peer.index in honest:
+                assert not set(peer.member.graph.blamed) & honest, "an honest member is blamed"
+
+
+DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
+    (_sends_before_it_persists, _crashes_while_it_writes),
+    (_forgets_forks_at_restart, _restarts_after_a_fork),
+    (
+        _counts_one_validator_twice,
+        lambda: test_reliable_queue.test_two_thirds_of_the_present_validators_stop_the_collation(7, 5),
+    ),
+    (_accepts_an_old_session, test_reliable_queue.test_what_leaves_the_cache_is_closed_and_not_revived),
+    (
+        _forwards_processed_bodies,
+        test_reliable_queue.test_open_messages_travel_whole_and_processed_ones_as_ids,
+    ),
+    (_drops_digests, test_reliable_queue.test_open_messages_travel_whole_and_processed_ones_as_ids),
+    (_skips_the_uid_check, test_queue_cache.test_of_two_ids_with_one_body_the_smaller_is_fresh),
+    (_blames_a_mere_delay, _some_seeds),
+]
+
+
+@pytest.mark.parametrize(("plant", "notice"), DEFECTS, ids=[plant.__name__ for plant, _ in DEFECTS])
+def test_a_planted_defect_is_noticed(
+    plant: Callable[[pytest.MonkeyPatch], None], notice: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        notice()
+
+
+@pytest.mark.parametrize("notice", [_crashes_while_it_writes, _restarts_after_a_fork])
+def test_without_the_defect_the_same_run_holds(notice: Callable[[], None]) -> None:
+    notice()
