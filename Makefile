@@ -8,10 +8,10 @@ CHECKED := $(wildcard src tests tools bench examples)
 SCALE ?= commit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench docs fuzz requirements clean FORCE
+.PHONY: help demo test check soak bench bench-full docs fuzz requirements clean FORCE
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
 
 demo: $(VENV)/base.stamp ## install the base, then run the demo
 	$(BIN)/stagepost demo
@@ -28,15 +28,27 @@ check: $(VENV)/test.stamp ## format, lint, types, tidiness
 soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
 	$(BIN)/python tests/soak/run.py --scale $(SCALE)
 
-bench: $(VENV)/test.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path or node for one part
+bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, gouroboros or delivery for one part
+ifneq ($(PART),delivery)
 	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check) $(if $(PART),--only $(PART))
+endif
+ifneq ($(filter delivery,$(or $(PART),delivery)),)
+	$(BIN)/python -m bench.delivery.install
+	$(BIN)/python -m bench.delivery.beside $(if $(filter 1,$(CHECK)),--check)
+endif
 
-docs: $(VENV)/base.stamp ## rewrite docs/protocols and docs/metrics.md from the code
+bench-full: $(VENV)/bench.stamp ## reliable publishing beside other systems: every payload and window, twenty seconds each
+	$(BIN)/python -m bench.delivery.install
+	$(BIN)/python -m bench.delivery.beside --full
+
+docs: $(VENV)/base.stamp ## rewrite docs/protocols and docs/metrics.md from the code, docs/promises.md from results
 	$(BIN)/python tools/protocol_docs.py docs/protocols
 	$(BIN)/python tools/metrics_docs.py docs/metrics.md
+	$(BIN)/python tools/promises_docs.py docs/promises.md
 
-fuzz: $(VENV)/test.stamp ## one minute of random and mutated input into every decoder
-	$(BIN)/python tests/soak/run.py --only fuzz --seconds 60
+fuzz: $(VENV)/test.stamp ## a minute of mutated input into every decoder, and a minute guided by coverage; KEEP=1 adds to the corpus
+	$(BIN)/python tests/soak/run.py --only fuzz --only guided --seconds 60
+	$(if $(filter 1,$(KEEP)),$(BIN)/python -m tests.fuzz.guided --seconds 60 --keep)
 
 # Pins that still fit are kept; UPGRADE=1 moves to the newest. Files hold names, versions and hashes, never addresses.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -46,6 +58,8 @@ requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 m
 	$(COMPILE) pyproject.toml --extra test --constraint requirements/base.txt --output-file requirements/test.txt
 	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
 	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
+	$(COMPILE) requirements/fuzz.in --output-file requirements/fuzz.txt
+	$(COMPILE) pyproject.toml --extra bench --constraint requirements/test.txt --output-file requirements/bench.txt
 
 clean: ## remove the virtual environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results
@@ -68,8 +82,15 @@ $(VENV)/base.stamp: $(VENV)/made-for pyproject.toml requirements/base.txt requir
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/base.stamp requirements/test.txt
+$(VENV)/test.stamp: $(VENV)/base.stamp requirements/test.txt requirements/fuzz.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/test.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.txt \
+	  || echo 'atheris cannot be installed here: fuzzing guided by coverage is left out' >&2
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/test.stamp requirements/bench.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bench.txt \
+	  || echo 'other systems and their clients cannot be installed here: they are reported as not run' >&2
 	@touch $@
 
 $(VENV)/compile.stamp: $(VENV)/made-for requirements/compile.txt

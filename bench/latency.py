@@ -79,26 +79,40 @@ async def _times(
     return times_s[WARM_UP:]
 
 
+@dataclass(frozen=True)
+class RunningNode:
+    socket: Path
+    process_id: int
+
+
 @asynccontextmanager
 async def row_of_nodes(folder: Path, signers: Signers, count: int) -> AsyncIterator[list[Path]]:
     """Each dials the one before; the local sockets, in order."""
+    async with row_of_pools(folder, [pool_id(key).hex() for key in signers.cold_keys()], count) as nodes:
+        yield [node.socket for node in nodes]
+
+
+@asynccontextmanager
+async def row_of_pools(folder: Path, pool_ids: Sequence[str], count: int) -> AsyncIterator[list[RunningNode]]:
+    """Nodes that know these pools, each of which dials the one before."""
     pools = folder / "pools.json"
-    stakes = [{"pool_id": pool_id(key).hex(), "stake": 1} for key in signers.cold_keys()]
+    stakes = [{"pool_id": pool, "stake": 1} for pool in pool_ids]
     pools.write_text(json.dumps({"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": stakes}))
-    sockets: list[Path] = []
+    nodes: list[RunningNode] = []
     port: int | None = None
     async with AsyncExitStack() as running:
         for number in range(count):
             home = folder / f"node-{number}"
             home.mkdir(mode=0o700)
             socket = home / "socket"
-            port = await running.enter_async_context(_node(home, socket, pools, port))
-            sockets.append(socket)
-        yield sockets
+            port, process_id = await running.enter_async_context(_node(home, socket, pools, port))
+            nodes.append(RunningNode(socket, process_id))
+        yield nodes
 
 
 @asynccontextmanager
-async def _node(home: Path, socket: Path, pools: Path, dials: int | None) -> AsyncIterator[int]:
+async def _node(home: Path, socket: Path, pools: Path, dials: int | None) -> AsyncIterator[tuple[int, int]]:
+    """Its port and its process."""
     points = [] if dials is None else [{"address": "127.0.0.1", "port": dials}]
     roots = [{"accessPoints": points, "advertise": False, "valency": 1}] if points else []
     (home / "topology.json").write_text(json.dumps({"localRoots": roots, "publicRoots": []}))
@@ -126,7 +140,7 @@ async def _node(home: Path, socket: Path, pools: Path, dials: int | None) -> Asy
         [sys.executable, "-m", "stagepost.cli.main", "node", "dmq", *arguments], cwd=home
     )
     try:
-        yield await _port_of(process, data / "node.json")
+        yield await _port_of(process, data / "node.json"), process.pid
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

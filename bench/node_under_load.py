@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--per-round", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=400)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--processor", type=int)
     parser.add_argument("--peers-processor", type=int)
     parser.add_argument("--profile", type=Path)

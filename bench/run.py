@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import latency, whole_path
+from bench import beside_gouroboros, latency, whole_path
 from bench.measure import ROUNDS, Figure, measure
 from bench.steps import steps, unit
 from bench.whole_path import Reading
@@ -31,9 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="fail when a limit is missed")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"{ROUNDS} unless told")
-    parser.add_argument("--only", choices=["steps", "path", "node"], help="one part of the three")
+    parser.add_argument("--only", choices=["steps", "path", "node", "gouroboros"], help="one part")
     options = parser.parse_args(arguments)
     figures, readings = measure_parts(options.only, options.rounds)
+    slower: list[str] = []
+    if options.only in (None, "gouroboros"):
+        beside, slower = beside_gouroboros.readings()
+        readings += beside
     command = f"python bench/run.py{' --check' if options.check else ''} --rounds {options.rounds}"
     command += f" --only {options.only}" if options.only else ""
     where = circumstances(command)
@@ -43,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(table_of_readings(readings))
     rows = [{**asdict(figure), "over": figure.is_over} for figure in figures]
     write_lines("bench", command, rows + [asdict(reading) for reading in readings])
-    return verdict(figures, check=options.check)
+    for text in slower:
+        print(text, file=sys.stderr)
+    return max(verdict(figures, check=options.check), int(options.check and bool(slower)))
 
 
 def measure_parts(only: str | None, rounds: int) -> tuple[list[Figure], list[Reading]]:

@@ -30,7 +30,6 @@ SUBMISSION_VERSION = 2
 REPLY_FRAME_BYTES = 4
 """Of a blocking notification reply, around its messages: head, tag, and both ends of the list."""
 REQUEST_IDS_TAG = 1
-PIECE_BYTES_MAX = 65_535
 
 
 class ScriptedTransport(asyncio.Transport):
@@ -56,10 +55,14 @@ class ScriptedTransport(asyncio.Transport):
         self._loop.call_soon(self._give, data)
 
     def _give(self, data: bytes) -> None:
-        for start in range(0, len(data), PIECE_BYTES_MAX):
-            piece = data[start : start + PIECE_BYTES_MAX]
-            self._bearer.get_buffer(-1)[: len(piece)] = piece
+        # As much at a time as the node makes room for, as with a socket.
+        start = 0
+        while start < len(data):
+            room = self._bearer.get_buffer(-1)
+            piece = data[start : start + len(room)]
+            room[: len(piece)] = piece
             self._bearer.buffer_updated(len(piece))
+            start += len(piece)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name == "peername" else default

@@ -70,7 +70,9 @@ async def run(system: System, window: int, payload: bytes, seconds: float) -> Ru
 
 
 def figures(system: System, window: int, payload: bytes, runs: Sequence[Run]) -> Figures:
-    steps = [quantiles(run.times_s, n=100, method="inclusive") for run in runs if run.messages >= MESSAGES_MIN]
+    steps = [
+        quantiles(run.times_s, n=100, method="inclusive") for run in runs if run.messages >= MESSAGES_MIN
+    ]
     rates = [run.per_s for run in runs]
     return Figures(
         system=system.name,

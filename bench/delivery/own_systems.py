@@ -75,7 +75,7 @@ class Queued(_OverSockets):
             queue_size=QUEUE_SIZE,
             queue_max_bytes=QUEUE_BYTES_OFF,
             persistence="disk" if self._on_disk else "memory",
-            queue_path=folder / "outbox" if self._on_disk else None,
+            queue_path=str(folder / "outbox") if self._on_disk else None,
         )
 
     async def send(self, payload: bytes) -> None:

@@ -58,9 +58,9 @@ async def until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes]) 
     deadline = time.monotonic() + READY_WITHIN_S
     while not is_ready():
         if process.poll() is not None:
-            raise NotAvailable(f"{process.args!r} ended with {process.returncode}")  # type: ignore[str-bytes-safe]
+            raise NotAvailable(f"{process.args!r} ended with {process.returncode}")
         if time.monotonic() > deadline:
-            raise NotAvailable(f"{process.args!r} was not ready within {READY_WITHIN_S:g} s")  # type: ignore[str-bytes-safe]
+            raise NotAvailable(f"{process.args!r} was not ready within {READY_WITHIN_S:g} s")
         await asyncio.sleep(0.02)
 
 

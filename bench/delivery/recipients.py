@@ -27,7 +27,7 @@ def main() -> None:
 
             asyncio.run(receive_over_hub(Path(address), Path(ready), rest[0]))
         case "node":
-            from bench.delivery.own_systems import receive_over_node
+            from bench.delivery.signed_systems import receive_over_node
 
             asyncio.run(receive_over_node(Path(address), Path(ready), Path(rest[0])))
         case _:

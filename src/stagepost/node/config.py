@@ -63,6 +63,7 @@ class NodeConfig:
     wire_profile: Profile = DEFAULT_PROFILE
     min_sig_delay_s: float | None = None
     """None: what the network prescribes."""
+    refuse_equivocation: bool = False
     peer_sharing: bool = True
     initiator_only: bool = False
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -94,6 +94,7 @@ def _node_config(config: EffectiveConfig, topology: Topology) -> NodeConfig:
         profiles=tuple(PROFILES[name] for name in config.words("node.profiles")),
         wire_profile=PROFILES[config.text("node.wire_profile")],
         min_sig_delay_s=None if min_sig_delay_s is None else config.seconds("node.min_sig_delay_s"),
+        refuse_equivocation=config.flag("node.refuse_equivocation"),
         peer_sharing=config.flag("node.peer_sharing"),
         initiator_only=config.flag("node.initiator_only"),
         admission=AdmissionLimits(

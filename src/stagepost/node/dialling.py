@@ -6,13 +6,16 @@ import asyncio
 import logging
 from contextlib import suppress
 
+import msgspec
+
 from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.dmq.profiles import profile_named
+from stagepost.dmq.profiles import MiniProtocol, Profile, profile_named
+from stagepost.dmq.topology import AccessPoint
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import StagepostError
 from stagepost.node.blame import shake_hands
 from stagepost.node.config import NodeConfig
-from stagepost.node.peer_book import KnownPeer, Origin, PeerBook
+from stagepost.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
 from stagepost.node.peer_link import Links, PeerLink, Shared, address_text, violation_of
 from stagepost.runtime.connection import initiate
 from stagepost.runtime.network import Network, TcpAddress
@@ -40,25 +43,31 @@ class Dialler:
         self._shared = shared
         self._links = links
         self._dials: dict[PeerAddress, asyncio.Task[None]] = {}
+        self._dialled: dict[PeerAddress, PeerLink] = {}
         self._news = asyncio.Event()
         self._fill_book()
 
     def _fill_book(self) -> None:
-        default = self._config.wire_profile
         for group in self._config.topology.local_roots:
-            addresses = (
-                (PeerAddress(point.address, point.port), (point.profile or default).name)
-                for point in group.access_points
+            self._book.add_local_roots(
+                map(self._root, group.access_points),
+                Valency(group.hot_valency, group.warm_valency),
+                may_be_shared=group.advertise,
+                initiator_only=group.initiator_only,
             )
-            self._book.add_local_roots(addresses, group.hot_valency, may_be_shared=group.advertise)
-        for root in self._config.topology.public_roots:
-            for point in root.access_points:
+        for public in self._config.topology.public_roots:
+            for root in map(self._root, public.access_points):
                 self._book.add(
-                    PeerAddress(point.address, point.port),
+                    root.address,
                     Origin.PUBLIC_ROOT,
-                    (point.profile or default).name,
-                    may_be_shared=root.advertise,
+                    root.profile,
+                    may_be_shared=public.advertise,
+                    can_be_warm=root.can_be_warm,
                 )
+
+    def _root(self, point: AccessPoint) -> LocalRootPeer:
+        profile = point.profile or self._config.wire_profile
+        return LocalRootPeer(PeerAddress(point.address, point.port), profile.name, can_be_warm(profile))
 
     def look(self) -> None:
         """Something changed: a peer was shared, or lost."""
@@ -69,6 +78,8 @@ class Dialler:
         loop = asyncio.get_running_loop()
         next_churn = self._now() + self._config.churn_interval_s
         while True:
+            for peer in self._book.promoted():
+                self._dialled[peer.address].exchange()
             for peer in self._book.due(self._now()):
                 self._book.connecting(peer.address, self._now())
                 self._dials[peer.address] = loop.create_task(self._dial(peer), name=f"peer {peer.address}")
@@ -110,21 +121,28 @@ class Dialler:
         profile = profile_named(peer.profile)
         bearer = await self._network.connect(TcpAddress(peer.address.host, peer.address.port))
         try:
-            answers = () if self._ours.initiator_only else self._config.profiles
+            ours = self._ours
+            if peer.initiator_only:
+                ours = msgspec.structs.replace(ours, initiator_only=True)
+            answers = () if ours.initiator_only else self._config.profiles
             connection = await shake_hands(
                 lambda on_fault: initiate(
-                    bearer, profile, ConnectionKind.NODE, self._ours, answers=answers, on_fault=on_fault
+                    bearer, profile, ConnectionKind.NODE, ours, answers=answers, on_fault=on_fault
                 ),
                 self._shared.on_violation,
             )
-            self._book.established(peer.address, self._now())
             link = PeerLink(
                 self._shared, connection, address_text(peer.address), profile=profile, address=peer.address
             )
+            self._dialled[peer.address] = link
+            self._book.established(peer.address, self._now())
+            if peer.is_hot:
+                link.exchange()
             with self._links.holding(link):
                 await link.run()
             return link.violation
         finally:
+            self._dialled.pop(peer.address, None)
             bearer.close()
             await bearer.wait_closed()
 
@@ -141,3 +159,8 @@ class Dialler:
 
     def _now(self) -> float:
         return self._shared.clock.mono_s()
+
+
+def can_be_warm(profile: Profile) -> bool:
+    """Whether something runs on a connection on which no messages are exchanged, so that it is not closed as unused."""
+    return MiniProtocol.KEEP_ALIVE in profile.numbers

@@ -12,6 +12,7 @@ from typing import Any
 
 from stagepost import __version__
 from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.equivocation import Equivocations, RefusingValidator
 from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.outcome import Rejected
@@ -24,15 +25,17 @@ from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.node.admission import Admission, Refusal
 from stagepost.node.blame import OnViolation, shake_hands
 from stagepost.node.config import NodeConfig
-from stagepost.node.dialling import Dialler
+from stagepost.node.dialling import Dialler, can_be_warm
 from stagepost.node.local_service import LocalService, owner_and_root
 from stagepost.node.peer_book import Origin, PeerBook
 from stagepost.node.peer_link import Links, PeerLink, Shared, host_of, violation_of
+from stagepost.node.pool_watch import PoolWatch
+from stagepost.node.sent_counts import CountedFeed, OnSent
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.intake import Intake
-from stagepost.runtime.mempool_feed import MempoolFeed
+from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.network import Listener, Network, TcpAddress, UnixAddress
 from stagepost.runtime.verifier import MessageVerifier
@@ -64,8 +67,19 @@ class DmqNode:
         if config.min_sig_delay_s is not None:
             rules = replace(rules, message_gap_s=config.min_sig_delay_s)
         self.mempool = Mempool(MempoolLimits(config.mempool_messages_max, config.mempool_bytes_max))
-        self.intake = Intake(Validator(rules, pools), self.mempool, store, clock, verifier=verifier)
+        self.equivocations = Equivocations()
+        validator = Validator(rules, pools)
+        if config.refuse_equivocation:
+            validator = RefusingValidator(rules, pools, self.equivocations)
+        self.intake = Intake(validator, self.mempool, store, clock, verifier=verifier)
         self.clock = self.intake.clock
+        self._pool_watch = PoolWatch(
+            self.equivocations, pools, self.clock, is_remarkable=rules.message_gap_s > 0
+        )
+        self.intake.on_accepted.append(self._pool_watch.accepted)
+        self.intake.on_expired.append(self._pool_watch.expired)
+        self.audience = Audience()
+        self.intake.on_expired.append(self.audience.expired)
         self._pools = pools
         self._store = store
         self._network = network
@@ -74,7 +88,12 @@ class DmqNode:
         )
         loopback = LOOPBACK_HOSTS if config.unsafe.loopback_unlimited else frozenset()
         self._admission = Admission(config.admission, exempt=loopback)
-        self.book = PeerBook(random, active_target=config.targets.active, known_max=config.targets.known)
+        self.book = PeerBook(
+            random,
+            active_target=config.targets.active,
+            established_target=config.targets.established,
+            known_max=config.targets.known,
+        )
         self._shared = Shared(
             intake=self.intake,
             mempool=self.mempool,
@@ -85,6 +104,7 @@ class DmqNode:
             message_gap_s=rules.message_gap_s,
             learn=self._learn,
             on_violation=self._note_violation,
+            on_sent=self._note_sent,
         )
         self._links = Links()
         self._dialler = Dialler(config, network, self._ours, self.book, self._shared, self._links)
@@ -95,6 +115,7 @@ class DmqNode:
         self._rejections: Counter[str] = Counter()
         self._last_message_ms: int | None = None
         self.on_violation: list[OnViolation] = []
+        self.on_sent: list[OnSent] = []
         self.intake.on_accepted.append(self._count_accepted)
         self.intake.on_rejected.append(self._count_rejected)
 
@@ -102,6 +123,7 @@ class DmqNode:
         """Take over what is stored, then listen and dial. What cannot be is a `ConfigError`, and nothing runs on."""
         self._started_mono_s = self.clock.mono_s()
         restored = self.intake.restore(accept_stored_time=self.config.unsafe.accept_stored_time)
+        self._pool_watch.restored(self.mempool)
         log.info("messages restored", extra={"messages": restored.messages, "expired": restored.expired})
         try:
             await self._listen()
@@ -211,11 +233,17 @@ class DmqNode:
         ours = set(zip(self.config.host_addresses, self.tcp_ports, strict=False))
         for address in addresses:
             if (address.host, address.port) not in ours and address.port:
-                self.book.add(address, Origin.SHARED, profile.name)
+                self.book.add(address, Origin.SHARED, profile.name, can_be_warm=can_be_warm(profile))
         self._dialler.look()
 
     def _feed(self, profile: Profile) -> MempoolFeed:
-        return MempoolFeed(self.mempool, self.intake.bell, profile.message_layouts)
+        return CountedFeed(
+            self.mempool, self.intake.bell, profile.message_layouts, self.audience, self._note_sent
+        )
+
+    def _note_sent(self, protocol: MiniProtocol, count: int) -> None:
+        for hook in self.on_sent:
+            hook(protocol, count)
 
     def _note_violation(self, protocol: MiniProtocol | None, code: ErrorCode) -> None:
         for hook in self.on_violation:
@@ -245,9 +273,11 @@ class DmqNode:
             },
             "peers": [link.status() for link in self._links],
             "accepted": self._accepted,
+            "expired_unseen": self.audience.expired_unseen,
             "rejections": dict(sorted(self._rejections.items())),
             "last_message_ms": self._last_message_ms,
             "storage_fault": self._store.fault,
             "clock_behind_s": round(self.clock.behind_s, 3),
-            "kes_periods_remaining": None,
+            "kes_periods_remaining": self._pool_watch.kes_periods_remaining,
+            "equivocations": self._pool_watch.status(),
         }

@@ -78,12 +78,19 @@ class LocalService:
         ) -> Coroutine[None, None, None]:
             if protocol is MiniProtocol.LOCAL_MESSAGE_SUBMISSION:
                 return LocalMessageSubmissionServer(talk, submission).run()
-            return LocalMessageNotificationServer(talk, feed=self.make_feed(profile)).run()
+            return self._notify(profile, talk)
 
         return [
             blame.watch(protocol, connection.answer(profile, protocol, partial(serve, profile, protocol)))
             for profile, protocol in connection.answered(self.profiles)
         ]
+
+    async def _notify(self, profile: Profile, talk: Conversation) -> None:
+        feed = self.make_feed(profile)
+        try:
+            await LocalMessageNotificationServer(talk, feed=feed).run()
+        finally:
+            feed.close()
 
     async def _require_start(self, connection: Connection) -> None:
         await connection.peer_started(start_within_s(self.profiles, ConnectionKind.CLIENT))

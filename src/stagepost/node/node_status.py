@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from stagepost.crypto.pool_ids import format_pool_id
+from stagepost.dmq.equivocation import Equivocation, Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected
@@ -14,9 +15,11 @@ from stagepost.dmq.profiles import MiniProtocol
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.peer_book import PeerBook
+from stagepost.node.sent_counts import OnSent
 from stagepost.runtime.intake import Intake
+from stagepost.runtime.mempool_feed import Audience
 from stagepost.runtime.message_store import MessageStore
-from stagepost.runtime.metrics import MessageOutcome, Metrics, PeerState
+from stagepost.runtime.metrics import MessageOutcome, Metrics, PeerState, SecondBody
 from stagepost.runtime.pools_file import PoolsFile
 
 CLOCK_BEHIND_MAX_S = 5.0
@@ -39,6 +42,15 @@ class TellingNode(Protocol):
     @property
     def on_violation(self) -> list[OnViolation]: ...
 
+    @property
+    def on_sent(self) -> list[OnSent]: ...
+
+    @property
+    def audience(self) -> Audience: ...
+
+    @property
+    def equivocations(self) -> Equivocations: ...
+
     def status(self) -> dict[str, Any]: ...
 
 
@@ -53,6 +65,12 @@ class NodeStatus:
         node.intake.on_accepted.append(self._accepted)
         node.intake.on_rejected.append(self._rejected)
         node.on_violation.append(metrics.count_violation)
+        node.on_sent.append(self._sent)
+        node.audience.on_unseen.append(metrics.count_expired_unseen)
+        # What a restart brought along was found before anybody was there to count it.
+        metrics.count_equivocations(SecondBody.REFUSED, node.equivocations.refused)
+        metrics.count_equivocations(SecondBody.HELD, node.equivocations.count - node.equivocations.refused)
+        node.equivocations.on_found.append(self._equivocated)
 
     def _accepted(self, entry: Entry) -> None:
         self._metrics.count_messages(_protocol(entry.source), MessageOutcome.ACCEPTED)
@@ -61,10 +79,18 @@ class NodeStatus:
         self._metrics.count_messages(_protocol(source), MessageOutcome.REJECTED)
         self._metrics.count_rejection(outcome.code)
 
+    def _sent(self, protocol: MiniProtocol, count: int) -> None:
+        self._metrics.count_messages(protocol, MessageOutcome.SENT, count)
+
+    def _equivocated(self, found: Equivocation) -> None:
+        self._metrics.count_equivocations(SecondBody.REFUSED if found.is_refused else SecondBody.HELD)
+
     def metrics(self) -> bytes:
         mempool = self._node.mempool
         self._metrics.set_mempool(mempool.count, mempool.bytes)
-        self._metrics.set_peers(self._peers_by_state())
+        status = self._node.status()
+        self._metrics.set_peers(self._peers_by_state(status))
+        self._metrics.set_kes_periods_remaining(status["kes_periods_remaining"])
         return self._metrics.render()
 
     def readiness(self) -> Mapping[str, str | None]:
@@ -90,8 +116,8 @@ class NodeStatus:
             "next": entries[-1].index if has_more else None,
         }
 
-    def _peers_by_state(self) -> dict[PeerState, int]:
-        connected = [peer["state"] for peer in self._node.status()["peers"]]
+    def _peers_by_state(self, status: Mapping[str, Any]) -> dict[PeerState, int]:
+        connected = [peer["state"] for peer in status["peers"]]
         return {
             PeerState.COLD: sum(not peer.is_connected for peer in self._node.book.peers),
             PeerState.WARM: connected.count(PeerState.WARM.value),

@@ -1,4 +1,6 @@
-"""Which peers are known, which to connect to next, and for how long to leave a bad one alone.
+"""Which peers are known, which to connect to next, which to exchange messages with, and whom to leave alone.
+
+A peer is cold while it is only known, warm when it is connected, and hot when messages are exchanged with it.
 
 Pure: time comes in as `now` and chance as a seeded `Random`. What a peer did is remembered after it has gone.
 """
@@ -25,9 +27,6 @@ KNOWN_PEERS_MAX = 150
 BANNED_HOSTS_MAX = 10_000
 
 
-_NO_GROUP = 0
-
-
 class Origin(Enum):
     """How we came to know a peer. Roots are the operator's wish; they are kept whatever they contribute."""
 
@@ -43,7 +42,10 @@ class KnownPeer:
     profile: str
     group: int = 0  # local roots come in groups, of each of which so many are wanted
     may_be_shared: bool = True
+    initiator_only: bool = False
+    can_be_warm: bool = True  # without keep-alive nothing would run on the connection, and it would be closed
     is_connected: bool = False
+    is_hot: bool = False
     connected_at: float = 0.0
     established_at: float | None = None
     not_before: float = 0.0
@@ -51,6 +53,21 @@ class KnownPeer:
     penalties: int = 0
     last_violation: str | None = None
     contributions: int = 0  # messages that this peer announced first, since it was last looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Valency:
+    """How many of a group are to be connected at any time, and with how many of those messages are exchanged."""
+
+    hot: int
+    warm: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRootPeer:
+    address: PeerAddress
+    profile: str
+    can_be_warm: bool = True
 
 
 @dataclass
@@ -61,14 +78,20 @@ class _Penalty:
 
 @dataclass
 class PeerBook:
-    """One node's knowledge of its peers. `active_target` is how many that are no local roots it wants at a time."""
+    """One node's knowledge of its peers. The targets are how many that are no local roots it wants at a time."""
 
     random: Random
     active_target: int = 20
+    established_target: int | None = None
+    """Warm ones included; None means no more than are active."""
     known_max: int = KNOWN_PEERS_MAX
     _peers: dict[PeerAddress, KnownPeer] = field(default_factory=dict)
-    _valencies: list[int] = field(default_factory=list)
+    _valencies: list[Valency] = field(default_factory=list)
     _penalties: dict[str, _Penalty] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        established = self.active_target if self.established_target is None else self.established_target
+        self._valencies.append(Valency(self.active_target, max(established, self.active_target)))
 
     @property
     def peers(self) -> Iterable[KnownPeer]:
@@ -78,21 +101,44 @@ class PeerBook:
         return self._peers.get(address)
 
     def add_local_roots(
-        self, addresses: Iterable[tuple[PeerAddress, str]], valency: int, *, may_be_shared: bool
+        self,
+        group: Iterable[LocalRootPeer],
+        valency: Valency,
+        *,
+        may_be_shared: bool,
+        initiator_only: bool = False,
     ) -> None:
-        """A group of peers, with their profiles, of which `valency` are to be connected at any time."""
+        """A group of peers of which so many are wanted. With `initiator_only` they may open nothing towards us."""
+        number = len(self._valencies)
         self._valencies.append(valency)
-        for address, profile in addresses:
-            if self.add(address, Origin.LOCAL_ROOT, profile, may_be_shared=may_be_shared):
-                self._peers[address].group = len(self._valencies)
+        for root in group:
+            if self.add(
+                root.address,
+                Origin.LOCAL_ROOT,
+                root.profile,
+                may_be_shared=may_be_shared,
+                can_be_warm=root.can_be_warm,
+            ):
+                self._peers[root.address].group = number
+                self._peers[root.address].initiator_only = initiator_only
 
-    def add(self, address: PeerAddress, origin: Origin, profile: str, *, may_be_shared: bool = True) -> bool:
+    def add(
+        self,
+        address: PeerAddress,
+        origin: Origin,
+        profile: str,
+        *,
+        may_be_shared: bool = True,
+        can_be_warm: bool = True,
+    ) -> bool:
         """False if it is known already, or the book is full; roots always fit."""
         if address in self._peers:
             return False
         if origin is Origin.SHARED and len(self._peers) >= self.known_max and not self._make_room():
             return False
-        self._peers[address] = KnownPeer(address, origin, profile, may_be_shared=may_be_shared)
+        self._peers[address] = KnownPeer(
+            address, origin, profile, may_be_shared=may_be_shared, can_be_warm=can_be_warm
+        )
         return True
 
     def _make_room(self) -> bool:
@@ -107,24 +153,48 @@ class PeerBook:
         return True
 
     def due(self, now: float) -> list[KnownPeer]:
-        """Whom to connect to now: enough of each group of local roots, and others until enough are active."""
-        wanted = Counter(dict(enumerate(self._valencies, start=1)))
-        wanted[_NO_GROUP] = self.active_target
-        waiting: list[KnownPeer] = []
-        for peer in self._peers.values():
-            if peer.is_connected:
-                wanted[peer.group] -= 1
-            elif peer.not_before <= now:
-                waiting.append(peer)
+        """Whom to connect to now: enough of each group of local roots, and others until enough are established."""
+        wanted = Counter({group: valency.warm for group, valency in enumerate(self._valencies)})
+        wanted.subtract(peer.group for peer in self._peers.values() if peer.is_connected)
+        wanted_hot = self._wanted_hot()
+        waiting = [peer for peer in self._peers.values() if not peer.is_connected and peer.not_before <= now]
         # Among equals chance decides, so that not everybody goes to the first of a list.
         self.random.shuffle(waiting)
         waiting.sort(key=lambda peer: (peer.penalties, peer.failures, peer.origin is Origin.SHARED))
         chosen = []
         for peer in waiting:
-            if wanted[peer.group] > 0:
+            if wanted[peer.group] > 0 and (peer.can_be_warm or wanted_hot[peer.group] > 0):
                 wanted[peer.group] -= 1
+                wanted_hot[peer.group] -= not peer.can_be_warm
                 chosen.append(peer)
         return chosen
+
+    def promoted(self) -> list[KnownPeer]:
+        """Warm peers that are hot from now on, in the places of hot ones that were lost."""
+        wanted_hot = self._wanted_hot()
+        warm = [
+            peer
+            for peer in self._peers.values()
+            if peer.is_connected and peer.established_at is not None and not peer.is_hot
+        ]
+        warm.sort(key=lambda peer: (peer.penalties, peer.failures, peer.established_at))
+        chosen = []
+        for peer in warm:
+            if wanted_hot[peer.group] > 0:
+                wanted_hot[peer.group] -= 1
+                peer.is_hot = True
+                chosen.append(peer)
+        return chosen
+
+    def _wanted_hot(self) -> Counter[int]:
+        """How many more of each group are to be hot. One that cannot be warm has its place while it is being dialled."""
+        wanted = Counter({group: valency.hot for group, valency in enumerate(self._valencies)})
+        wanted.subtract(
+            peer.group
+            for peer in self._peers.values()
+            if peer.is_connected and (peer.is_hot or not peer.can_be_warm)
+        )
+        return wanted
 
     def next_due(self, now: float) -> float | None:
         """When `due` may have more to say, if nothing else happens until then."""
@@ -144,13 +214,15 @@ class PeerBook:
         peer.contributions = 0
 
     def established(self, address: PeerAddress, now: float) -> None:
-        """The handshake succeeded."""
-        self._peers[address].established_at = now
+        """The handshake succeeded. The first of a group are hot, those beyond its hot valency stay warm."""
+        peer = self._peers[address]
+        peer.is_hot = not peer.can_be_warm or self._wanted_hot()[peer.group] > 0
+        peer.established_at = now
 
     def disconnected(self, address: PeerAddress, now: float, violation: str | None = None) -> None:
         """`violation` says which rule it broke; without one it only could not be reached or went away."""
         peer = self._peers[address]
-        peer.is_connected = False
+        peer.is_connected = peer.is_hot = False
         if peer.established_at is not None and now - peer.established_at >= STEADY_AFTER_S:
             # It was there for a while, so earlier failures say nothing any more. One that leaves at once gains nothing.
             peer.failures = 0
@@ -169,19 +241,19 @@ class PeerBook:
             peer.contributions += 1
 
     def idle_peer(self, now: float, interval_s: float) -> PeerAddress | None:
-        """One connected peer that brought nothing for `interval_s`, if another could take its place."""
+        """One hot peer that brought nothing for `interval_s`, if another could take its place."""
+        others = [peer for peer in self._peers.values() if peer.origin is not Origin.LOCAL_ROOT]
         if not any(
-            not peer.is_connected and peer.not_before <= now and peer.origin is not Origin.LOCAL_ROOT
-            for peer in self._peers.values()
+            (peer.established_at is not None and not peer.is_hot)
+            if peer.is_connected
+            else peer.not_before <= now
+            for peer in others
         ):
             return None
         idle = [
             peer
-            for peer in self._peers.values()
-            if peer.is_connected
-            and peer.origin is not Origin.LOCAL_ROOT
-            and now - peer.connected_at >= interval_s
-            and not peer.contributions
+            for peer in others
+            if peer.is_hot and now - peer.connected_at >= interval_s and not peer.contributions
         ]
         oldest = min(idle, key=lambda peer: peer.connected_at, default=None)
         return None if oldest is None else oldest.address

@@ -18,6 +18,7 @@ from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ProtocolTimeout, RemoteProtocolError, StagepostError
 from stagepost.node.blame import Blame, OnViolation
+from stagepost.node.sent_counts import CountedSupplier, OnSent
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.conversation import Conversation
@@ -27,7 +28,6 @@ from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.runtime.puller import Puller, puller_for
 from stagepost.runtime.supervision import run_conversations
-from stagepost.runtime.supplier import Supplier
 from stagepost.statemachine.spec import Role
 
 ASK_FOR_PEERS_EVERY_S = 900.0
@@ -46,6 +46,7 @@ class Shared:
     profiles: Sequence[Profile]
     message_gap_s: float
     on_violation: OnViolation
+    on_sent: OnSent
     learn: Callable[[Sequence[PeerAddress], Profile], None]
     """Called with the addresses that a peer shared, and the profile that was spoken with it."""
 
@@ -71,7 +72,10 @@ class PeerLink:
         self._since = shared.clock.mono_s()
         # One score for the peer, whichever way its messages come on this connection.
         self._score = PeerScore(self._since)
-        self._pullers: list[Puller] = []
+        # Each with its conversation, and the state that it has until the peer begins it.
+        self._pullers: dict[Puller, tuple[Conversation, str]] = {}
+        self._is_hot = asyncio.Event()
+        self._has_opened = False
         self._keep_alive: KeepAliveClient | None = None
         self._blame = Blame(connection.bearer, shared.on_violation)
 
@@ -82,6 +86,10 @@ class PeerLink:
     def credits(self, now: float) -> int:
         """How many valid messages of the last hour this peer was the first to announce."""
         return self._shared.downloads.announciness.credits(self.peer, now)
+
+    def exchange(self) -> None:
+        """Begin to exchange messages: until then a peer that we dialled is kept warm, and asked for nothing."""
+        self._is_hot.set()
 
     async def run(self) -> None:
         """Until the connection ends; `violation` then says whether a broken rule ended it."""
@@ -122,10 +130,8 @@ class PeerLink:
 
     def _initiated(self, profile: Profile) -> list[Coroutine[None, None, None]]:
         connection = self._connection
-        talk = connection.open(profile, MiniProtocol.MESSAGE_SUBMISSION, Role.CLIENT)
         watch = self._blame.watch
-        submission = self._submission(talk, profile, Role.CLIENT)
-        conversations = [watch(MiniProtocol.MESSAGE_SUBMISSION, submission)]
+        conversations = [watch(MiniProtocol.MESSAGE_SUBMISSION, self._exchange_when_hot(profile))]
         if MiniProtocol.KEEP_ALIVE in profile.numbers:
             talk = connection.open(profile, MiniProtocol.KEEP_ALIVE, Role.CLIENT)
             self._keep_alive = KeepAliveClient(talk, self._shared.clock)
@@ -136,12 +142,21 @@ class PeerLink:
             conversations.append(watch(MiniProtocol.PEER_SHARING, asking))
         return conversations
 
+    async def _exchange_when_hot(self, profile: Profile) -> None:
+        await self._is_hot.wait()
+        talk = self._connection.open(profile, MiniProtocol.MESSAGE_SUBMISSION, Role.CLIENT)
+        self._has_opened = True
+        try:
+            await self._submission(talk, profile, Role.CLIENT)
+        finally:
+            self._has_opened = False
+
     def _submission(self, talk: Conversation, profile: Profile, role: Role) -> Coroutine[None, None, None]:
         """Who pulls depends on the version: in the second the initiator, in the first and the documents the other."""
         shared = self._shared
         pulls = Role.CLIENT if self._version_of(profile) == 2 else Role.SERVER
         if role is not pulls:
-            return Supplier(talk, profile, shared.mempool, shared.intake.bell).run()
+            return CountedSupplier(talk, profile, shared.mempool, shared.intake.bell, shared.on_sent).run()
         puller = puller_for(
             talk,
             profile,
@@ -153,14 +168,19 @@ class PeerLink:
             message_gap_s=shared.message_gap_s,
             score=self._score,
         )
-        return self._pull(puller)
+        return self._pull(puller, talk)
 
-    async def _pull(self, puller: Puller) -> None:
-        self._pullers.append(puller)
+    async def _pull(self, puller: Puller, talk: Conversation) -> None:
+        self._pullers[puller] = (talk, talk.state.name)
         try:
             await puller.run()
         finally:
-            self._pullers.remove(puller)
+            del self._pullers[puller]
+
+    @property
+    def _is_exchanging(self) -> bool:
+        """Either side has begun: we offer to pull under more numbers than a peer uses."""
+        return self._has_opened or any(talk.state.name != first for talk, first in self._pullers.values())
 
     async def _follow_up(self) -> None:
         """A peer that came to us: it must begin something, and where it agreed, we then speak to it in its own way."""
@@ -170,6 +190,7 @@ class PeerLink:
         if connection.agreement.initiator_only:
             return
         self._profile = profile
+        self.exchange()
         await run_conversations(connection.bearer, self._initiated(profile))
 
     async def _ask_for_peers(self, client: PeerSharingClient, profile: Profile) -> None:
@@ -186,7 +207,7 @@ class PeerLink:
         return {
             "address": self.peer,
             "direction": "outbound" if self._dialled else "inbound",
-            "state": "hot" if self._pullers else "warm",
+            "state": "hot" if self._is_exchanging else "warm",
             "version": self._connection.agreement.version,
             "profile": None if self._profile is None else self._profile.name,
             "flavour": None if self._profile is None else self._profile.flavour.value,

@@ -106,6 +106,7 @@ _NODE = (
     Setting("node", "wire_profile", _PROFILE, DEFAULT_PROFILE.name, "how to speak with peers that we connect to"),
     Setting("node", "profiles", _PROFILES, tuple(PROFILES), "how others may speak with us"),
     Setting("node", "min_sig_delay_s", seconds(above_zero=False), ABSENT, "least time between two messages of a pool; fixed on public networks", example=0.0),
+    Setting("node", "refuse_equivocation", BOOLEAN, False, "refuse a pool's second body for one slot (same certificate number, KES period, expiry)"),
     Setting("node", "peer_sharing", BOOLEAN, True, "tell peers about other peers, and ask them"),
     Setting("node", "initiator_only", BOOLEAN, False, "connect to others, let no other node connect to us"),
     Setting("node", "connections_soft", _COUNT, 384, "from here on a new connection has to wait"),

@@ -74,6 +74,7 @@ def test_without_any_file_the_defaults_are_those_of_dmq_node_and_the_published_l
     assert config.min_sig_delay_s is None
     assert config.peer_sharing
     assert not config.initiator_only
+    assert not config.refuse_equivocation
     assert config.metrics_port == 0
     assert config.notes == ()
 
@@ -105,6 +106,12 @@ def test_a_context_goes_on_top_of_the_settings_file_and_below_flags() -> None:
     assert load().network_magic == 1
     config = load({"node.port": 3}, context="preview")
     assert (config.port, config.network_magic, config.churn_interval_s) == (3, 2_147_483_650, 1.0)
+
+
+def test_a_second_body_for_a_slot_is_refused_if_the_settings_file_says_so() -> None:
+    Path("stagepost.toml").write_text("[node]\nrefuse_equivocation = true\n")
+
+    assert load().refuse_equivocation
 
 
 def test_every_value_says_where_it_comes_from() -> None:

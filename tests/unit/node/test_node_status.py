@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 
 from stagepost.crypto.pool_ids import format_pool_id
+from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.node_status import CLOCK_BEHIND_MAX_S, NodeStatus
 from stagepost.node.peer_book import Origin, PeerBook
+from stagepost.node.sent_counts import OnSent
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
+from stagepost.runtime.mempool_feed import Audience
 from stagepost.runtime.metrics import Metrics
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.verifier import InlineVerifier
@@ -41,11 +45,19 @@ class Node:
         self.intake = Intake(validator, self.mempool, self.store, self.clock, verifier=InlineVerifier())
         self.book = PeerBook(Random(1))
         self.on_violation: list[OnViolation] = []
+        self.on_sent: list[OnSent] = []
+        self.audience = Audience()
+        self.equivocations = Equivocations()
+        self.kes_periods_remaining: int | None = None
         self.peers: list[dict[str, Any]] = []
         self.told = NodeStatus(self, self.store, pools, Metrics())
 
     def status(self) -> dict[str, Any]:
-        return {"peers": self.peers, "ready": True}
+        return {
+            "peers": self.peers,
+            "ready": True,
+            "kes_periods_remaining": self.kes_periods_remaining,
+        }
 
 
 @pytest.fixture
@@ -93,6 +105,49 @@ def test_peers_are_counted_by_state(pools: PoolsFile) -> None:
 
         for state, count in (("cold", 1), ("warm", 1), ("hot", 2)):
             assert f'stagepost_dmq_peers{{state="{state}"}} {count}.0' in shown
+
+    with_node(pools, test)
+
+
+def test_messages_that_leave_are_counted_as_sent(pools: PoolsFile) -> None:
+    async def test(node: Node) -> None:
+        for hook in node.on_sent:
+            hook(MiniProtocol.MESSAGE_SUBMISSION, 2)
+            hook(MiniProtocol.LOCAL_MESSAGE_NOTIFICATION, 3)
+
+        shown = node.told.metrics().decode()
+
+        assert 'stagepost_dmq_messages_total{outcome="sent",protocol="message-submission"} 2.0' in shown
+        name = 'stagepost_dmq_messages_total{outcome="sent",protocol="local-message-notification"}'
+        assert f"{name} 3.0" in shown
+
+    with_node(pools, test)
+
+
+def test_periods_left_are_shown_while_a_key_is_in_use(pools: PoolsFile) -> None:
+    async def test(node: Node) -> None:
+        name = "stagepost_kes_periods_remaining"
+        assert f"\n{name} " not in node.told.metrics().decode()
+        node.kes_periods_remaining = 12
+        assert f"\n{name} 12.0" in node.told.metrics().decode()
+        node.kes_periods_remaining = None
+        assert f"\n{name} " not in node.told.metrics().decode()
+
+    with_node(pools, test)
+
+
+def test_second_bodies_are_counted_also_those_found_before_anybody_asked(pools: PoolsFile) -> None:
+    async def test(node: Node) -> None:
+        for tag in (1, 2, 3):
+            node.equivocations.hold(Signer().sign(tag))
+        late = NodeStatus(node, node.store, pools, Metrics())
+        node.equivocations.check(Signer().sign(4))
+
+        name = "stagepost_dmq_equivocations_total"
+        for told in (node.told, late):
+            shown = told.metrics().decode()
+            assert f'{name}{{outcome="held"}} 2.0' in shown
+            assert f'{name}{{outcome="refused"}} 1.0' in shown
 
     with_node(pools, test)
 

@@ -15,8 +15,10 @@ from stagepost.node.peer_book import (
     RETRY_JITTER,
     RETRY_MAX_S,
     STEADY_AFTER_S,
+    LocalRootPeer,
     Origin,
     PeerBook,
+    Valency,
 )
 
 
@@ -24,8 +26,30 @@ def address(number: int) -> PeerAddress:
     return PeerAddress(f"192.0.2.{number}", 3141)
 
 
-def a_book(*, active_target: int = 20, known_max: int = 150) -> PeerBook:
-    return PeerBook(Random(7), active_target=active_target, known_max=known_max)
+def a_book(
+    *, active_target: int = 20, established_target: int | None = None, known_max: int = 150
+) -> PeerBook:
+    return PeerBook(
+        Random(7), active_target=active_target, established_target=established_target, known_max=known_max
+    )
+
+
+def roots(*numbers: int, can_be_warm: bool = True) -> list[LocalRootPeer]:
+    return [LocalRootPeer(address(number), "dmq-node", can_be_warm) for number in numbers]
+
+
+def connect_all_due(book: PeerBook, now: float = 0.0) -> None:
+    for peer in book.due(now):
+        book.connecting(peer.address, now)
+        book.established(peer.address, now)
+
+
+def hot(book: PeerBook) -> set[PeerAddress]:
+    return {peer.address for peer in book.peers if peer.is_hot}
+
+
+def warm(book: PeerBook) -> set[PeerAddress]:
+    return {peer.address for peer in book.peers if peer.is_connected and not peer.is_hot}
 
 
 def due(book: PeerBook, now: float) -> set[PeerAddress]:
@@ -34,15 +58,15 @@ def due(book: PeerBook, now: float) -> set[PeerAddress]:
 
 def test_every_local_root_is_due_whatever_the_target_says() -> None:
     book = a_book(active_target=0)
-    book.add_local_roots(((address(number), "dmq-node") for number in range(5)), 5, may_be_shared=False)
+    book.add_local_roots(roots(*range(5)), Valency(5, 5), may_be_shared=False)
 
     assert due(book, 0.0) == {address(number) for number in range(5)}
 
 
 def test_group_of_local_roots_is_connected_up_to_its_valency() -> None:
     book = a_book(active_target=0)
-    book.add_local_roots(((address(number), "dmq-node") for number in range(3)), 2, may_be_shared=False)
-    book.add_local_roots(((address(number), "dmq-node") for number in range(3, 5)), 1, may_be_shared=False)
+    book.add_local_roots(roots(0, 1, 2), Valency(2, 2), may_be_shared=False)
+    book.add_local_roots(roots(3, 4), Valency(1, 1), may_be_shared=False)
     for peer in book.due(0.0):
         book.connecting(peer.address, 0.0)
     assert sum(peer.is_connected for peer in book.peers if peer.group == 1) == 2
@@ -53,6 +77,92 @@ def test_group_of_local_roots_is_connected_up_to_its_valency() -> None:
 
     assert [peer.group for peer in book.due(0.0)] == [1]
     assert lost.address not in due(book, 0.0)
+
+
+def test_of_a_group_as_many_are_connected_as_its_warm_valency_and_as_many_hot_as_its_hot_valency() -> None:
+    book = a_book(active_target=0)
+    book.add_local_roots(roots(*range(6)), Valency(hot=2, warm=5), may_be_shared=False)
+
+    connect_all_due(book)
+
+    assert (len(hot(book)), len(warm(book))) == (2, 3)
+    assert due(book, 0.0) == set()
+    assert book.promoted() == []
+
+
+def test_a_warm_peer_takes_the_place_of_a_hot_one_that_was_lost_and_a_cold_one_the_place_of_the_warm() -> (
+    None
+):
+    book = a_book(active_target=0)
+    book.add_local_roots(roots(0, 1, 2), Valency(hot=1, warm=2), may_be_shared=False)
+    connect_all_due(book)
+    (lost,), (waiting,) = hot(book), warm(book)
+
+    book.disconnected(lost, 10.0)
+
+    assert [peer.address for peer in book.promoted()] == [waiting]
+    assert hot(book) == {waiting}
+    assert book.promoted() == []
+    assert due(book, 10.0) == {address(0), address(1), address(2)} - {lost, waiting}
+
+
+def test_a_peer_that_is_only_being_dialled_takes_no_hot_place_from_one_that_is_there() -> None:
+    book = a_book(active_target=0)
+    book.add_local_roots(roots(0, 1), Valency(hot=1, warm=2), may_be_shared=False)
+    first, second = (peer.address for peer in book.due(0.0))
+    book.connecting(first, 0.0)
+    book.connecting(second, 0.0)
+
+    book.established(second, 0.1)
+
+    assert hot(book) == {second}
+    book.established(first, 0.2)
+    assert warm(book) == {first}
+
+
+def test_groups_have_their_hot_places_for_themselves() -> None:
+    book = a_book(active_target=0)
+    book.add_local_roots(roots(0, 1), Valency(hot=1, warm=2), may_be_shared=False)
+    book.add_local_roots(roots(2, 3), Valency(hot=0, warm=1), may_be_shared=False)
+
+    connect_all_due(book)
+
+    assert len(hot(book) & {address(0), address(1)}) == 1
+    assert hot(book) <= {address(0), address(1)}
+    assert len(warm(book) & {address(2), address(3)}) == 1
+
+
+def test_others_are_connected_up_to_the_established_target_and_hot_up_to_the_active_one() -> None:
+    book = a_book(active_target=2, established_target=3)
+    for number in range(5):
+        book.add(address(number), Origin.SHARED, "dmq-node")
+
+    connect_all_due(book)
+
+    assert (len(hot(book)), len(warm(book))) == (2, 1)
+
+
+def test_a_peer_that_cannot_be_kept_warm_is_dialled_only_for_a_hot_place() -> None:
+    book = a_book(active_target=0)
+    book.add_local_roots(roots(0, 1, 2, can_be_warm=False), Valency(hot=1, warm=3), may_be_shared=False)
+
+    connect_all_due(book)
+
+    assert len(hot(book)) == 1
+    assert warm(book) == set()
+    assert due(book, 0.0) == set()
+
+
+def test_a_warm_peer_is_not_replaced_for_bringing_nothing_but_may_replace_a_hot_one() -> None:
+    book = a_book(active_target=1, established_target=2)
+    for number in (1, 2):
+        book.add(address(number), Origin.SHARED, "dmq-node")
+    connect_all_due(book)
+    (active,) = hot(book)
+
+    assert book.idle_peer(3_300.0, 3_300.0) == active
+    book.contributed(active)
+    assert book.idle_peer(3_300.0, 3_300.0) is None
 
 
 @pytest.mark.parametrize(("active", "expected"), [(0, 3), (2, 1), (3, 0)])
@@ -169,7 +279,7 @@ def test_root_fits_into_a_full_book() -> None:
 def test_peer_that_contributes_nothing_is_named_if_another_could_take_its_place() -> None:
     book = a_book(active_target=1)
     book.add(address(1), Origin.SHARED, "dmq-node")
-    book.connecting(address(1), 0.0)
+    connect_all_due(book)
     assert book.idle_peer(3_300.0, 3_300.0) is None, "nobody else is known"
     book.add(address(2), Origin.SHARED, "dmq-node")
 
@@ -182,8 +292,9 @@ def test_contributing_peer_and_local_root_are_kept() -> None:
     book.add(address(1), Origin.SHARED, "dmq-node")
     book.add(address(2), Origin.LOCAL_ROOT, "dmq-node")
     book.add(address(3), Origin.SHARED, "dmq-node")
-    book.connecting(address(1), 0.0)
-    book.connecting(address(2), 0.0)
+    for number in (1, 2):
+        book.connecting(address(number), 0.0)
+        book.established(address(number), 0.0)
     book.contributed(address(1))
 
     assert book.idle_peer(10_000.0, 3_300.0) is None
