@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import settings
 
-OPTIONAL_THINGS = frozenset({"browser", "go", "java", "kafka", "rust"})
+OPTIONAL_THINGS = frozenset({"atheris", "browser", "go", "java", "kafka", "rust"})
 
 # No deadline: a busy machine is no defect. Every failure prints the blob that replays it.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,7 @@ class NodeProcess:
     profile: str = "dmq-node"
     peers: Sequence[tuple[int, str]] = ()  # ports on this machine, each with the profile spoken there
     port: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -82,6 +83,7 @@ class NodeProcess:
                 [sys.executable, "-m", "stagepost.cli.main", "node", "dmq", *self._arguments(topology)],
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self.environment},
             )
         self._wait_until_started()
 

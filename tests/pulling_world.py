@@ -92,9 +92,13 @@ class Node:
     judge: Callable[[DmqMessage], Rejected | None] = lambda message: None
     submissions: list[tuple[str, MessageId]] = field(default_factory=list)
 
-    async def submit_many(self, messages: Sequence[DmqMessage], source: str) -> list[Outcome]:
-        await asyncio.sleep(self.judging_s)
-        return [self._submit(message, source) for message in messages]
+    def offer(
+        self, messages: Sequence[DmqMessage], source: str, settled: Callable[[list[Outcome]], None]
+    ) -> None:
+        def judge() -> None:
+            settled([self._submit(message, source) for message in messages])
+
+        asyncio.get_running_loop().call_later(self.judging_s, judge)
 
     def _submit(self, message: DmqMessage, source: str) -> Outcome:
         self.submissions.append((source, message.message_id))
@@ -124,11 +128,45 @@ class SlowChannel:
     def __init__(self, inner: MemoryChannel, delay_s: Callable[[], float]) -> None:
         self._inner = inner
         self._delay_s = delay_s
+        self._loop = asyncio.get_running_loop()
+        self._on_data: Callable[[], None] | None = None
+        self._is_on_its_way = False
+        self._arrived: list[bytes] = []
+        inner.on_data(self._set_out)
+
+    def on_data(self, callback: Callable[[], None] | None) -> None:
+        self._on_data = callback
+
+    def _set_out(self) -> None:
+        if not self._is_on_its_way and (piece := self._inner.read_now()) is not None:
+            self._is_on_its_way = True
+            self._loop.call_later(self._delay_s(), self._arrive, piece)
+
+    def _arrive(self, piece: bytes) -> None:
+        self._arrived.append(piece)
+        self._is_on_its_way = not piece  # nothing comes behind the end
+        self._set_out()
+        if self._on_data is not None:
+            self._on_data()
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self._arrived)
+
+    def read_now(self) -> bytes | None:
+        if not self._arrived:
+            return None
+        return self._arrived.pop(0) if self._arrived[0] else b""
 
     async def read(self) -> bytes:
-        piece = await self._inner.read()
-        await asyncio.sleep(self._delay_s())
-        return piece
+        raise NotImplementedError("a conversation reads without waiting")
+
+    @property
+    def has_room(self) -> bool:
+        return self._inner.has_room
+
+    def write_now(self, data: bytes) -> bool:
+        return self._inner.write_now(data)
 
     async def write(self, data: bytes) -> None:
         await self._inner.write(data)

@@ -11,8 +11,8 @@ from stagepost.statemachine.render import table
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 ABOUT = (
     "A node serves these at `/metrics` on 127.0.0.1, at the port that `--metrics-port` chooses or `node.json` in its "
-    "data folder names. Beside them: `/healthz`, `/readyz`, `/status` and `/mempool`. Labels take their values from the lists below, "
-    "never from peers."
+    "data folder names. Beside them: `/healthz`, `/readyz`, `/status` and `/mempool`. Those that begin with `stagepost_delivery_` belong to "
+    "a program that publishes: its `DeliveryMetrics` counts and renders them. Labels take their values from the lists below, never from peers."
 )
 
 

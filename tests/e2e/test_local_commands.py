@@ -115,7 +115,8 @@ def test_commands_find_the_node_and_a_kill_loses_and_repeats_nothing(folder: Pat
         assert {entry["source"] for entry in held} == {"local"}
         assert stagepost(folder, "peers") == []
         levels = {finding["part"]: finding["level"] for finding in stagepost(folder, "check", status=1)}
-        assert levels == {"node": "warning", "mempool": "ok"}  # nobody hears a node without peers
+        # Nobody hears a node without peers.
+        assert levels == {"node": "warning", "mempool": "ok", "keys": "ok"}
 
         listener = subprocess.Popen(
             [*COMMAND, "listen", "--count", "4", "--json"],

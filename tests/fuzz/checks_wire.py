@@ -247,7 +247,7 @@ _READ: dict[str, Callable[[tl.Reader], Any]] = {
     "int": tl.Reader.read_int,
     "long": tl.Reader.read_long,
     "double": tl.Reader.read_double,
-    "int256": tl.Reader.read_int256,
+    "int256": lambda reader: reader.read_int256(),
     "int512": tl.Reader.read_int512,
     "bytes": lambda reader: reader.read_bytes(_BYTES_MAX),
     "string": lambda reader: reader.read_string(_BYTES_MAX),

@@ -146,7 +146,7 @@ def run_range(target: Target, seed: int, start: int, count: int) -> Outcome:
     for index in range(start, start + count):
         data = input_for(target.samples, seed, index)
         measured = index % MEASURED_EVERY < MEASURED_IN_A_ROW
-        text = _tried(target, data, outcome, measured=measured)
+        text = tried(target, data, outcome, measured=measured)
         if text:
             outcome.failed += 1
             if len(outcome.failures) < FAILURES_KEPT_MAX:
@@ -161,14 +161,14 @@ def run_inputs(target: Target, inputs: Iterable[bytes]) -> list[str]:
     outcome = Outcome(target.name, 0)
     found = []
     for data in inputs:
-        text = _tried(target, data, outcome, measured=True)
+        text = tried(target, data, outcome, measured=True)
         if text:
             found.append(f"{target.name}: {text}\n  input ({len(data)} bytes): {data[:200].hex()}")
     tracemalloc.stop()
     return found
 
 
-def _tried(target: Target, data: bytes, outcome: Outcome, *, measured: bool) -> str:
+def tried(target: Target, data: bytes, outcome: Outcome, *, measured: bool) -> str:
     """Run one input and count it; a text if it failed."""
     outcome.inputs += 1
     before = 0

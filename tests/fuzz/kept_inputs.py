@@ -1,13 +1,23 @@
-"""Inputs that are tried in every run: the corpus of past failures, and shapes that go to the limits."""
+"""Inputs that are tried in every run: the corpus, and shapes that go to the limits.
+
+The corpus has two kinds. A `.hex` file is one input with the reason why it is kept, mostly a past failure. `reaching.lines`
+holds what guided fuzzing has found, a line of hex digits each: few and short inputs that reach, together with the
+samples, every line that any of them reached.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.fuzz.harness import Target
 from tests.fuzz.mutate import hostile_lengths
+from tests.fuzz.reached import fewest_reaching_all
 
 CORPUS = Path(__file__).parent / "corpus"
+REACHING = "reaching.lines"
+CORPUS_BYTES_MAX = 400_000
+"""All files together: what is read by everyone who clones the repository should be small."""
 
 SAMPLE_HEADS_MAX = 6
 
@@ -21,6 +31,24 @@ def read_kept(path: Path) -> bytes:
     """Hex digits, in as many lines as one likes; a line that begins with # says why the input is kept."""
     lines = path.read_text().splitlines()
     return bytes.fromhex("".join(line for line in lines if not line.startswith("#")))
+
+
+def kept_for(name: str) -> list[bytes]:
+    """Every input in the folder of a target."""
+    return [read_kept(path) for target, path in corpus() if target == name] + reaching_for(name)
+
+
+def reaching_for(name: str) -> list[bytes]:
+    path = CORPUS / name / REACHING
+    return [bytes.fromhex(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def keep_reached(target: Target, inputs: Iterable[bytes]) -> None:
+    """Choose again what is kept, from what was kept before and `inputs`."""
+    chosen = fewest_reaching_all(target, [*inputs, *reaching_for(target.name)], target.samples)
+    path = CORPUS / target.name / REACHING
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{data.hex()}\n" for data in chosen))
 
 
 def at_the_limits() -> Iterator[bytes]:

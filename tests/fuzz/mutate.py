@@ -45,6 +45,11 @@ def input_for(samples: Sequence[bytes], seed: int, index: int) -> bytes:
     sample = random.choice(samples)
     if choice < 0.14:
         return sample
+    return mutated(random, sample, samples)
+
+
+def mutated(random: Random, sample: bytes, samples: Sequence[bytes]) -> bytes:
+    """`sample` with one fault, and half of the time another, and another."""
     data = bytearray(sample)
     while True:
         random.choice(_MUTATIONS)(random, data, samples)

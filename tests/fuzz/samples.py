@@ -18,7 +18,7 @@ from stagepost.dmq import (
     peer_sharing,
     submission,
 )
-from stagepost.dmq.message import DmqMessage, MessageLayout, sign_message, write_certificate
+from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData, known_versions
@@ -79,18 +79,7 @@ def an_older_message(body_bytes: int = 90) -> DmqMessage:
     raw = write_array(
         payload, write_bytes(signature), write_certificate(certificate()), write_bytes(COLD_KEY)
     )
-    return DmqMessage(
-        MessageId(message_id),
-        body,
-        START_KES_PERIOD,
-        EXPIRES_AT,
-        signature,
-        certificate(),
-        COLD_KEY,
-        payload,
-        raw,
-        MessageLayout.FOUR,
-    )
+    return DmqMessage.decode(raw, profile="seed")
 
 
 def messages() -> tuple[bytes, ...]:

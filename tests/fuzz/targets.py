@@ -8,7 +8,9 @@ from functools import cache
 from stagepost.dmq.profiles import MiniProtocol
 from tests.fuzz import samples
 from tests.fuzz.checks_capture import capture_samples, check_capture
+from tests.fuzz.checks_delivery import check_envelope, envelope_samples
 from tests.fuzz.checks_dmq import check_handshake, check_message, conversation_check, places
+from tests.fuzz.checks_remp import check_remp, remp_samples
 from tests.fuzz.checks_texts import check_texts, text_samples
 from tests.fuzz.checks_wire import check_cbor, check_mux, check_tl, tl_samples
 from tests.fuzz.harness import Target
@@ -50,6 +52,8 @@ _MAKERS: dict[str, Callable[[], Target]] = {
     "tl": lambda: Target("tl", tl_samples(), check_tl),
     "inspector": lambda: Target("inspector", capture_samples(), check_capture),
     "texts": lambda: Target("texts", text_samples(), check_texts),
+    "envelope": lambda: Target("envelope", envelope_samples(), check_envelope),
+    "validators": lambda: Target("validators", remp_samples(), check_remp),
 }
 
 TARGET_NAMES = tuple(_MAKERS)
@@ -62,6 +66,7 @@ COMPARED_TARGETS = (
     "local-submission",
     "local-notification",
     "upkeep",
+    "envelope",
 )
 
 

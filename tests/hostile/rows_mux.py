@@ -41,7 +41,7 @@ _TOO_LARGE = Close("MUX_TOO_LARGE", CONNECTION)
 _OVERFLOW = Close("MUX_INGRESS_OVERFLOW", CONNECTION)
 _TIMEOUT = Close("MUX_TIMEOUT", CONNECTION)
 _PING = array(uint(0), uint(7))
-_TWO_BURSTS = segment(KEEP_ALIVE, _PING * 350) * 2
+_TWO_BURSTS = segment(KEEP_ALIVE, _PING * 250) * 2  # read at once also into the smallest buffer
 
 
 async def _drips_a_segment(scene: Scene) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.hostile.attacker import (
@@ -20,7 +21,7 @@ from tests.hostile.attacker import (
     segment,
 )
 from tests.hostile.cbor_bytes import array, octets, uint
-from tests.hostile.honest_program import HonestProgram
+from tests.hostile.honest_driver import honest_driver
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim, write_stakes
 from tests.node_processes import ending
@@ -39,65 +40,59 @@ PER_PEER_BYTES = (
 )
 """What the node's limits allow one peer to make it hold: a segment, and on each of two numbers a queue and a message."""
 
+CALM_CHECKS = 20
+"""Messages of the honest program before the storm, to compare those during it with."""
 HANDSHAKE_LIMIT_S = 10.0
 DEADLINE_ROOM_S = 1.0
 BUSY_MACHINE_S = 10.0
 SEED_LANE = 17
 
 
-def play(storm: Storm, settings: str = "") -> tuple[Figure, list[str]]:
-    """One storm on a fresh node that lets everybody in."""
+@contextmanager
+def a_node(
+    cast: Cast, settings: str = "", flags: Sequence[str] = ("--unsafe-loopback-unlimited",)
+) -> Iterator[Victim]:
+    """A fresh node that lets everybody in, unless `settings` say otherwise."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "stagepost.toml").write_text(
             "[node]\n"
             f"connections_soft = {MANY_CONNECTIONS}\nconnections_hard = {MANY_CONNECTIONS}\n{settings}"
         )
-        cast = Cast()
-        flags = ("--unsafe-loopback-unlimited", "--config", str(folder / "stagepost.toml"))
-        victim = Victim(folder / "node", write_stakes(folder / "pools.json", cast.stakes), flags=flags)
+        with_file = (*flags, "--config", str(folder / "stagepost.toml"))
+        victim = Victim(folder / "node", write_stakes(folder / "pools.json", cast.stakes), flags=with_file)
         with ending([victim]):
             victim.start()
-            figure, faults = asyncio.run(_play(storm, victim, cast))
-            if victim.terminate() != 0:
-                faults.append("the node did not end in order")
-            faults += [f"the node logged {line}" for line in victim.faults_of_its_own()[:3]]
+            yield victim
+
+
+def ended_in_order(victim: Victim) -> list[str]:
+    """Ends the node; what is wrong with how it went and with what it has logged."""
+    faults = [] if victim.terminate() == 0 else ["the node did not end in order"]
+    return faults + [f"the node logged {line}" for line in victim.faults_of_its_own()[:3]]
+
+
+def play(storm: Storm, settings: str = "", calm_checks: int = CALM_CHECKS) -> tuple[Figure, list[str]]:
+    """One storm on a fresh node, with an honest program beside it in a process of its own."""
+    with honest_driver() as honest:
+        cast = Cast(more_pools=[honest.pool])
+        with a_node(cast, settings) as victim:
+            honest.go_to(victim.target)
+            calm = honest.calm(calm_checks)
+            honest.serve()
+            figure, faults = asyncio.run(_storm(storm, victim, cast))
+            during = honest.end()
+            if during["fault"] is not None:
+                faults.append(f"an honest program was not served: {during['fault']}")
+            faults += ended_in_order(victim)
+    figure["honest_served"] = during["served"]
+    figure["honest_p99_ms"] = during["p99_ms"]
+    figure["honest_p99_ms_before"] = calm["p99_ms"]
     return {**figure, "failures": len(faults)}, faults
 
 
-async def _play(storm: Storm, victim: Victim, cast: Cast) -> tuple[Figure, list[str]]:
-    honest = HonestProgram(victim.target, cast.pool)
-    for _ in range(20):
-        await honest.check()
-    calm = list(honest.latencies_s)
-    honest.latencies_s.clear()
-    ended = asyncio.Event()
-
-    async def serve_all_along() -> int:
-        count = 0
-        while not ended.is_set():
-            await honest.check()
-            count += 1
-        return count
-
-    serving = asyncio.create_task(serve_all_along())
-    try:
-        figure, faults = await storm(victim, cast)
-    finally:
-        ended.set()
-    try:
-        figure["honest_served"] = await serving
-    except Exception as fault:
-        faults.append(f"an honest program was not served: {fault!r}")
-    await honest.leave()
-    figure["honest_p99_ms"] = _p99_ms(honest.latencies_s)
-    figure["honest_p99_ms_before"] = _p99_ms(calm)
-    return figure, faults
-
-
-def _p99_ms(latencies_s: Sequence[float]) -> float | None:
-    ordered = sorted(latencies_s)
-    return round(ordered[int(len(ordered) * 0.99)] * 1_000, 2) if ordered else None
+async def _storm(storm: Storm, victim: Victim, cast: Cast) -> tuple[Figure, list[str]]:
+    return await storm(victim, cast)
 
 
 # N3
@@ -174,7 +169,8 @@ def dripping(connections: int) -> Storm:
         said = proposal((1, data), (2, data))
         drip = b"".join(segment(HANDSHAKE, said[at : at + 1]) for at in range(len(said)))
 
-        async def one() -> float | None:
+        async def one(number: int) -> float | None:
+            await asyncio.sleep(number / connections)  # a byte a second from each, and not from all at once
             attacker = await Attacker.tcp(victim.target)
             dripping = asyncio.create_task(attacker.drip(drip))
             lived_s = await attacker.wait_ended(HANDSHAKE_LIMIT_S + DEADLINE_ROOM_S + BUSY_MACHINE_S)
@@ -183,7 +179,7 @@ def dripping(connections: int) -> Storm:
             await attacker.leave()
             return lived_s
 
-        lived: list[float | None] = list(await asyncio.gather(*(one() for _ in range(connections))))
+        lived: list[float | None] = list(await asyncio.gather(*map(one, range(connections))))
         faults = [f"{lived.count(None)} connections outlived their deadline"] if None in lived else []
         longest = max((lived_s for lived_s in lived if lived_s is not None), default=0.0)
         figure: Figure = {

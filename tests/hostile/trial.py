@@ -19,7 +19,7 @@ from tests.hostile.cbor_bytes import FALSE, array, uint
 from tests.hostile.forged_messages import Forger, Message, message
 from tests.hostile.honest_program import HonestProgram, submit
 from tests.hostile.playbook import Close, Ignore, Leave, Misbehaviour, Refuse, Reject, Scene, Start
-from tests.hostile.victim import Counted, Victim
+from tests.hostile.victim import Counted, HasPoolId, Victim
 
 GRACE_S = 10.0
 """On top of every time limit: a busy machine is no defect."""
@@ -50,10 +50,12 @@ class Cast:
     pool: Forger = field(default_factory=Forger)
     renewed_pool: Forger = field(default_factory=Forger)
     poor_pool: Forger = field(default_factory=Forger)
+    more_pools: Sequence[HasPoolId] = ()
 
     @property
-    def stakes(self) -> list[tuple[Forger, int]]:
-        return [(self.pool, 1), (self.renewed_pool, 1), (self.poor_pool, 0)]
+    def stakes(self) -> list[tuple[HasPoolId, int]]:
+        rich = (self.pool, self.renewed_pool, *self.more_pools)
+        return [*((pool, 1) for pool in rich), (self.poor_pool, 0)]
 
 
 class Trial:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.hostile.attacker import Target
-from tests.hostile.forged_messages import Forger
 from tests.node_processes import NETWORK_MAGIC, NodeProcess
 
 _VIOLATION = re.compile(
@@ -22,7 +22,12 @@ _VIOLATION = re.compile(
 _REJECTION = re.compile(r'^stagepost_dmq_rejections_total\{reason="([^"]+)"\} ([0-9.]+)', re.MULTILINE)
 
 
-def write_stakes(path: Path, stakes: Sequence[tuple[Forger, int]]) -> Path:
+class HasPoolId(Protocol):
+    @property
+    def pool_id(self) -> bytes: ...
+
+
+def write_stakes(path: Path, stakes: Sequence[tuple[HasPoolId, int]]) -> Path:
     pools = [{"pool_id": forger.pool_id.hex(), "stake": stake} for forger, stake in stakes]
     path.write_text(json.dumps({"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": pools}))
     return path
@@ -66,6 +71,12 @@ class Victim(NodeProcess):
         match = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
         assert match is not None
         return int(match[1]) * 1024
+
+    @property
+    def processor_s(self) -> float:
+        """Time that the node's threads have spent working, whatever else the machine did."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def log_lines(self) -> list[dict[str, Any]]:
         """Every line so far; the file is read on from where it was."""

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,8 +24,34 @@ BUILT_WITHIN_S = 900.0
 SOURCES = ("*.go", "go.mod", "go.sum", "Cargo.toml", "*.rs")
 
 
+class Unavailable(Exception):
+    """A toolchain or a library that cannot be had here; `thing` is its name in `STAGEPOST_REQUIRE`."""
+
+    def __init__(self, thing: str, reason: str) -> None:
+        super().__init__(reason)
+        self.thing = thing
+        self.reason = reason
+
+
 @cache
 def go_program(name: str) -> Path:
+    """For a test, which is skipped where the program cannot be had."""
+    return _or_skip(build_go_program, name)
+
+
+@cache
+def rust_program(name: str) -> Path:
+    return _or_skip(build_rust_program, name)
+
+
+def _or_skip(build: Callable[[str], Path], name: str) -> Path:
+    try:
+        return build(name)
+    except Unavailable as missing:
+        require(missing.thing, missing.reason)
+
+
+def build_go_program(name: str) -> Path:
     """The program in this folder, on the version of gouroboros that its go.mod names."""
     tool = _tool("go")
     # The installed toolchain or none: another one would be a download of its own.
@@ -40,8 +66,7 @@ def go_program(name: str) -> Path:
         return program
 
 
-@cache
-def rust_program(name: str) -> Path:
+def build_rust_program(name: str) -> Path:
     """The program in this folder. Built from a copy: cargo writes its lock file beside the sources."""
     tool = _tool("cargo")
     environment = {**os.environ, "CARGO_TARGET_DIR": "target"}
@@ -61,7 +86,7 @@ def rust_program(name: str) -> Path:
 def _tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        require("rust" if name == "cargo" else name, f"there is no {name} on this machine")
+        raise Unavailable("rust" if name == "cargo" else name, f"there is no {name} on this machine")
     return path
 
 
@@ -86,7 +111,8 @@ def _build_folder(name: str, sources: Sequence[Path], tool: str, version: str) -
 def _obtain(thing: str, command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
     result = _run(command, folder, environment)
     if result.returncode:
-        require(thing, f"`{Path(command[0]).name} {command[1]}` cannot get what it needs: {_last(result)}")
+        reason = f"`{Path(command[0]).name} {command[1]}` cannot get what it needs: {_last(result)}"
+        raise Unavailable(thing, reason)
 
 
 def _compile(command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, Profile
 from stagepost.dmq.topology import AccessPoint
 from stagepost.runtime.network import TcpAddress
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.runtime.virtual_time import Patience, VirtualTimeStuck, run_in_virtual_time
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
 from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made
@@ -29,6 +29,9 @@ from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World
 from tests.simulation.dmq_worlds import a_world, close_the_run, converge
 
 POOLS = 12
+
+PATIENCE = Patience(steps_at_once_max=100_000, virtual_s_max=7_200)
+"""Runs take some hundred seconds of virtual time, and at most some hundred turns of the loop in one instant."""
 
 HOSTILE_PEERS = 20
 HOSTILE_PER_HONEST = 4
@@ -298,11 +301,14 @@ def scenario_of(seed: int) -> str:
     return list(SCENARIOS)[seed % len(SCENARIOS)]
 
 
-def run_seed(seed: int, scenario: str | None = None) -> Result:
-    """One run, in virtual time."""
+def run_seed(seed: int, scenario: str | None = None, patience: Patience = PATIENCE) -> Result:
+    """One run, in virtual time. One that gets nowhere has broken a rule like any other."""
     chosen = scenario or scenario_of(seed)
     start_s = time.perf_counter()
-    world, converged_s = run_in_virtual_time(SCENARIOS[chosen](seed))
+    try:
+        world, converged_s = run_in_virtual_time(SCENARIOS[chosen](seed), patience)
+    except VirtualTimeStuck as error:
+        return a_stuck_run(seed, chosen, str(error), time.perf_counter() - start_s)
     history = world.history
     violations = judge(history, (*SAFETY, *LIVENESS))
     return Result(
@@ -316,6 +322,20 @@ def run_seed(seed: int, scenario: str | None = None) -> Result:
         real_s=time.perf_counter() - start_s,
         converged_s=converged_s,
         events=tuple(history.faults),
+    )
+
+
+def a_stuck_run(seed: int, scenario: str, why: str, real_s: float) -> Result:
+    return Result(
+        seed=seed,
+        scenario=scenario,
+        violations=(f"every_run_ends: {why}",),
+        trace="",
+        nodes=0,
+        accepted=0,
+        simulated_s=0.0,
+        real_s=real_s,
+        converged_s=0.0,
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
 from random import Random
 
 from stagepost.crypto.bounded_cache import BoundedCache
-from stagepost.dmq.profiles import DMQ_NODE, Profile
+from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
@@ -25,6 +25,8 @@ from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World, local_ad
 
 CONVERGE_WITHIN_S = 150.0
 CONVERGE_POLLS_S = (0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
+SPARE_LINKS = 0.25
+"""How many nodes have a peer beyond those that hold the network together."""
 CLOSING_S = 8.0
 """How long the world goes on after the final listing, so that listening programs can hear what is in it."""
 
@@ -108,9 +110,28 @@ def a_world(
         )
         for name in names
     }
+    spare = Random(f"{seed}/spare links")
+    for name in names:
+        if spare.random() < SPARE_LINKS:
+            configs[name] = with_spare_link(spare, configs[name], hosts, dials[name])
     link = Link(latency_s=random.choice((0.001, 0.02, 0.15)), jitter_s=random.choice((0.0, 0.01, 0.1)))
     skews = {name: random.uniform(-skew_max_s, skew_max_s) for name in names}
     return World(seed, names, NodeFactory(configs, pools), link=link, clock_skew_s=skews)
+
+
+def with_spare_link(
+    random: Random, config: NodeConfig, hosts: Mapping[str, str], dials: Sequence[AccessPoint]
+) -> NodeConfig:
+    """One more peer, which is only kept warm, or which messages come from and none go to: nobody relies on either."""
+    taken = {point.address for point in dials} | {hosts[config.data_dir.name]}
+    free = [host for host in hosts.values() if host not in taken]
+    if not free:
+        return config
+    point = AccessPoint(random.choice(free), NODE_PORT, random.choice((DMQ_NODE, SEED)))
+    warm = LocalRoot((point,), hot_valency=0, warm_valency=1)
+    one_way = LocalRoot((point,), hot_valency=1, warm_valency=1, initiator_only=True)
+    roots = (*config.topology.local_roots, random.choice((warm, one_way)))
+    return replace(config, topology=Topology(roots))
 
 
 async def converge(world: World) -> float:

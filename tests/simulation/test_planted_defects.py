@@ -23,8 +23,10 @@ from stagepost.runtime.bell import Bell
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryStore
 from stagepost.runtime.mempool_feed import MempoolFeed
-from stagepost.runtime.message_store import StoredMessage, StoredState
+from stagepost.runtime.message_store import StoredMessage, StoredState, Written
+from stagepost.runtime.virtual_time import Patience
 from stagepost.simulation import world as world_module
+from stagepost.simulation.traffic import Traffic
 from tests.simulation.dmq_scenarios import run_seed
 
 SEEDS_TRIED = 6
@@ -37,15 +39,16 @@ def accepts_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_a_full_disk_for_success(patch: pytest.MonkeyPatch) -> None:
-    put = MemoryStore.put
+    write = MemoryStore.write
 
-    async def put_anyhow(store: MemoryStore, records: Sequence[StoredMessage]) -> None:
-        try:
-            await put(store, records)
-        except StorageError:
+    def write_anyhow(store: MemoryStore, records: Sequence[StoredMessage], written: Written) -> None:
+        def succeeded(_: StorageError | None) -> None:
             store.fault = None
+            written(None)
 
-    patch.setattr(MemoryStore, "put", put_anyhow)
+        write(store, records, succeeded)
+
+    patch.setattr(MemoryStore, "write", write_anyhow)
 
 
 def forgets_everything_at_a_restart(patch: pytest.MonkeyPatch) -> None:
@@ -125,6 +128,36 @@ def says_yes_to_replays(patch: pytest.MonkeyPatch) -> None:
 
 def gives_up_on_a_lost_peer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PeerBook, "disconnected", lambda *_: None)
+
+
+async def spins(_: Intake) -> None:
+    """Looks again and again without waiting for anything."""
+    while True:
+        await asyncio.sleep(0)
+
+
+def test_a_node_that_spins_is_caught_with_its_seed_and_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Intake, "expire_loop", spins)
+
+    result = run_seed(5, "crashes", Patience(steps_at_once_max=2_000))
+
+    assert [violation.partition(":")[0] for violation in result.violations] == ["every_run_ends"]
+    assert "the world of seed 5: 2000 turns of the loop passed" in result.report()
+    assert "spins: await asyncio.sleep(0)" in result.report()
+    assert "dmq_scenarios 5 crashes" in result.report()
+
+
+def test_a_run_that_waits_for_ever_is_caught_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def for_ever(_: Traffic) -> None:
+        while True:
+            await asyncio.sleep(1)
+
+    monkeypatch.setattr(Traffic, "settle", for_ever)
+
+    result = run_seed(5, "crashes", Patience(virtual_s_max=600))
+
+    assert "the world of seed 5: it is not over after 600 s of virtual time" in result.report()
+    assert "for_ever: await asyncio.sleep(1)" in result.report()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from bench.latency import Latency
 from bench.run import latency_readings, table_of_readings
 from bench.traffic import MESSAGE_BYTES, Signers
-from bench.whole_path import PATH_STEPS, run_node
+from bench.whole_path import MESSAGES_PER_ROUND, PATH_STEPS, PEERS, on_one_core, run_node
 from stagepost.dmq.proof import check_proof
+from stagepost.node.config import PeerTargets
 
 PATH_BUDGETS = {
     "path, replies of 10": 1.5,
@@ -20,6 +23,17 @@ PATH_BUDGETS = {
 
 def test_every_budget_of_the_whole_path_has_its_run() -> None:
     assert {step.name: step.limit for step in PATH_STEPS if step.limit is not None} == PATH_BUDGETS
+
+
+def test_rows_with_a_limit_have_one_core_and_the_peers_that_a_node_has() -> None:
+    budgeted = [step for step in PATH_STEPS if step.limit is not None]
+
+    assert PeerTargets().active == PEERS
+    assert all(step.peers == PEERS and not step.all_cores and not step.sockets for step in budgeted)
+    assert MESSAGES_PER_ROUND % (PEERS * 10) == 0, "each peer brings the same number of replies"
+    (option, core) = on_one_core()
+    assert option == "--processor"
+    assert int(core) in os.sched_getaffinity(0)
 
 
 @pytest.mark.parametrize("way", [[], ["--durable"], ["--sockets"]])

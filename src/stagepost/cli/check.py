@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from stagepost.cli.delivery_options import delivery_settings, with_settings_file
 from stagepost.cli.local_node_options import data_option, json_option
 
 UNKNOWN = 3
+QUEUE_SIZE = 1_000
 
 
 class MistypedCheck(click.UsageError):
@@ -28,29 +30,61 @@ class MonitorCommand(click.Command):
 
 @click.command(cls=MonitorCommand)
 @data_option
+@click.option(
+    "--outbox",
+    type=click.Path(path_type=Path),
+    help="Look at this outbox too; where no node runs, at it alone.",
+)
+@click.option(
+    "--queue-size",
+    type=click.IntRange(min=1),
+    help=f"How many messages the outbox holds. [as delivery.queue_size in the settings file, else {QUEUE_SIZE}]",
+)
+@with_settings_file
 @json_option
 @click.pass_context
-def check(context: click.Context, data: Path | None, as_json: bool) -> None:
-    """Tell whether a running node is well: node, mempool, keys. The worst of them decides the exit code.
+def check(
+    context: click.Context,
+    data: Path | None,
+    outbox: Path | None,
+    queue_size: int | None,
+    config_file: Path | None,
+    config_context: str | None,
+    as_json: bool,
+) -> None:
+    """Tell whether a running node is well: node, mempool, keys; and an outbox. The worst decides the exit code.
 
     Exit codes as monitors read them: 0 ok, 1 warning, 2 critical, 3 unknown.
 
     \b
     Example:
-      stagepost check --data stagepost-data
+      stagepost check --data stagepost-data --outbox stagepost-outbox
     """
     import time
 
     from stagepost.cli.health import Finding, Level, findings_of
-    from stagepost.cli.running_node import DATA_DIR, NodeIsSilent, find_node, node_status
+    from stagepost.cli.running_node import DATA_DIR, NODE_FILE, NodeIsSilent, find_node, node_status
     from stagepost.errors import StagepostError
 
-    try:
-        findings = findings_of(node_status(find_node(data or Path(DATA_DIR))), time.time())
-    except NodeIsSilent as error:
-        findings = [Finding(Level.CRITICAL, "node", error.text)]
-    except StagepostError as error:
-        findings = [Finding(Level.UNKNOWN, "node", f"{error.text}; {error.advice}")]
+    findings: list[Finding] = []
+    folder = data or Path(DATA_DIR)
+    # A program may publish through a node that is not its own to watch.
+    if outbox is None or data is not None or (folder / NODE_FILE).exists():
+        try:
+            findings += findings_of(node_status(find_node(folder)), time.time())
+        except NodeIsSilent as error:
+            findings.append(Finding(Level.CRITICAL, "node", error.text))
+        except StagepostError as error:
+            findings.append(Finding(Level.UNKNOWN, "node", f"{error.text}; {error.advice}"))
+    if outbox is not None:
+        from stagepost.cli.outbox_health import finding_of
+
+        try:
+            settings = delivery_settings(config_file, config_context)
+            size = queue_size or settings.get("queue_size", QUEUE_SIZE)
+            findings.append(finding_of(outbox, size, time.time()))
+        except StagepostError as error:
+            findings.append(Finding(Level.UNKNOWN, "queue", error.text.replace("\n", ";")))
     for finding in findings:
         if as_json:
             facts = {"level": finding.level.name.lower(), "part": finding.part, "text": finding.text}

@@ -63,8 +63,8 @@ class HeardMessage:
         try:
             text = self.envelope.payload.decode()
         except UnicodeDecodeError:
-            return [_printable(self.envelope.topic), f"{len(self.envelope.payload)} bytes"]
-        return [_printable(self.envelope.topic), _printable(text)]
+            return [printable(self.envelope.topic), f"{len(self.envelope.payload)} bytes"]
+        return [printable(self.envelope.topic), printable(text)]
 
     def json_line(self) -> str:
         message, envelope = self.message, self.envelope
@@ -85,6 +85,6 @@ class HeardMessage:
         )
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     shown = "".join(character if character.isprintable() else "·" for character in text)
     return shown if len(shown) <= TEXT_SHOWN_MAX else f"{shown[: TEXT_SHOWN_MAX - 1]}…"

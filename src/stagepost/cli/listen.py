@@ -26,6 +26,18 @@ from stagepost.cli.local_node_options import json_option, socket_and_magic, with
     metavar="TIME",
     help="Leave out messages made earlier: ISO 8601, or how long ago (10m). Those that do not say are shown.",
 )
+@click.option("--ack", is_flag=True, help="Acknowledge what asks for it; needs --keys and --topic.")
+@click.option(
+    "--keys",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="With --ack: the folder of `keys new` that signs acknowledgements.",
+)
+@click.option(
+    "--inbox",
+    type=click.Path(path_type=Path),
+    help="With --ack: folder that remembers what was shown, also after a restart.",
+)
 @json_option
 @click.pass_context
 def listen(
@@ -38,20 +50,40 @@ def listen(
     count: int | None,
     idle_timeout_s: float | None,
     since: str | None,
+    ack: bool,
+    folder: Path | None,
+    inbox: Path | None,
     as_json: bool,
 ) -> None:
     """Show every message of a node once: first those that it holds, then each as it comes.
 
     Goes on after the node was restarted. Exit code 1 if --until-idle ended it before --count was reached.
 
+    With --ack, a message that asks this pool for an acknowledgement gets it as soon as it is shown; one that is sent
+    again because the acknowledgement was lost is acknowledged again, and not shown twice.
+
     \b
     Example:
       stagepost listen --topic demo --count 10 --until-idle 5s
+      stagepost listen --topic demo --ack --keys my-pool --inbox my-inbox
     """
     import asyncio
 
+    _require_fitting_options(context, ack, folder, inbox, topic, since)
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     since_unix_s = _since(since)
+    if ack:
+        from stagepost.cli.acknowledging import Listening, listen_and_acknowledge
+        from stagepost.cli.core_dumps import disable_core_dumps
+
+        assert folder is not None
+        assert topic is not None
+        disable_core_dumps()
+        listening = Listening(
+            socket_path, magic, profile, folder, data, topic, inbox, count, idle_timeout_s, as_json
+        )
+        seen = asyncio.run(listen_and_acknowledge(listening))
+        context.exit(1 if count is not None and seen < count else 0)
 
     async def run() -> int:
         import time
@@ -74,6 +106,29 @@ def listen(
     shown = asyncio.run(run())
     if count is not None and shown < count:
         context.exit(1)
+
+
+def _require_fitting_options(
+    context: click.Context,
+    ack: bool,
+    folder: Path | None,
+    inbox: Path | None,
+    topic: str | None,
+    since: str | None,
+) -> None:
+    if not ack:
+        if folder is not None or inbox is not None:
+            raise click.UsageError(f"{'--keys' if folder else '--inbox'} is for --ack", context)
+        return
+    if folder is None or topic is None:
+        missing = "--keys" if folder is None else "--topic"
+        raise click.UsageError(
+            f"--ack needs {missing}: acknowledgements are signed, and only for messages of one topic", context
+        )
+    if since is not None:
+        raise click.UsageError(
+            "--since and --ack do not go together: what is left out is not processed", context
+        )
 
 
 def _since(text: str | None) -> float | None:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import click
 
 from stagepost import __version__
-from stagepost.errors import ConfigError, ConfigFaults, StagepostError, StorageError, TransportError
+from stagepost.errors import (
+    ConfigError,
+    ConfigFaults,
+    ErrorCode,
+    StagepostError,
+    StorageError,
+    TransportError,
+)
 
 DONE = 0
 NOT_THAT_OUTCOME = 1
@@ -26,9 +33,9 @@ SUBCOMMANDS = {
     "node": ("stagepost.cli.node", "run one node"),
     "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
     "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
-    "send": ("stagepost.cli.send", "sign a message and hand it to a node"),
+    "send": ("stagepost.cli.send", "sign a message and hand it to a node, or deliver it reliably"),
     "listen": ("stagepost.cli.listen", "the messages of a node, as they come"),
-    "queue": ("stagepost.cli.queue", "what waits in a node: ls"),
+    "queue": ("stagepost.cli.queue", "what waits, in a node or an outbox: ls, show, flush, replay, check"),
     "peers": ("stagepost.cli.peers", "connections of a node and their state"),
     "check": ("stagepost.cli.check", "health of a node, for monitors"),
 }
@@ -104,7 +111,7 @@ def show_error(error: StagepostError) -> None:
 
 
 def exit_status(error: StagepostError) -> int:
-    if isinstance(error, StorageError | TransportError):
+    if isinstance(error, StorageError | TransportError) or error.code is ErrorCode.STORAGE_UNAVAILABLE:
         return UNREACHABLE
     if isinstance(error, ConfigError):
         return USAGE

@@ -1,4 +1,4 @@
-"""`stagepost queue`: what waits in a node."""
+"""`stagepost queue`: what waits, in a node's mempool and in a publisher's outbox."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.local_node_options import data_option, json_option
+from stagepost.cli.outbox_commands import check_balance, flush, replay, show
 
 if TYPE_CHECKING:
     from stagepost.cli.running_node import HeldMessage
@@ -21,30 +22,58 @@ _HEADER = ("index", "message", "pool", "bytes", "received", "from", "expires")
 
 @click.group()
 def queue() -> None:
-    """Show what waits in a node.
+    """What waits: in a node's mempool (ls), and in the outbox of a publisher (all others, and ls --outbox).
 
     \b
     Example:
-      stagepost queue ls
+      stagepost queue ls --outbox stagepost-outbox
     """
+
+
+for command in (show, flush, replay, check_balance):
+    queue.add_command(command)
 
 
 @queue.command()
 @data_option
+@click.option(
+    "--outbox", type=click.Path(path_type=Path), help="List this outbox instead of a node's mempool."
+)
+@click.option("--dead", is_flag=True, help="With --outbox: the messages that failed.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Begin behind this index.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=ENTRIES_SHOWN, show_default=True, help="How many to show."
 )
 @click.option("--all", "everything", is_flag=True, help="Show all of them.")
 @json_option
-def ls(data: Path | None, after: int, limit: int, everything: bool, as_json: bool) -> None:
-    """List the messages in a running node's mempool, in order of arrival.
+@click.pass_context
+def ls(
+    context: click.Context,
+    data: Path | None,
+    outbox: Path | None,
+    dead: bool,
+    after: int,
+    limit: int,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """List the messages in a running node's mempool, in order of arrival; or in an outbox, in order of sending.
 
     \b
     Example:
       stagepost queue ls --limit 20
+      stagepost queue ls --outbox stagepost-outbox --dead
     """
     import time
+
+    if outbox is not None:
+        from stagepost.cli.outbox_listing import list_outbox
+
+        count = None if everything else limit
+        list_outbox(outbox, time.time(), dead=dead, after=after, limit=count, as_json=as_json)
+        return
+    if dead:
+        raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 
     from stagepost.cli.running_node import DATA_DIR, find_node, held_messages
     from stagepost.cli.tables import print_table

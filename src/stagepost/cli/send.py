@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.delivery_options import (
+    OUTBOX_DIR,
+    Required,
+    delivery_settings,
+    keys_option,
+    pools_given,
+    publisher_config,
+    required_given,
+    with_settings_file,
+)
 from stagepost.cli.durations import duration_given
 from stagepost.cli.local_node_options import json_option, socket_and_magic, with_local_node
+from stagepost.cli.send_options import is_given, require_fitting_options
 
 if TYPE_CHECKING:
     from stagepost.client import Accepted, DmqMessage, Rejected
@@ -24,9 +35,7 @@ SUBMIT_TIMEOUT = "30s"
 
 @click.command()
 @click.argument("source", metavar="FILE|-|TEXT")
-@click.option(
-    "--keys", "folder", required=True, type=click.Path(path_type=Path), help="Folder of `keys new`."
-)
+@keys_option
 @with_local_node
 @click.option("--topic", default=TOPIC, show_default=True, help="What listeners filter by; not with --raw.")
 @click.option(
@@ -47,8 +56,47 @@ SUBMIT_TIMEOUT = "30s"
     default=SUBMIT_TIMEOUT,
     show_default=True,
     callback=duration_given,
-    help="How long to wait for the node's answer.",
+    help="How long to wait for the node's answer, or for the outcome of --wait.",
 )
+@click.option(
+    "--tier",
+    type=click.Choice(["best-effort", "queued", "acked"]),
+    help="Deliver reliably: try once with a peer connected, store and send, or have it acknowledged.",
+)
+@click.option(
+    "--wait",
+    type=click.Choice(["queued", "sent", "acked"]),
+    help="End when it is stored, sent or acknowledged. [sent; acked for --tier acked]",
+)
+@click.option(
+    "--critical",
+    metavar="POOL",
+    multiple=True,
+    callback=pools_given,
+    help="Who shall acknowledge; may be repeated.",
+)
+@click.option(
+    "--require",
+    "required",
+    metavar="any|all|K",
+    callback=required_given,
+    help="How many of them. [any]",
+)
+@click.option(
+    "--ack-timeout",
+    "ack_timeout_s",
+    metavar="DURATION",
+    callback=duration_given,
+    help="How long to wait for them after each attempt. [5s]",
+)
+@click.option("--max-retries", type=click.IntRange(0, 100), help="Attempts after the first one. [3]")
+@click.option(
+    "--outbox",
+    type=click.Path(path_type=Path),
+    help=f"Folder where the message is kept until it is delivered. [{OUTBOX_DIR} for --tier queued]",
+)
+@click.option("--key", help="Idempotency key: the same key, topic and content are one message.")
+@with_settings_file
 @json_option
 @click.pass_context
 def send(
@@ -64,6 +112,16 @@ def send(
     kes_period: int | None,
     raw: bool,
     timeout_s: float,
+    tier: str | None,
+    wait: str | None,
+    critical: tuple[str, ...],
+    required: Required | None,
+    ack_timeout_s: float | None,
+    max_retries: int | None,
+    outbox: Path | None,
+    key: str | None,
+    config_file: Path | None,
+    config_context: str | None,
     as_json: bool,
 ) -> None:
     """Sign FILE, standard input (-) or TEXT and submit it to a node. Exit code 1 if the node rejects it.
@@ -71,9 +129,13 @@ def send(
     Content goes into the delivery envelope, with its topic, and is padded to the least that networks carry.
     An argument that names no file is taken as text, unless it looks like the name of one.
 
+    Without --tier the node takes it, and nobody looks what comes of it. With --tier, exit code 0 means that the
+    outcome asked for has come; 1 that it has not; 3 that nobody could be reached.
+
     \b
     Example:
       stagepost send "hello" --keys my-pool --topic demo
+      stagepost send report.cbor --keys my-pool --tier acked --critical pool1…
     """
     import asyncio
     import time
@@ -81,8 +143,33 @@ def send(
     from stagepost.cli.core_dumps import disable_core_dumps
 
     disable_core_dumps()
+    settings = {} if tier is None else delivery_settings(config_file, config_context)
+    if tier == "acked":
+        critical = critical or settings.get("critical_peers", ())
+    require_fitting_options(context, tier, wait, critical, required, raw, kes_period)
     content = _content(source)
     socket_path, magic = socket_and_magic(socket, network_magic, data)
+    if tier is not None:
+        from stagepost.cli.delivery_session import DeliverySession
+        from stagepost.cli.send_reliably import Delivery, deliver
+        from stagepost.delivery.status import DeliveryStatus, Tier
+
+        if tier == "queued" and outbox is None:
+            outbox = Path(OUTBOX_DIR)
+        config = publisher_config(
+            outbox,
+            settings,
+            critical=critical,
+            required=required,
+            ack_timeout_s=ack_timeout_s,
+            max_retries=max_retries,
+        )
+        session = DeliverySession(socket_path, magic, profile, folder, config, data, ttl_s)
+        goal = DeliveryStatus((wait or ("acked" if tier == "acked" else "sent")).capitalize())
+        # An acked call knows by its attempts how long it takes, unless it is told.
+        limit_s = timeout_s if tier == "queued" or is_given(context, "timeout_s") else None
+        delivery = Delivery(content, topic, Tier(tier), goal, limit_s, key, outbox, as_json)
+        context.exit(asyncio.run(deliver(session, delivery)))
     now = time.time()
     message, delivery_id = _sign(content, folder, None if raw else topic, ttl_s, kes_period, now)
     outcome = asyncio.run(_submit(message, socket_path, magic, profile, timeout_s))
@@ -120,7 +207,8 @@ def _sign(
 
     from stagepost.crypto.hashing import pool_id
     from stagepost.crypto.kes import SigningKey
-    from stagepost.delivery.envelope import NONCE_BYTES, DataEnvelope
+    from stagepost.delivery.envelope import DataEnvelope
+    from stagepost.delivery.identity import NONCE_BYTES
     from stagepost.dmq.message import sign_message
     from stagepost.dmq.text_envelope import IssuedCertificate
     from stagepost.identifiers import PoolId

@@ -6,6 +6,9 @@ touches the library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
 from nacl.exceptions import BadSignatureError
 
@@ -13,17 +16,50 @@ SEED_BYTES = 32
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
+Open: TypeAlias = Callable[[bytes, bytes], bool]
 
-def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """True if `signature` is valid; False for a forged one and for any wrong length."""
-    # The library trusts the caller on lengths and would read past a short key.
-    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
-        return False
+
+def open_by_binding(signed: bytes, public_key: bytes) -> bool:
+    """Whether the signature in front of a message is the key's; lengths are the caller's to check."""
     try:
-        crypto_sign_open(signature + message, public_key)
+        crypto_sign_open(signed, public_key)
     except BadSignatureError:
         return False
     return True
+
+
+def _leaner_open() -> Open:
+    """The same function of the library, without the copy of the message that the binding makes for its caller.
+
+    Every message pays for it, with one part in thirty of its check. Where the binding is built differently, it serves.
+    """
+    try:
+        from nacl._sodium import ffi, lib  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        crypto_sign_open, nowhere = lib.crypto_sign_open, ffi.NULL
+    except (ImportError, AttributeError):
+        return open_by_binding
+
+    def open_nowhere(signed: bytes, public_key: bytes) -> bool:
+        return bool(crypto_sign_open(nowhere, nowhere, signed, len(signed), public_key) == 0)
+
+    return open_nowhere
+
+
+_open = _leaner_open()
+
+
+def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
+    """True if `signature` is valid; False for a forged one and for any wrong length."""
+    return len(signature) == SIGNATURE_BYTES and verify_signed(public_key, signature + message)
+
+
+def verify_signed(public_key: bytes, signed: bytes) -> bool:
+    """`verify` for a message with its signature in front of it, as the library wants both."""
+    # The library trusts the caller on lengths and would read past a short key.
+    if len(public_key) != PUBLIC_KEY_BYTES or len(signed) < SIGNATURE_BYTES:
+        return False
+    return _open(signed, public_key)
 
 
 def public_key(seed: bytes) -> bytes:

@@ -64,11 +64,17 @@ class PathCache:
         return len(self._leaf_keys)
 
     def verify(self, verification_key: bytes, period: int, message: bytes, signature: bytes) -> bool:
-        path = signature[ed25519.SIGNATURE_BYTES :]
+        leaf_signature, path = signature[: ed25519.SIGNATURE_BYTES], signature[ed25519.SIGNATURE_BYTES :]
+        if len(leaf_signature) != ed25519.SIGNATURE_BYTES:
+            return False
+        return self.verify_signed(verification_key, period, leaf_signature + message, path)
+
+    def verify_signed(self, verification_key: bytes, period: int, signed: bytes, path: bytes) -> bool:
+        """`verify` for a message with the leaf's signature in front of it, and the rest of the signature apart."""
         entry = (verification_key, period, path)
         known = self._leaf_keys.get(entry)
         leaf_key = known or _leaf_key(verification_key, period, path)
-        if leaf_key is None or not ed25519.verify(leaf_key, message, signature[: ed25519.SIGNATURE_BYTES]):
+        if leaf_key is None or not ed25519.verify_signed(leaf_key, signed):
             return False
         # Only what proved valid is kept: invalid paths would cost their sender nothing and us the memory.
         if known is None:

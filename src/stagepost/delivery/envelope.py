@@ -7,22 +7,15 @@ A retry changes `attempt` and so the network's id; the delivery id does not depe
 
 from __future__ import annotations
 
-from typing import NewType
-
 import msgspec
 
-from stagepost.crypto.hashing import blake2b_256
+from stagepost.delivery.identity import NONCE_BYTES, DeliveryId, delivery_id
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.wire.cbor import Reader, write_array, write_bytes, write_text, write_unsigned
 
-DeliveryId = NewType("DeliveryId", bytes)
-"""32 bytes that never change over retries."""
-
 ENVELOPE_VERSION = 1
 DATA_KIND = 0
-DELIVERY_ID_DOMAIN = "dlv1"
-NONCE_BYTES = 16
 TOPIC_BYTES_MAX = 255
 RESERVED_TOPIC_PREFIX = "/dep2p/sys/"
 ACKERS_MAX = 64
@@ -59,7 +52,7 @@ class DataEnvelope(msgspec.Struct, frozen=True):
         ]
         body = write_array(*items)
         if len(body) < BODY_BYTES_MIN:
-            body = write_array(*items, _pad(BODY_BYTES_MIN - len(body)))
+            body = write_array(*items, zero_pad(BODY_BYTES_MIN - len(body)))
         if len(body) > BODY_BYTES_MAX:
             room = BODY_BYTES_MAX - (len(body) - len(self.payload))
             text = f"the payload has {len(self.payload)} bytes; with this topic {room} fit into a message"
@@ -68,17 +61,7 @@ class DataEnvelope(msgspec.Struct, frozen=True):
 
     def delivery_id(self, sender: PoolId) -> DeliveryId:
         """`sender` is not in the envelope: it is whoever signed the message around it."""
-        return DeliveryId(
-            blake2b_256(
-                write_array(
-                    write_text(DELIVERY_ID_DOMAIN),
-                    write_bytes(sender),
-                    write_text(self.topic),
-                    write_bytes(self.nonce),
-                    write_bytes(self.payload),
-                )
-            )
-        )
+        return delivery_id(sender, self.topic, self.nonce, self.payload)
 
 
 def read_data_envelope(body: bytes) -> DataEnvelope:
@@ -114,7 +97,7 @@ def _read_ackers(reader: Reader) -> tuple[PoolId, ...]:
     )
 
 
-def _pad(missing: int) -> bytes:
+def zero_pad(missing: int) -> bytes:
     """The shortest string of zeros that takes at least `missing` bytes with its head."""
     return next(pad for size in range(missing) if len(pad := write_bytes(bytes(size))) >= missing)
 

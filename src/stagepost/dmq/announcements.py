@@ -6,12 +6,13 @@ caller knows who spoke and blames accordingly.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
 from stagepost.identifiers import MessageId, abbreviated
@@ -38,26 +39,18 @@ class Violation(msgspec.Struct, frozen=True):
     text: str
 
 
-class _IdsRequest(msgspec.Struct, frozen=True):
-    blocking: bool
-    requested: int
-
-
-class _MessagesRequest(msgspec.Struct, frozen=True):
-    sizes: dict[MessageId, int]
-
-
 class Announcements:
     """One submission instance. Each method returns the rule that was broken, or None and the state moved on."""
 
     def __init__(self, rules: WindowRules | None = None) -> None:
         self._rules = rules or WindowRules()
-        self._announced: deque[MessageIdAndSize] = deque()
-        # Nobody is stopped from announcing an id twice; it is available until the last of them is acknowledged.
-        self._times_announced: Counter[MessageId] = Counter()
+        self._announced: deque[MessageId] = deque()
         self._sizes: dict[MessageId, int] = {}
-        self._ids_requests: deque[_IdsRequest] = deque()
-        self._messages_requests: deque[_MessagesRequest] = deque()
+        # Nobody is stopped from announcing an id twice; it is available until the last of them is acknowledged.
+        self._announced_again: dict[MessageId, int] = {}
+        self._ids_requests: deque[tuple[bool, int]] = deque()  # blocking, and how many were requested
+        self._ids_due = 0
+        self._messages_requests: deque[dict[MessageId, int]] = deque()  # the announced sizes
 
     @property
     def unacknowledged(self) -> int:
@@ -66,18 +59,23 @@ class Announcements:
     @property
     def ids_due(self) -> int:
         """Ids that unanswered requests may still bring."""
-        return sum(request.requested for request in self._ids_requests)
+        return self._ids_due
 
     def request_ids(self, *, blocking: bool, acknowledged: int, requested: int) -> Violation | None:
         violation = self._check_ids_request(blocking, acknowledged, requested)
         if violation is not None:
             return violation
+        again = self._announced_again
         for _ in range(acknowledged):
-            oldest = self._announced.popleft().message_id
-            self._times_announced[oldest] -= 1
-            if not self._times_announced[oldest]:
-                del self._times_announced[oldest], self._sizes[oldest]
-        self._ids_requests.append(_IdsRequest(blocking, requested))
+            oldest = self._announced.popleft()
+            if oldest not in again:
+                del self._sizes[oldest]
+            elif again[oldest] == 1:
+                del again[oldest]
+            else:
+                again[oldest] -= 1
+        self._ids_requests.append((blocking, requested))
+        self._ids_due += requested
         return None
 
     def _check_ids_request(self, blocking: bool, acknowledged: int, requested: int) -> Violation | None:
@@ -85,7 +83,8 @@ class Announcements:
         if left < 0:
             text = f"{acknowledged} ids acknowledged, {len(self._announced)} are outstanding"
             return Violation("AckedTooManySigIds", ErrorCode.PROTOCOL_WINDOW, text)
-        would_be = left + self.ids_due + requested
+        expected = left + self.ids_due
+        would_be = expected + requested
         if would_be > self._rules.ids_unacknowledged_max:
             text = f"{would_be} ids would be outstanding, the limit is {self._rules.ids_unacknowledged_max}"
             return Violation("RequestedTooManySigIds", ErrorCode.PROTOCOL_WINDOW, text)
@@ -95,7 +94,6 @@ class Announcements:
                 "RequestedNothing", ErrorCode.PROTOCOL_REQUEST, f"a {kind} request asks for nothing"
             )
         if self._rules.blocking_follows_fill:
-            expected = left + self.ids_due
             if blocking and expected:
                 text = f"blocking request while {expected} ids are outstanding"
                 return Violation("RequestBlocking", ErrorCode.PROTOCOL_REQUEST, text)
@@ -107,37 +105,57 @@ class Announcements:
 
     def reply_ids(self, ids: Sequence[MessageIdAndSize]) -> Violation | None:
         assert self._ids_requests, "a reply without a request is a matter for the referee"
-        request = self._ids_requests[0]
-        if len(ids) > request.requested:
-            text = f"{len(ids)} ids in a reply, {request.requested} were requested"
+        blocking, requested = self._ids_requests[0]
+        if len(ids) > requested:
+            text = f"{len(ids)} ids in a reply, {requested} were requested"
             return Violation("SigIdsNotRequested", ErrorCode.PROTOCOL_WINDOW, text)
-        if request.blocking and not ids and not self._rules.blocking_reply_may_be_empty:
+        if blocking and not ids and not self._rules.blocking_reply_may_be_empty:
             text = "the reply to a blocking request is empty"
             return Violation("EmptyBlockingReply", ErrorCode.PROTOCOL_WINDOW, text)
         self._ids_requests.popleft()
+        self._ids_due -= requested
+        sizes = self._sizes
         for announced in ids:
-            self._announced.append(announced)
-            self._times_announced[announced.message_id] += 1
-            self._sizes[announced.message_id] = announced.size_in_bytes
+            message_id = announced.message_id
+            if message_id in sizes:
+                self._announced_again[message_id] = self._announced_again.get(message_id, 0) + 1
+            sizes[message_id] = announced.size_in_bytes
+            self._announced.append(message_id)
         return None
 
     def reply_no_ids(self) -> None:
         """The supplier gave the word back without news: that request is answered."""
         assert self._ids_requests, "a reply without a request is a matter for the referee"
-        self._ids_requests.popleft()
+        _, requested = self._ids_requests.popleft()
+        self._ids_due -= requested
 
     def request_messages(self, ids: Sequence[MessageId]) -> Violation | None:
-        unavailable = next((wanted for wanted in ids if wanted not in self._sizes), None)
-        if unavailable is not None:
-            text = f"message {abbreviated(unavailable)} was requested, which is not announced (any more)"
-            return Violation("RequestedUnavailableSig", ErrorCode.PROTOCOL_WINDOW, text)
-        self._messages_requests.append(_MessagesRequest({wanted: self._sizes[wanted] for wanted in ids}))
+        sizes: dict[MessageId, int] = {}
+        for wanted in ids:
+            size = self._sizes.get(wanted)
+            if size is None:
+                text = f"message {abbreviated(wanted)} was requested, which is not announced (any more)"
+                return Violation("RequestedUnavailableSig", ErrorCode.PROTOCOL_WINDOW, text)
+            sizes[wanted] = size
+        self._messages_requests.append(sizes)
+        return None
+
+    def reply_whole_messages(self, messages: Sequence[DmqMessage]) -> Violation | None:
+        """As `reply_messages`, for whoever has them at hand."""
+        sizes = self._messages_requests[0]
+        for message in messages:
+            announced = sizes.get(message.message_id)
+            if announced is None or abs(len(message.raw) - announced) > SIZE_TOLERANCE_BYTES:
+                return self.reply_messages(
+                    [MessageIdAndSize(message.message_id, len(message.raw)) for message in messages]
+                )
+        self._messages_requests.popleft()
         return None
 
     def reply_messages(self, messages: Sequence[MessageIdAndSize]) -> Violation | None:
         """`messages` are the ids and real sizes of what came; requested ones that are missing are gone."""
         assert self._messages_requests, "a reply without a request is a matter for the referee"
-        announced_sizes = self._messages_requests[0].sizes
+        announced_sizes = self._messages_requests[0]
         for message in messages:
             announced = announced_sizes.get(message.message_id)
             if announced is None:

@@ -21,15 +21,18 @@ class Announciness:
     def __init__(self) -> None:
         self._slots: OrderedDict[str, deque[list[int]]] = OrderedDict()
 
-    def credit(self, peer: str, now: float) -> None:
-        """A message that `peer` announced first has proved valid."""
-        slots = self._slots.setdefault(peer, deque(maxlen=_SLOTS))
-        self._slots.move_to_end(peer)
+    def credit(self, peer: str, now: float, count: int = 1) -> None:
+        """So many messages that `peer` announced first have proved valid."""
+        slots = self._slots.get(peer)
+        if slots is None:
+            slots = self._slots[peer] = deque(maxlen=_SLOTS)
+        else:
+            self._slots.move_to_end(peer)
         slot = int(now // SLOT_S)
         if slots and slots[-1][0] == slot:
-            slots[-1][1] += 1
+            slots[-1][1] += count
         else:
-            slots.append([slot, 1])
+            slots.append([slot, count])
         if len(self._slots) > PEERS_REMEMBERED_MAX:
             self._slots.popitem(last=False)
 

@@ -11,7 +11,7 @@ whose message is being judged is not acknowledged yet, as running nodes do; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stagepost.dmq.announciness import Announciness
 from stagepost.identifiers import MessageId
@@ -66,24 +66,29 @@ class Downloads:
             download = self._table[message_id] = _Download(claimant.name)
         download.announcers[claimant] = None
         if may_lease and download.leaseholder is None:
-            self._lease(download, claimant, now)
+            download.leaseholder = claimant
+            download.lease_until = now + LEASE_S
 
     def claimable_at(self, claimant: Claimant, message_id: MessageId, now: float) -> float | None:
         """From when on `claimant` may download, as things stand; None if only a change can help."""
         download = self._table[message_id]
-        if download.judged_for or claimant in download.attempts:
+        if download.judged_for:
             return None
         at = now
-        if download.leaseholder is not None and download.leaseholder is not claimant:
-            at = max(at, download.lease_until)
+        holder = download.leaseholder
+        if holder is not None and holder is not claimant and download.lease_until > at:
+            at = download.lease_until
         if download.attempts:
+            if claimant in download.attempts:
+                return None
             # One download at a time, and one more for each that is stuck: so all that run must be stuck.
             at = max(at, max(download.attempts.values()) + STUCK_S)
         return at
 
     def claim(self, claimant: Claimant, message_id: MessageId, now: float) -> None:
         download = self._table[message_id]
-        self._lease(download, claimant, now)
+        download.leaseholder = claimant
+        download.lease_until = now + LEASE_S
         download.attempts[claimant] = now
 
     def arrived(self, claimant: Claimant, message_id: MessageId) -> None:
@@ -99,26 +104,27 @@ class Downloads:
         self._end_lease(download, claimant)
         self._tell(download, but=claimant)
 
-    def proved_valid(self, message_id: MessageId, now: float) -> None:
-        download = self._table[message_id]
-        self.announciness.credit(download.first_announcer, now)
+    def proved_valid(self, claimant: Claimant, message_ids: Sequence[MessageId], now: float) -> None:
+        """Their first announcers are credited; for this peer they are settled."""
+        credits: dict[str, int] = {}
+        for message_id in message_ids:
+            first = self._table[message_id].first_announcer
+            credits[first] = credits.get(first, 0) + 1
+            self.withdraw(claimant, message_id)
+        for first, count in credits.items():
+            self.announciness.credit(first, now, count)
 
     def withdraw(self, claimant: Claimant, message_id: MessageId) -> None:
         """Settled for this peer, one way or the other; whoever else announced the id looks again."""
         download = self._table[message_id]
         del download.announcers[claimant]
+        if not download.announcers:
+            del self._table[message_id]
+            return
         download.attempts.pop(claimant, None)
         download.judged_for.pop(claimant, None)
         self._end_lease(download, claimant)
-        if download.announcers:
-            self._tell(download, but=claimant)
-        else:
-            del self._table[message_id]
-
-    @staticmethod
-    def _lease(download: _Download, claimant: Claimant, now: float) -> None:
-        download.leaseholder = claimant
-        download.lease_until = now + LEASE_S
+        self._tell(download, but=claimant)
 
     @staticmethod
     def _end_lease(download: _Download, claimant: Claimant) -> None:

@@ -67,6 +67,8 @@ class Mempool:
         self.bytes = 0
         self.last_index = 0
         self.expired_through = 0.0
+        self.changes = 0
+        """Grows whenever a message comes or goes: as long as it stays the same, so does every answer."""
         self._by_key: dict[bytes, Entry] = {}
         # Two lists side by side, in order of index. An expired entry leaves a hole, so that expiry does not move
         # everything behind it; when holes prevail, both lists are closed up. Places are found by bisection.
@@ -94,6 +96,10 @@ class Mempool:
     def holds(self, message: DmqMessage) -> bool:
         return file_key(message) in self._by_key
 
+    def holds_key(self, key: bytes) -> bool:
+        """For a key that `file_key` made."""
+        return key in self._by_key
+
     @property
     def next_expiry(self) -> int | None:
         """The second at which the next messages expire."""
@@ -106,7 +112,7 @@ class Mempool:
         return self.check_limits(message)
 
     def check_limits(
-        self, message: DmqMessage, *, reserved_count: int = 0, reserved_bytes: int = 0
+        self, message: DmqMessage, reserved_count: int = 0, reserved_bytes: int = 0
     ) -> Rejected | None:
         """For a message that is not held. Reserved is what was promised to others that are not added yet."""
         # Between validation and this point the clock went on, or it was set back after an expiry.
@@ -135,6 +141,7 @@ class Mempool:
         assert entry.index > self.last_index, "arrival order only grows"
         assert key not in self._by_key, "a message is held once"
         self.last_index = entry.index
+        self.changes += 1
         self._by_key[key] = entry
         self._indexes.append(entry.index)
         self._entries.append(entry)
@@ -150,6 +157,7 @@ class Mempool:
 
     def skip_to(self, index: int) -> None:
         """Indexes up to this one were used before, by messages that are gone."""
+        self.changes += 1
         self.last_index = max(self.last_index, index)
 
     def expire(self, now: float) -> list[Entry]:
@@ -160,6 +168,7 @@ class Mempool:
             gone += self._buckets.pop(heappop(self._bucket_times))
         for entry in gone:
             self._remove(entry)
+        self.changes += len(gone)
         if self._holes > _HOLES_MIN and self._holes * 2 > len(self._entries):
             self._close_up()
         return gone

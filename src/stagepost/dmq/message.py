@@ -24,6 +24,7 @@ BODY_BYTES_MAX = 2_000
 MESSAGE_BYTES_MAX = 2_800
 KES_SIGNATURE_BYTES = 448
 COMPACT_KES_SIGNATURE_BYTES = 288
+LEAF_SIGNATURE_BYTES = 64
 VERIFICATION_KEY_BYTES = 32
 COLD_SIGNATURE_BYTES = 64
 EXPIRES_AT_BITS = 32
@@ -42,6 +43,9 @@ class MessageLayout(Enum):
     __hash__ = object.__hash__
 
 
+_PAYLOAD_ELEMENTS = {MessageLayout.FIVE: 3, MessageLayout.FOUR: 4}
+
+
 class MessageSizes(msgspec.Struct, frozen=True):
     """Sizes that a network insists on. The body's range differs between networks, the rest is fixed by KES."""
 
@@ -55,18 +59,30 @@ FIVE_AND_FOUR = frozenset(MessageLayout)
 LAYOUTS_BY_PROFILE = {"dmq-node": FIVE_ONLY, "gouroboros": FIVE_ONLY, "seed": FIVE_AND_FOUR}
 
 
+class Spans(msgspec.Struct, frozen=True, gc=False):
+    """Where the parts of a message lie in its bytes: nearly all messages have theirs in the same places.
+
+    Behind the signed bytes, which have any length, places are counted from their end.
+    """
+
+    signed_from: int
+    kes_signature: int
+    certificate: int
+    kes_verification_key: int
+    cold_verification_key_bytes: int
+
+
 class DmqMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as it came, or as `sign_message` made it."""
+    """A message as it came, or as `sign_message` made it. It holds its bytes once; parts are cut out when asked for."""
 
     message_id: MessageId
-    body: bytes
     kes_period: int
     expires_at: int
-    kes_signature: bytes
-    operational_certificate: OperationalCertificate
-    cold_verification_key: bytes
-    signed_bytes: bytes
+    issue_number: int
+    start_kes_period: int
     raw: bytes
+    signed_until: int
+    spans: Spans
     layout: MessageLayout = MessageLayout.FIVE
 
     @classmethod
@@ -87,13 +103,65 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
         return self.raw
 
     @property
+    def body(self) -> bytes:
+        raw, at = self.raw, self.spans.signed_from
+        if raw[at : at + 2] == b"\x83\x59":  # three elements, the first a string of more than 255 bytes
+            return raw[at + 4 : at + 4 + int.from_bytes(raw[at + 2 : at + 4], "big")]
+        reader = Reader(self.raw, offset=self.spans.signed_from, any_width=True)
+        if reader.array_length("message.payload") > _PAYLOAD_ELEMENTS[MessageLayout.FIVE]:
+            _fixed(reader, MESSAGE_ID_BYTES, None, "message.payload.messageId")
+        return _body(reader, None)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        return self.raw[self.spans.signed_from : self.signed_until]
+
+    @property
+    def kes_signature(self) -> bytes:
+        end, spans = self.signed_until, self.spans
+        return self.raw[end + spans.kes_signature : end + spans.certificate]
+
+    @property
+    def leaf_signed(self) -> bytes:
+        """The part of the KES signature that a leaf's key made, and what it signed: side by side, as they are checked."""
+        raw, spans, end = self.raw, self.spans, self.signed_until
+        start = end + spans.kes_signature
+        assert spans.certificate - spans.kes_signature >= LEAF_SIGNATURE_BYTES
+        return raw[start : start + LEAF_SIGNATURE_BYTES] + raw[spans.signed_from : end]
+
+    @property
+    def kes_path(self) -> bytes:
+        """The rest of the KES signature: the keys on the way from the leaf to the root."""
+        end, spans = self.signed_until, self.spans
+        return self.raw[end + spans.kes_signature + LEAF_SIGNATURE_BYTES : end + spans.certificate]
+
+    @property
+    def operational_certificate(self) -> OperationalCertificate:
+        at = self.signed_until + self.spans.certificate
+        return _certificate(Reader(self.raw, offset=at, any_width=True), None)
+
+    @property
+    def kes_verification_key(self) -> bytes:
+        at = self.signed_until + self.spans.kes_verification_key
+        return self.raw[at : at + VERIFICATION_KEY_BYTES]
+
+    @property
+    def cold_verification_key(self) -> bytes:
+        return self.raw[len(self.raw) - self.spans.cold_verification_key_bytes :]
+
+    @property
+    def certificate_and_cold_key(self) -> bytes:
+        """Both as they were written, side by side: what a remembered yes to the certificate stands for."""
+        return self.raw[self.signed_until + self.spans.certificate :]
+
+    @property
     def pool_id(self) -> PoolId:
         return PoolId(pool_id(self.cold_verification_key))
 
     @property
     def kes_evolution(self) -> int:
         """The KES key's own period; negative if the message claims to be older than its certificate."""
-        return self.kes_period - self.operational_certificate.start_kes_period
+        return self.kes_period - self.start_kes_period
 
     @property
     def has_valid_id(self) -> bool:
@@ -111,7 +179,7 @@ def read_message(
 ) -> DmqMessage:
     """The message at the reader's place. `sizes=None` checks the layout only, as test vectors of toy size need."""
     if sizes is not None and MessageLayout.FIVE in layouts:
-        message = _read_usual_shape(reader.data, reader.offset, reader.end, sizes)
+        message = read_usual_shape(reader.data, reader.offset, reader.end, sizes)
         if message is not None:
             reader.offset += len(message.raw)
             return message
@@ -123,11 +191,15 @@ def read_message(
 _UNSIGNED = rb"([\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
 _UNTIL_BODY = re.compile(rb"\x85\x58\x20(.{32})\x83(?:\x58(.)|\x59(..))", re.DOTALL)
 _AFTER_BODY = re.compile(
-    _UNSIGNED * 2
-    + rb"\x59\x01\xc0(.{448})\x84\x58\x20(.{32})"
-    + _UNSIGNED * 2
-    + rb"\x58\x40(.{64})\x58\x20(.{32})",
+    _UNSIGNED * 2 + rb"\x59\x01\xc0.{448}\x84\x58\x20.{32}" + _UNSIGNED * 2 + rb"\x58\x40.{64}\x58\x20.{32}",
     re.DOTALL,
+)
+_USUAL_SPANS = Spans(
+    signed_from=35,
+    kes_signature=3,
+    certificate=3 + KES_SIGNATURE_BYTES,
+    kes_verification_key=6 + KES_SIGNATURE_BYTES,
+    cold_verification_key_bytes=VERIFICATION_KEY_BYTES,
 )
 
 
@@ -155,7 +227,7 @@ def _number(item: bytes) -> int:
     return item[0] if len(item) == 1 else int.from_bytes(item[1:], "big")
 
 
-def _read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> DmqMessage | None:
+def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> DmqMessage | None:
     before = _UNTIL_BODY.match(data, start, end)
     if before is None:
         return None
@@ -167,22 +239,19 @@ def _read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) ->
     after = _AFTER_BODY.match(data, body_start + body_bytes, end)
     if after is None:
         return None
-    kes_period, expires_at, kes_signature, kes_key, issue_number, start_period, cold_signature, cold_key = (
-        after.groups()
-    )
+    kes_period, expires_at, issue_number, start_period = after.groups()
     expires_at_unix_s = _number(expires_at)
     if expires_at_unix_s >> EXPIRES_AT_BITS:
         return None
     return DmqMessage(
         MessageId(message_id),
-        data[body_start : body_start + body_bytes],
         _number(kes_period),
         expires_at_unix_s,
-        kes_signature,
-        OperationalCertificate(kes_key, _number(issue_number), _number(start_period), cold_signature),
-        cold_key,
-        data[start + 35 : after.end(2)],
+        _number(issue_number),
+        _number(start_period),
         data[start : after.end()],
+        after.end(2) - start,
+        _USUAL_SPANS,
     )
 
 
@@ -197,29 +266,43 @@ def _read_any_shape(
     if layout is MessageLayout.FIVE:
         message_id = _fixed(inner, MESSAGE_ID_BYTES, sizes, "message.messageId")
     payload_start = inner.offset
-    inner.array(3 if layout is MessageLayout.FIVE else 4, "message.payload")
+    inner.array(_PAYLOAD_ELEMENTS[layout], "message.payload")
     if layout is MessageLayout.FOUR:
         message_id = _fixed(inner, MESSAGE_ID_BYTES, sizes, "message.payload.messageId")
-    body = _body(inner, sizes)
+    _body(inner, sizes)
     kes_period = inner.unsigned(COUNTER_BITS, "message.payload.kesPeriod")
     expires_at = inner.unsigned(EXPIRES_AT_BITS, "message.payload.expiresAt")
-    signed_bytes = inner.data[payload_start : inner.offset]
+    payload_end = inner.offset
     kes_signature = _kes_signature(inner, sizes)
+    certificate_start = inner.offset
     certificate = _certificate(inner, sizes)
     cold_key = _fixed(inner, VERIFICATION_KEY_BYTES, sizes, "message.coldVerificationKey")
     reader.offset = inner.offset
     return DmqMessage(
         MessageId(message_id),
-        body,
         kes_period,
         expires_at,
-        kes_signature,
-        certificate,
-        cold_key,
-        signed_bytes,
+        certificate.issue_number,
+        certificate.start_kes_period,
         inner.data[start : inner.offset],
+        payload_end - start,
+        Spans(
+            signed_from=payload_start - start,
+            kes_signature=certificate_start - len(kes_signature) - payload_end,
+            certificate=certificate_start - payload_end,
+            kes_verification_key=_content_after_heads(inner.data, certificate_start) - payload_end,
+            cold_verification_key_bytes=len(cold_key),
+        ),
         layout,
     )
+
+
+def _content_after_heads(data: bytes, start: int) -> int:
+    """Where the first string of the certificate has its content."""
+    reader = Reader(data, offset=start, any_width=True)
+    reader.array_length("message.operationalCertificate")
+    key = reader.byte_string(0, _ANY_BYTES_MAX, "message.operationalCertificate.kesVerificationKey")
+    return reader.offset - len(key)
 
 
 def _read_outer_head(reader: Reader, layouts: Collection[MessageLayout]) -> MessageLayout:
@@ -290,26 +373,14 @@ def sign_message(
     while certificate.start_kes_period + key.period < kes_period:
         key.evolve()
     payload = write_array(write_bytes(body), write_unsigned(kes_period), write_unsigned(expires_at))
-    message_id = MessageId(blake2b_256(payload))
-    kes_signature = key.sign(payload)
     raw = write_array(
-        write_bytes(message_id),
+        write_bytes(blake2b_256(payload)),
         payload,
-        write_bytes(kes_signature),
+        write_bytes(key.sign(payload)),
         write_certificate(certificate),
         write_bytes(cold_verification_key),
     )
-    return DmqMessage(
-        message_id,
-        body,
-        kes_period,
-        expires_at,
-        kes_signature,
-        certificate,
-        cold_verification_key,
-        payload,
-        raw,
-    )
+    return read_usual_shape(raw, 0, len(raw), NETWORK_SIZES) or _read_any_shape(Reader(raw), FIVE_ONLY, None)
 
 
 def write_certificate(certificate: OperationalCertificate) -> bytes:

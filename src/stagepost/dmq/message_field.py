@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, MessageSizes, read_message
+from stagepost.dmq.message import (
+    NETWORK_SIZES,
+    USUAL_SHAPE,
+    DmqMessage,
+    MessageLayout,
+    MessageSizes,
+    read_message,
+    read_usual_shape,
+)
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.wire.cbor import Reader
 from stagepost.wire.framing import ItemLimits, skip_item
@@ -19,6 +27,24 @@ class MessageField:
 
     def read(self, reader: Reader, what: str) -> DmqMessage:
         return read_message(reader, self.layouts, self.sizes)
+
+    def read_all(self, data: bytes, start: int, end: int) -> list[DmqMessage] | None:
+        """Messages side by side, as most of them are written; None to have them read one by one."""
+        sizes = self.sizes
+        if sizes is None or MessageLayout.FIVE not in self.layouts:
+            return None
+        messages: list[DmqMessage] = []
+        while start < end:
+            message = read_usual_shape(data, start, end, sizes)
+            if message is None:
+                return None
+            messages.append(message)
+            start += len(message.raw)
+        return messages
+
+    @property
+    def items_each(self) -> int:
+        return USUAL_SHAPE.items
 
     def write(self, value: DmqMessage) -> bytes:
         return value.raw

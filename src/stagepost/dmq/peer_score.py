@@ -21,16 +21,20 @@ class PeerScore:
         self._since = now
 
     def points(self, now: float) -> float:
+        if self._points == SCORE_MIN:
+            return SCORE_MIN
         return max(SCORE_MIN, self._points - DRAIN_PER_S * (now - self._since))
 
     def rejected(self, now: float) -> None:
         """A message of this peer was refused, or asked for and not given."""
         self._add(REJECTED_POINTS, now)
 
-    def accepted(self, now: float) -> None:
-        self._add(ACCEPTED_POINTS, now)
+    def accepted(self, now: float, count: int = 1) -> None:
+        self._add(ACCEPTED_POINTS * count, now)
 
     def claim_delay_s(self, now: float) -> float:
+        if self._points == SCORE_MIN:
+            return 0.0
         return CLAIM_DELAY_MAX_S * self.points(now) / SCORE_MAX
 
     def is_at_ceiling(self, now: float) -> bool:

@@ -18,7 +18,7 @@ def check_id(message: DmqMessage) -> Rejected | None:
 
 
 def check_period(message: DmqMessage, kes_evolutions_max: int = KES_EVOLUTIONS_MAX) -> Rejected | None:
-    first = message.operational_certificate.start_kes_period
+    first = message.start_kes_period
     last = first + kes_evolutions_max - 1
     if first <= message.kes_period <= last:
         return None
@@ -33,8 +33,9 @@ def check_certificate(message: DmqMessage) -> Rejected | None:
 
 
 def check_kes_signature(message: DmqMessage) -> Rejected | None:
-    key = message.operational_certificate.kes_verification_key
-    if kes.verify(key, message.kes_evolution, message.signed_bytes, message.kes_signature):
+    if kes.verify(
+        message.kes_verification_key, message.kes_evolution, message.signed_bytes, message.kes_signature
+    ):
         return None
     return rejected(
         ErrorCode.KES_SIGNATURE, f"the KES signature does not hold at evolution {message.kes_evolution}"

@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Protocol
 
+import msgspec
+
 from stagepost.dmq.announcements import IDS_REQUESTED_MAX, IDS_UNACKNOWLEDGED_MAX, SIZE_TOLERANCE_BYTES
 from stagepost.dmq.downloads import Claimant, Downloads
 from stagepost.dmq.mempool import Entry, MessageKey
@@ -42,12 +44,19 @@ ASK_AGAIN_S = 0.25
 """After a reply that brought less than was asked for: how long until we ask again without having to acknowledge."""
 
 
+_SLEEP = Sleep(None)
+
+
 class HeldKeys(Protocol):
     """What the mempool is to a puller."""
 
     def __contains__(self, key: MessageKey, /) -> bool: ...
 
     def get(self, key: MessageKey, /) -> Entry | None: ...
+
+    def holds_key(self, key: bytes, /) -> bool:
+        """The same question about the newer layout alone, where the id is the key: for it is asked most."""
+        ...
 
 
 class _Fate(Enum):
@@ -59,21 +68,18 @@ class _Fate(Enum):
     SETTLED = "settled"
 
 
-class _Announced:
+class _Announced(msgspec.Struct, gc=False, eq=False):
     """One place in the window."""
 
-    __slots__ = ("fate", "first_refused_at", "gives_way", "message", "message_id", "offer", "retry_at", "size", "tries")  # fmt: skip
-
-    def __init__(self, message_id: MessageId, size: int, offer: Offer) -> None:
-        self.message_id = message_id
-        self.size = size
-        self.offer = offer
-        self.fate = _Fate.WANTED
-        self.message: DmqMessage | None = None
-        self.tries = 0
-        self.first_refused_at = 0.0
-        self.retry_at = 0.0
-        self.gives_way = False
+    message_id: MessageId
+    size: int
+    offer: Offer
+    fate: _Fate = _Fate.WANTED
+    message: DmqMessage | None = None
+    tries: int = 0
+    first_refused_at: float = 0.0
+    retry_at: float = 0.0
+    gives_way: bool = False
 
 
 class PeerPulling:
@@ -100,10 +106,13 @@ class PeerPulling:
         self._downloads = downloads
         self._held = held
         self._layouts = sorted(layouts, key=lambda layout: -layout.value)  # the newer first
+        self._knows_newer = MessageLayout.FIVE in layouts
+        self._knows_older = MessageLayout.FOUR in layouts
         self._announced_indexes = AnnouncedIndexes()
         self._relayed = RelayRecord(message_gap_s)
         self._window: deque[_Announced] = deque()
         self._unsettled: dict[MessageId, _Announced] = {}  # in the order of the window
+        self._wanted: dict[MessageId, _Announced] = {}  # those of them that nobody was asked for yet
         self._arrived: dict[MessageId, _Announced] = {}
         self._kept: dict[MessageId, _Announced] = {}  # to be submitted again
         self._announced_count = 0
@@ -135,17 +144,25 @@ class PeerPulling:
         return self._batches_outstanding
 
     def next_action(self, now: float) -> Action:
-        submit = self._submit(now)
-        if submit is not None:
-            return submit
-        fetch, until = self._fetch(now)
-        if fetch is not None:
-            return fetch
-        ask, ask_at = self._ask(now)
-        if ask is not None:
-            return ask
-        retry_at = min((entry.retry_at for entry in self._kept.values()), default=None)
-        return Sleep(min((at for at in (until, ask_at, retry_at) if at is not None), default=None))
+        until: float | None = None
+        if self._arrived or self._kept:
+            submit = self._submit(now)
+            if submit is not None:
+                return submit
+        if self._wanted:
+            fetch, until = self._fetch(now)
+            if fetch is not None:
+                return fetch
+        if self._ids_asked is None:
+            ask, ask_at = self._ask(now)
+            if ask is not None:
+                return ask
+            if ask_at is not None and (until is None or ask_at < until):
+                until = ask_at
+        if self._kept:
+            retry_at = min(entry.retry_at for entry in self._kept.values())
+            until = retry_at if until is None else min(until, retry_at)
+        return _SLEEP if until is None else Sleep(until)
 
     # What came of the actions
 
@@ -154,23 +171,26 @@ class PeerPulling:
         asked, self._ids_asked = self._ids_asked, None
         assert asked is not None, "ids arrived that nobody asked for"
         may_lease = not self.score.claim_delay_s(now)
+        unsettled = self._unsettled
         for announced in ids:
+            message_id = announced.message_id
             self._announced_count += 1
             offer = Offer(self._announced_count, now, self._not_held_before)
-            entry = _Announced(announced.message_id, announced.size_in_bytes, offer)
+            entry = _Announced(message_id, announced.size_in_bytes, offer)
             self._window.append(entry)
-            is_in_window = announced.message_id in self._unsettled
-            if is_in_window or self._is_repeated(announced.message_id):
-                self._count_rejection(now, ErrorCode.MSG_DUPLICATE, announced.message_id)
-            if is_in_window or self._is_held(announced.message_id):
+            is_in_window = message_id in unsettled
+            is_held = self._is_held(message_id)
+            if is_in_window or ((is_held or self._knows_older) and self._is_repeated(message_id)):
+                self._count_rejection(now, ErrorCode.MSG_DUPLICATE, message_id)
+            if is_in_window or is_held:
                 entry.fate = _Fate.SETTLED  # in the window it shares the fate of the first mention
             elif announced.size_in_bytes > MESSAGE_BYTES_MAX + SIZE_TOLERANCE_BYTES:
                 # It could not be read if it came, and reading it would cost an otherwise useful connection.
                 entry.fate = _Fate.SETTLED
-                self._count_rejection(now, ErrorCode.MSG_BODY_SIZE, announced.message_id)
+                self._count_rejection(now, ErrorCode.MSG_BODY_SIZE, message_id)
             else:
-                self._unsettled[announced.message_id] = entry
-                self._downloads.announce(self._claimant, announced.message_id, now, may_lease=may_lease)
+                unsettled[message_id] = self._wanted[message_id] = entry
+                self._downloads.announce(self._claimant, message_id, now, may_lease=may_lease)
         if not ids:
             self._not_held_before = self._asked_at
         if len(ids) == asked.requested:
@@ -187,8 +207,8 @@ class PeerPulling:
         """The answer to `FetchMessages`. What is missing is no longer to be had from this peer."""
         self._batches_outstanding -= 1
         came: dict[MessageId, DmqMessage] = {}
-        for message in messages:
-            came.setdefault(message.message_id, message)
+        for message in reversed(messages):  # the first of two counts
+            came[message.message_id] = message
         for message_id in requested:
             entry = self._unsettled[message_id]
             self._bytes_in_flight -= entry.size
@@ -204,22 +224,33 @@ class PeerPulling:
 
     def submitted(self, messages: Sequence[DmqMessage], outcomes: Sequence[Outcome], now: float) -> None:
         """The answer to `Submit`: only now does the peer get its credit."""
+        accepted: list[MessageId] = []
         for message, outcome in zip(messages, outcomes, strict=True):
-            entry = self._unsettled[message.message_id]
+            message_id = message.message_id
+            entry = self._unsettled[message_id]
             if isinstance(outcome, Accepted):
-                self.score.accepted(now)
                 self._relayed.note(message, entry.offer)
-                self._downloads.proved_valid(message.message_id, now)
-                self._is_repeated(message.message_id)
-                self._settle(entry)
+                self._is_repeated(message_id)
+                entry.fate = _Fate.SETTLED
+                entry.message = None
+                del self._unsettled[message_id]
+                accepted.append(message_id)
             else:
+                self._credit(accepted, now)
+                accepted = []
                 self._refused(entry, message, outcome, now)
+        self._credit(accepted, now)
+
+    def _credit(self, accepted: Sequence[MessageId], now: float) -> None:
+        if accepted:
+            self.score.accepted(now, len(accepted))
+            self._downloads.proved_valid(self._claimant, accepted, now)
 
     def leave(self) -> None:
         """The peer is gone: what it had announced is others' to bring."""
         for entry in list(self._unsettled.values()):
             self._settle(entry)
-        for entries in (self._arrived, self._kept, self._window):
+        for entries in (self._arrived, self._kept, self._window, self._wanted):
             entries.clear()
 
     # The actions, in order
@@ -248,8 +279,9 @@ class PeerPulling:
         chosen: list[MessageId] = []
         has_room = self._batches_outstanding < BATCHES_OUTSTANDING_MAX
         delay_s = self.score.claim_delay_s(now)
-        for entry in [entry for entry in self._unsettled.values() if entry.fate is _Fate.WANTED]:
-            if self._is_held(entry.message_id):
+        downloads, claimant, wanted = self._downloads, self._claimant, self._wanted
+        for message_id, entry in list(wanted.items()):
+            if self._is_held(message_id):
                 self._settle_held(entry)
                 continue
             if (
@@ -258,15 +290,17 @@ class PeerPulling:
                 or len(chosen) >= MESSAGES_REQUESTED_MAX
             ):
                 continue
-            at = self._downloads.claimable_at(self._claimant, entry.message_id, now)
+            at = downloads.claimable_at(claimant, message_id, now)
             if at is None:
                 continue
-            at = max(at, entry.offer.announced_at + delay_s)
+            if delay_s:
+                at = max(at, entry.offer.announced_at + delay_s)
             if at <= now:
-                self._downloads.claim(self._claimant, entry.message_id, now)
+                downloads.claim(claimant, message_id, now)
                 entry.fate = _Fate.REQUESTED
+                del wanted[message_id]
                 self._bytes_in_flight += entry.size
-                chosen.append(entry.message_id)
+                chosen.append(message_id)
             elif until is None or at < until:
                 until = at
         if not chosen:
@@ -275,9 +309,8 @@ class PeerPulling:
         return FetchMessages(tuple(chosen)), None
 
     def _ask(self, now: float) -> tuple[AskIds | None, float | None]:
-        if self._ids_asked is not None:
-            return None, None
-        self._give_way(now)
+        if len(self._window) >= IDS_UNACKNOWLEDGED_MAX:
+            self._give_way(now)
         settled = 0
         for entry in self._window:
             if entry.fate is not _Fate.SETTLED:
@@ -291,16 +324,17 @@ class PeerPulling:
                 return None, self._ask_not_before
         elif not settled and (is_early or not requested):
             return None, self._ask_not_before if requested else None
-        for _ in range(settled):
-            self._window.popleft()
+        if left:
+            for _ in range(settled):
+                self._window.popleft()
+        else:
+            self._window.clear()
         self._ids_asked = AskIds(not left, settled, requested)
         self._asked_at = now
         return self._ids_asked, None
 
     def _give_way(self, now: float) -> None:
         """The window is full and its head waits for its pool's time: the messages behind it are worth more."""
-        if len(self._window) < IDS_UNACKNOWLEDGED_MAX:
-            return
         head = self._window[0]
         if head.fate is _Fate.WAITING and head.gives_way:
             del self._kept[head.message_id]
@@ -344,6 +378,8 @@ class PeerPulling:
         entry.fate = _Fate.SETTLED
         entry.message = None
         del self._unsettled[entry.message_id]
+        if self._wanted:
+            self._wanted.pop(entry.message_id, None)
         self._downloads.withdraw(self._claimant, entry.message_id)
 
     def _settle_held(self, entry: _Announced) -> None:
@@ -352,8 +388,9 @@ class PeerPulling:
 
     def _is_repeated(self, message_id: MessageId) -> bool:
         """Whether the peer has announced this message before, if we hold it; from now on it has."""
+        get = self._held.get
         for layout in self._layouts:
-            entry = self._held.get((layout, message_id))
+            entry = get((layout, message_id))
             if entry is not None:
                 return not self._announced_indexes.add(entry.index)
         return False
@@ -366,4 +403,6 @@ class PeerPulling:
             self.fault = PeerFault(code, text, message_id)
 
     def _is_held(self, message_id: MessageId) -> bool:
+        if self._knows_newer:
+            return self._held.holds_key(message_id)
         return (self._layouts[0], message_id) in self._held

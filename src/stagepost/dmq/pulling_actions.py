@@ -11,19 +11,19 @@ from stagepost.errors import ErrorCode
 from stagepost.identifiers import MessageId
 
 
-class Submit(msgspec.Struct, frozen=True):
+class Submit(msgspec.Struct, frozen=True, gc=False):
     """Have these judged; `PeerPulling.submitted` wants to know."""
 
     messages: tuple[DmqMessage, ...]
 
 
-class FetchMessages(msgspec.Struct, frozen=True):
+class FetchMessages(msgspec.Struct, frozen=True, gc=False):
     """`PeerPulling.messages_arrived` wants to know. Need not be answered before the next action."""
 
     ids: tuple[MessageId, ...]
 
 
-class AskIds(msgspec.Struct, frozen=True):
+class AskIds(msgspec.Struct, frozen=True, gc=False):
     """`PeerPulling.ids_arrived` wants to know. Need not be answered before the next action."""
 
     blocking: bool
@@ -31,7 +31,7 @@ class AskIds(msgspec.Struct, frozen=True):
     requested: int
 
 
-class Sleep(msgspec.Struct, frozen=True):
+class Sleep(msgspec.Struct, frozen=True, gc=False):
     """Nothing to do before `until`, or before something is heard; None: there is no timer."""
 
     until: float | None
@@ -40,7 +40,7 @@ class Sleep(msgspec.Struct, frozen=True):
 Action: TypeAlias = Submit | FetchMessages | AskIds | Sleep
 
 
-class PeerFault(msgspec.Struct, frozen=True):
+class PeerFault(msgspec.Struct, frozen=True, gc=False):
     """Why the connection must end."""
 
     code: ErrorCode

@@ -102,7 +102,7 @@ class RelayRecord:
     def note(self, message: DmqMessage, offer: Offer) -> None:
         """The peer has relayed this message."""
         cold_key = message.cold_verification_key
-        number = message.operational_certificate.issue_number
+        number = message.issue_number
         record = self._pools.get(cold_key)
         if record is None:
             self._pools[cold_key] = _PoolRecord(offer, number, offer.sequence)
@@ -110,10 +110,11 @@ class RelayRecord:
                 self._pools.popitem(last=False)
             return
         self._pools.move_to_end(cold_key)
-        if offer.sequence > record.latest.sequence:
+        sequence = offer.sequence
+        if sequence > record.latest.sequence:
             record.latest = offer
-        if (number, -offer.sequence) > (record.issue_number, -record.numbered_at):
-            record.issue_number, record.numbered_at = number, offer.sequence
+        if number > record.issue_number or (number == record.issue_number and sequence < record.numbered_at):
+            record.issue_number, record.numbered_at = number, sequence
 
     def _is_proved_too_frequent(self, message: DmqMessage, offer: Offer) -> bool:
         record = self._pools.get(message.cold_verification_key)
@@ -128,5 +129,5 @@ class RelayRecord:
         return (
             record is not None
             and record.numbered_at < offer.sequence
-            and message.operational_certificate.issue_number < record.issue_number
+            and message.issue_number < record.issue_number
         )

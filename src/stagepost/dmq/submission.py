@@ -5,12 +5,15 @@ In version 1 and in the documents the initiator supplies; in version 2 the initi
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from enum import Enum
+from struct import Struct
 
 import msgspec
 
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.message_field import MessageField
 from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId
 from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.wire.codec import Dialect
@@ -26,11 +29,11 @@ MESSAGES_BYTES_MAX = 98_000
 # Messages
 
 
-class Init(msgspec.Struct, frozen=True):
+class Init(msgspec.Struct, frozen=True, gc=False):
     """The supplier is ready to be asked. Version 1 only."""
 
 
-class RequestMessageIds(msgspec.Struct, frozen=True):
+class RequestMessageIds(msgspec.Struct, frozen=True, gc=False):
     """Acknowledge the oldest `acknowledged` ids and ask for up to `requested` more."""
 
     blocking: bool
@@ -43,25 +46,25 @@ class MessageIdAndSize(msgspec.Struct, frozen=True, gc=False):
     size_in_bytes: int
 
 
-class ReplyMessageIds(msgspec.Struct, frozen=True):
+class ReplyMessageIds(msgspec.Struct, frozen=True, gc=False):
     ids: tuple[MessageIdAndSize, ...]
 
 
-class ReplyNoMessageIds(msgspec.Struct, frozen=True):
+class ReplyNoMessageIds(msgspec.Struct, frozen=True, gc=False):
     """Nothing new for now; the asker has the word again. Version 2 only."""
 
 
-class RequestMessages(msgspec.Struct, frozen=True):
+class RequestMessages(msgspec.Struct, frozen=True, gc=False):
     ids: tuple[MessageId, ...]
 
 
-class ReplyMessages(msgspec.Struct, frozen=True):
+class ReplyMessages(msgspec.Struct, frozen=True, gc=False):
     """Those of the requested messages that are still there."""
 
     messages: tuple[DmqMessage, ...]
 
 
-class Done(msgspec.Struct, frozen=True):
+class Done(msgspec.Struct, frozen=True, gc=False):
     """The conversation is over."""
 
 
@@ -109,8 +112,27 @@ _TAGS = {1: _TAGS_V1, 2: _TAGS_V2}
 _LIST_FORMS = {Flavour.HASKELL: ListForm.INDEFINITE, Flavour.CIP: ListForm.DEFINITE}
 
 
+class UsualAnnouncements:
+    """`[id, size]` pairs as they are written for every message that the network takes: 256 to 65,535 bytes long."""
+
+    items_each = 3
+
+    def read_all(self, data: bytes, start: int, end: int) -> list[MessageIdAndSize] | None:
+        if start == end:
+            return []
+        if _USUAL_PAIRS.fullmatch(data, start, end) is None:
+            return None
+        pairs = _PAIR.iter_unpack(data[start:end])
+        return [MessageIdAndSize(message_id, size) for message_id, size in pairs]
+
+
+_USUAL_PAIRS = re.compile(rb"(?:\x82\x58\x20.{32}\x19[\x01-\xff].)+", re.DOTALL)
+_PAIR = Struct(">3x32sxH")
+
+
 def dialect(version: int, flavour: Flavour, message: Field) -> Dialect:
     form = _LIST_FORMS[flavour]
+    usual = message if isinstance(message, MessageField) else None
     message_id = ByteString(MESSAGE_ID_BYTES, MESSAGE_ID_BYTES)
     announcement = Record(MessageIdAndSize, (("message_id", message_id), ("size_in_bytes", Unsigned(32))))
     fields: dict[type[object], tuple[tuple[str, Field], ...]] = {
@@ -119,9 +141,9 @@ def dialect(version: int, flavour: Flavour, message: Field) -> Dialect:
             ("acknowledged", Unsigned(16)),
             ("requested", Unsigned(16)),
         ),
-        ReplyMessageIds: (("ids", ListOf(announcement, form, IDS_IN_LIST_MAX)),),
+        ReplyMessageIds: (("ids", ListOf(announcement, form, IDS_IN_LIST_MAX, usual=UsualAnnouncements())),),
         RequestMessages: (("ids", ListOf(message_id, form, IDS_IN_LIST_MAX)),),
-        ReplyMessages: (("messages", ListOf(message, form, MESSAGES_IN_LIST_MAX)),),
+        ReplyMessages: (("messages", ListOf(message, form, MESSAGES_IN_LIST_MAX, usual=usual)),),
     }
     layouts = (Layout(kind, tag, fields.get(kind, ())) for kind, tag in _TAGS[version][flavour].items())
     return Dialect(flavour.value, tuple(layouts))

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from stagepost.crypto import kes
 from stagepost.crypto.bounded_cache import BoundedCache
-from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemories
@@ -91,9 +90,7 @@ class Validator:
         self._pools = pools
         self.pools_remembered = PoolMemories(rules.message_gap_s)
         # The key is the whole certificate and the cold key: a remembered yes must not speak for anything else.
-        self._certificates: BoundedCache[tuple[OperationalCertificate, bytes], bool] = BoundedCache(
-            CERTIFICATES_CACHED_MAX
-        )
+        self._certificates: BoundedCache[bytes, bool] = BoundedCache(CERTIFICATES_CACHED_MAX)
         self._paths = kes.PathCache()
         self._pool_ids: BoundedCache[bytes, PoolId] = BoundedCache(POOL_IDS_CACHED_MAX)
 
@@ -101,40 +98,54 @@ class Validator:
         """The pool's id, hashed once for all messages of a pool that proved valid before."""
         return self._pool_ids.get(message.cold_verification_key) or message.pool_id
 
-    def check_cheaply(self, message: DmqMessage, now: float, mono: float) -> Rejected | None:
+    def check_cheaply(
+        self, message: DmqMessage, now: float, mono: float, pool_id: PoolId | None = None
+    ) -> Rejected | None:
         """Checks 1 to 8: nothing here costs a signature."""
-        pool_id = self.pool_of(message)
+        pool_id = pool_id or self.pool_of(message)
+        if self._is_faultless(message, now, pool_id):
+            return None
         return (
             check_expiry(message.expires_at, now, self.rules)
             or self.pools_remembered.check_gap(pool_id, mono)
             or check_id(message)
             or check_period(message, self._pools.kes_evolutions_max or KES_EVOLUTIONS_MAX)
             or self._check_pool(pool_id)
-            or self.pools_remembered.check_counter(pool_id, message.operational_certificate.issue_number)
+            or self.pools_remembered.check_counter(pool_id, message.issue_number)
+        )
+
+    def _is_faultless(self, message: DmqMessage, now: float, pool_id: PoolId) -> bool:
+        """The same checks in one go, for nearly all messages pass them. No means only that each has to be looked at."""
+        rules, memory = self.rules, self.pools_remembered.get(pool_id)
+        evolution = message.kes_period - message.start_kes_period
+        return (
+            now - rules.skew_s <= message.expires_at < now + rules.ttl_max_s + rules.skew_s
+            and (memory is None or (rules.message_gap_s <= 0 and message.issue_number >= memory.issue_number))
+            and message.has_valid_id
+            and 0 <= evolution < (self._pools.kes_evolutions_max or KES_EVOLUTIONS_MAX)
+            and (self._pools.stake(pool_id) or 0) > 0
         )
 
     def check_signatures(self, message: DmqMessage) -> Rejected | None:
         """Checks 9 and 10. Safe in any thread: it reads nothing that `commit` writes."""
-        certificate = message.operational_certificate
-        if not self._is_issued(certificate, message.cold_verification_key):
+        if not self._is_issued(message):
             text = "the cold key did not sign this operational certificate"
             return rejected(ErrorCode.OPCERT_SIGNATURE, text)
-        verified = self._paths.verify(
-            certificate.kes_verification_key,
-            message.kes_evolution,
-            message.signed_bytes,
-            message.kes_signature,
-        )
-        if not verified:
+        if not self._paths.verify_signed(
+            message.kes_verification_key,
+            message.kes_period - message.start_kes_period,
+            message.leaf_signed,
+            message.kes_path,
+        ):
             text = f"the KES signature does not hold at evolution {message.kes_evolution}"
             return rejected(ErrorCode.KES_SIGNATURE, text)
         return None
 
-    def _is_issued(self, certificate: OperationalCertificate, cold_verification_key: bytes) -> bool:
-        entry = (certificate, cold_verification_key)
+    def _is_issued(self, message: DmqMessage) -> bool:
+        entry = message.certificate_and_cold_key
         if self._certificates.get(entry):
             return True
-        if not certificate.verify(cold_verification_key):
+        if not message.operational_certificate.verify(message.cold_verification_key):
             return False
         self._certificates.put(entry, True)
         return True
@@ -142,8 +153,7 @@ class Validator:
     def commit(self, message: DmqMessage, mono: float, pool_id: PoolId | None = None) -> Rejected | None:
         """Take note of a valid message, unless one that was committed meanwhile stands against it."""
         pool_id = pool_id or self.pool_of(message)
-        issue_number = message.operational_certificate.issue_number
-        fault = self.pools_remembered.commit(pool_id, issue_number, mono)
+        fault = self.pools_remembered.commit(pool_id, message.issue_number, mono)
         if fault is None:
             self._pool_ids.put(message.cold_verification_key, pool_id)
         return fault

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import cast
 
 from stagepost.errors import (
     ErrorCode,
     LimitExceeded,
-    LocalProtocolError,
     ProtocolTimeout,
     RemoteProtocolError,
     StagepostError,
     TransportError,
 )
+from stagepost.runtime.bearer_channel import BearerChannel
 from stagepost.runtime.channel import Channel
 from stagepost.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
@@ -59,13 +60,15 @@ class Bearer(asyncio.BufferedProtocol):
         self._expected: dict[int, Ingress] = {}
         self._left_over: dict[int, bytes] = {}  # said behind the end of an instance, for the next one
         self._channels: dict[int, BearerChannel] = {}
+        self._arrived: list[BearerChannel] = []  # to be told of the bytes that came in this call
         self._transport: asyncio.Transport | None = None
-        self._is_over = (
+        self.is_over = (
             False  # no more reading and no new writing; what was accepted may still be on its way out
         )
         self._peer_has_ended = False
         self._is_paused = False
         self._is_flush_scheduled = False
+        self._is_receiving = False
         self._write_timer: asyncio.TimerHandle | None = None
         self._segment_timer: asyncio.TimerHandle | None = None
         self._segment_offset = -1
@@ -111,13 +114,10 @@ class Bearer(asyncio.BufferedProtocol):
         ingress.put_back(self._left_over.pop(ingress.lane, b""))
         channel = BearerChannel(self, ingress, self._egress.register(protocol, direction_we_send))
         self._channels[ingress.lane] = channel
+        ingress.on_arrival = partial(self._arrived.append, channel)
         return channel
 
     # Ending
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
 
     @property
     def peer_user_id(self) -> int | None:
@@ -161,17 +161,26 @@ class Bearer(asyncio.BufferedProtocol):
         return self._reader.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._is_over:
+        if self.is_over:
             return
+        is_flush_due = self._is_flush_scheduled
+        self._is_receiving = True
         try:
             if self._reader.received(nbytes):
                 self._watch_started_segment()
+            if self._arrived:
+                self._tell_arrived()
         except RemoteProtocolError as error:
             self.abort(error)
+        finally:
+            self._is_receiving = False
+        if self._is_flush_scheduled and not is_flush_due:
+            # What was said in answer goes out at once.
+            self._flush()
 
     def eof_received(self) -> bool:
         self._peer_has_ended = True
-        if self._reader.is_mid_segment and not self._is_over:
+        if self._reader.is_mid_segment and not self.is_over:
             missing_from = self._reader.bytes_received
             self.abort(
                 TransportError(
@@ -215,11 +224,13 @@ class Bearer(asyncio.BufferedProtocol):
 
     def send(self, lane: EgressLane, data: bytes) -> None:
         self._egress.put(lane, data)
-        self._schedule_flush()
+        if not self._is_flush_scheduled:
+            self._schedule_flush()
 
     def release(self, channel: BearerChannel, ingress: Ingress, lane: EgressLane, unread: bytes) -> None:
         if self._channels.get(ingress.lane) is channel:
             del self._channels[ingress.lane]
+            ingress.on_arrival = None
             self._demultiplexer.unregister(ingress)
             self._egress.unregister(lane)
             left_over = unread + ingress.take()
@@ -230,10 +241,20 @@ class Bearer(asyncio.BufferedProtocol):
 
     # Details
 
-    def _finish(self, reason: StagepostError | None) -> None:
-        if self._is_over:
+    def _tell_arrived(self) -> None:
+        # After all segments of this call: a message that came in several of them is looked at once.
+        if len(self._arrived) == 1:
+            self._arrived.pop().tell()
             return
-        self._is_over = True
+        arrived = dict.fromkeys(self._arrived)
+        self._arrived.clear()
+        for channel in arrived:
+            channel.tell()
+
+    def _finish(self, reason: StagepostError | None) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
         if reason is not None:
             self.reason = reason
             reason.peer = reason.peer or self.peer
@@ -241,10 +262,12 @@ class Bearer(asyncio.BufferedProtocol):
             channel.wake()
 
     def _schedule_flush(self) -> None:
-        # One turn of the loop later, so that all that is said in this turn shares a batch, in fair order.
+        # Later, so that all that is said until then shares a batch, in fair order: after what is being received has
+        # been answered, or one turn of the loop later.
         if not self._is_flush_scheduled and not self._is_paused and self._transport is not None:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            if not self._is_receiving:
+                self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
@@ -259,7 +282,7 @@ class Bearer(asyncio.BufferedProtocol):
             transport.write(batch)
         if not self._egress.is_empty:
             self._schedule_flush()
-        elif self._is_over:
+        elif self.is_over:
             transport.close()
 
     def _watch_started_segment(self) -> None:
@@ -273,7 +296,7 @@ class Bearer(asyncio.BufferedProtocol):
 
     def _check_started_segment(self) -> None:
         self._segment_timer = None
-        if self._is_over or not self._reader.is_mid_segment:
+        if self.is_over or not self._reader.is_mid_segment:
             return
         if self._loop.time() < self._segment_deadline:
             self._segment_timer = self._loop.call_at(self._segment_deadline, self._check_started_segment)
@@ -308,93 +331,6 @@ class Bearer(asyncio.BufferedProtocol):
     def _trace_received(self, segment: Segment) -> None:
         if self._trace is not None:
             self._trace(False, segment.encode())
-
-
-class BearerChannel:
-    """A `Channel` of one bearer."""
-
-    def __init__(self, bearer: Bearer, ingress: Ingress, lane: EgressLane) -> None:
-        self._bearer = bearer
-        self._ingress = ingress
-        self._lane = lane
-        self._is_closed = False
-        self._loop = asyncio.get_running_loop()
-        self._reading: asyncio.Future[None] | None = None
-        # A dictionary for its order: writers wake in the order in which they came, in every run alike.
-        self._writing: dict[asyncio.Future[None], None] = {}
-
-    async def read(self) -> bytes:
-        if self._reading is not None:
-            raise LocalProtocolError(f"{lane_name(self._ingress.lane)}: two tasks read one channel")
-        while not self._ingress.queued_bytes:
-            if self._is_closed:
-                return b""
-            if self._bearer.is_over:
-                return self._ended_while_reading()
-            self._reading = self._loop.create_future()
-            self._ingress.on_arrival = self._wake_reader
-            try:
-                await self._reading
-            finally:
-                self._ingress.on_arrival = None
-                self._reading = None
-        return self._ingress.take()
-
-    async def write(self, data: bytes) -> None:
-        while True:
-            if self._is_closed:
-                raise LocalProtocolError(
-                    f"{lane_name(self._lane.lane)}: written to after its channel was closed"
-                )
-            if self._bearer.is_over:
-                raise self._ended_while_writing()
-            if self._lane.has_room:
-                break
-            room = self._loop.create_future()
-            self._writing[room] = None
-            self._lane.on_room = self._wake_writers
-            try:
-                await room
-            finally:
-                self._writing.pop(room, None)
-        self._bearer.send(self._lane, data)
-
-    def close(self, unread: bytes = b"") -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._bearer.release(self, self._ingress, self._lane, unread)
-            self.wake()
-
-    def wake(self) -> None:
-        """Something ended: whoever waits looks again."""
-        self._wake_reader()
-        self._wake_writers()
-
-    def _wake_reader(self) -> None:
-        self._ingress.on_arrival = None
-        if self._reading is not None and not self._reading.done():
-            self._reading.set_result(None)
-
-    def _wake_writers(self) -> None:
-        self._lane.on_room = None
-        for room in self._writing:
-            if not room.done():
-                room.set_result(None)
-
-    def _ended_while_reading(self) -> bytes:
-        if self._bearer.reason is None:
-            return b""
-        # Several channels raise the same error: each starts its traceback afresh.
-        raise self._bearer.reason.with_traceback(None)
-
-    def _ended_while_writing(self) -> StagepostError:
-        if self._bearer.reason is None:
-            return TransportError(
-                f"connection with {self._bearer.peer} is closed; {lane_name(self._lane.lane)} was not sent",
-                advice="connect again",
-                peer=self._bearer.peer,
-            )
-        return self._bearer.reason.with_traceback(None)
 
 
 def _too_much_left_over(lane: int, found: int) -> LimitExceeded:

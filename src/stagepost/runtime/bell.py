@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+SILENCE_MAX_S = 0.1
+
+Call: TypeAlias = Callable[[], None]
 
 
 class Bell:
     """Look first, then wait, without another `await` in between: then no ring can be missed.
 
     With `at_most_every_s` a ring that follows another too soon is put off, and further ones with it. So each of many
-    who wait is woken once for all that came meanwhile; the first news after a silence wakes them at once.
+    who wait is woken once for all that came meanwhile; the first news after a silence wakes them at once. Waking takes
+    its time for each who waits: with `per_waiter_s` the silence after a ring grows with their number.
     """
 
-    def __init__(self, *, at_most_every_s: float = 0.0) -> None:
+    def __init__(self, *, at_most_every_s: float = 0.0, per_waiter_s: float = 0.0) -> None:
         # A dictionary for its order: who waits longest wakes first, in every run alike.
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[asyncio.Future[None] | Call, None] = {}
         self._at_most_every_s = at_most_every_s
-        self._rang_at = float("-inf")
+        self._per_waiter_s = per_waiter_s
+        self._not_before = float("-inf")
         self._is_put_off = False
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether there are news of which nobody has been told yet, and everybody will be soon."""
+        return self._is_put_off
 
     def ring(self) -> None:
         if self._is_put_off:
@@ -29,24 +42,34 @@ class Bell:
         if self._at_most_every_s:
             loop = asyncio.get_running_loop()
             now = loop.time()
-            if now < self._rang_at + self._at_most_every_s:
+            if now < self._not_before:
                 self._is_put_off = True
-                loop.call_at(self._rang_at + self._at_most_every_s, self._ring_late)
+                loop.call_at(self._not_before, self._ring_late)
                 return
-            self._rang_at = now
+            self._rest_from(now)
         self._wake()
 
     def _ring_late(self) -> None:
         self._is_put_off = False
-        self._rang_at = asyncio.get_running_loop().time()
+        self._rest_from(asyncio.get_running_loop().time())
         self._wake()
+
+    def _rest_from(self, now: float) -> None:
+        rest_s = min(SILENCE_MAX_S, len(self._waiting) * self._per_waiter_s)
+        self._not_before = now + max(self._at_most_every_s, rest_s)
 
     def _wake(self) -> None:
         # The woken take themselves out only when they run, and new waiters may come before that.
         woken, self._waiting = self._waiting, {}
+        calls: list[Call] = []
         for waiter in woken:
-            if not waiter.done():
+            if not isinstance(waiter, asyncio.Future):
+                calls.append(waiter)
+            elif not waiter.done():
                 waiter.set_result(None)
+        if calls:
+            # Not inside of the ringing itself, and one turn of the loop for all of them.
+            asyncio.get_running_loop().call_soon(_call_all, calls)
 
     async def wait(self) -> None:
         """Until the next ring."""
@@ -56,3 +79,16 @@ class Bell:
             await waiter
         finally:
             self._waiting.pop(waiter, None)
+
+    def call(self, call: Call) -> None:
+        """Soon after the next ring, once; must not raise. Who asks twice before that is called once."""
+        self._waiting[call] = None
+
+    def forget(self, call: Call) -> None:
+        """A call that is under way already still comes."""
+        self._waiting.pop(call, None)
+
+
+def _call_all(calls: list[Call]) -> None:
+    for call in calls:
+        call()

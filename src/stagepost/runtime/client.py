@@ -19,7 +19,7 @@ from stagepost.runtime.connection import Connection
 from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_endpoints import LocalMessageSubmissionClient, LocalMessageSubmissionConfig
 from stagepost.runtime.local_node import LocalNode, is_away
-from stagepost.runtime.message_stream import ListenLimits, MessageStream
+from stagepost.runtime.message_stream import ListenLimits, MessageStream, OnConnection
 from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
@@ -103,13 +103,18 @@ class AsyncClient:
                 text, advice="the message may be accepted all the same", message_id=message.message_id
             ) from None
 
-    def listen(self, *, idle_timeout_s: float | None = None) -> MessageStream:
-        """Every message that the node holds and gets, each once. Ends after `idle_timeout_s` without one."""
+    def listen(
+        self, *, idle_timeout_s: float | None = None, on_connection: OnConnection | None = None
+    ) -> MessageStream:
+        """Every message that the node holds and gets, each once. Ends after `idle_timeout_s` without one.
+
+        `on_connection` is told whenever the node comes or goes meanwhile.
+        """
         self._require_open()
         limits = self._limits.listen
         if idle_timeout_s is not None:
             limits = replace(limits, idle_timeout_s=idle_timeout_s)
-        stream = MessageStream(self._node, limits, self._clock)
+        stream = MessageStream(self._node, limits, self._clock, on_connection)
         self._streams = {open_one for open_one in self._streams if not open_one.is_closed} | {stream}
         return stream
 

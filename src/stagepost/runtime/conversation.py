@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -38,12 +39,20 @@ class Conversation:
         trace: Trace | None = None,
         on_start: Callable[[], None] | None = None,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._on_start = on_start
         self._channel = channel
         self._codec = codec
         self._framer = Framer()
-        self._limits: dict[State, ItemLimits] = {}
-        self._referee = Referee(spec, role, self._now(), trace=trace)
+        self._peer_role = role.other
+        self._limits: dict[str, tuple[ItemLimits, bytes | None]] = {}  # by the name of the state
+        self._referee = Referee(spec, role, self._loop.time(), trace=trace)
+        self._on_message: Callable[[], None] | None = None
+        self._more: asyncio.Future[None] | None = None
+        # One timer for all time limits, set anew only when it fires or is too late: nearly every message makes it moot.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._overdue: float | None = None  # the deadline that has passed
 
     @property
     def state(self) -> State:
@@ -63,13 +72,30 @@ class Conversation:
         return self._framer.buffered
 
     @property
+    def has_unheard(self) -> bool:
+        """Whether something came that `receive_now` has not looked at yet."""
+        return self._framer.buffered > 0 or self._channel.has_data
+
+    @property
     def dialect(self) -> str:
         """How this side writes; follows the peer once it has shown its own way."""
         return self._codec.speaks.name
 
     def set_time_limits(self, limits_s: Mapping[str, float | None]) -> None:
         """Other time limits than the profile's, by state name; None waits as long as it takes."""
-        self._referee.set_time_limits(limits_s, self._now())
+        self._referee.set_time_limits(limits_s, self._loop.time())
+        self._limits.clear()
+
+    def on_message(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` whenever `receive_now` may have something to say: bytes, the end, silence for too long.
+
+        It is called until it is taken back with None, also while it is our turn, and must not raise.
+        """
+        self._on_message = callback
+        if self._more is None:
+            self._channel.on_data(callback)
+        if callback is not None:
+            self._watch()
 
     async def wait_for_start(self) -> None:
         """Wait until the peer has begun this instance, for as long as that takes.
@@ -77,16 +103,40 @@ class Conversation:
         A responder offers more instances than a peer uses. Their time limits count from the peer's first byte; how long
         it may take to begin anything at all is a rule of the connection.
         """
-        piece = await self._channel.read()
+        while (piece := self._channel.read_now()) is None:
+            await self._wait()
         if not piece:
             raise self._ended(self.state)
         self._framer.feed(piece)
-        self._referee.begin(self._now())
+        self._referee.begin(self._loop.time())
 
     async def send(self, message: object) -> None:
         data = self._codec.encode(message)
-        self._referee.sent(message, self._now())
-        await self._channel.write(data)
+        self._referee.sent(message, self._loop.time())
+        if not self._channel.write_now(data):
+            await self._channel.write(data)
+        if self._on_message is not None:
+            self._watch()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `send_now` would say something, or why nothing can be said any more."""
+        return self._channel.has_room
+
+    def send_now(self, message: object) -> bool:
+        """As `send`; False, and nothing said, where that would wait for a slow peer."""
+        if not self._channel.has_room:
+            return False
+        self.say(message)
+        return True
+
+    def say(self, message: object) -> None:
+        """As `send_now`, for whoever has just seen that there is room."""
+        data = self._codec.encode(message)
+        self._referee.sent(message, self._loop.time())
+        self._channel.write_now(data)
+        if self._on_message is not None:
+            self._watch()
 
     async def receive(self, expected: type[M]) -> M:
         message = await self.receive_any()
@@ -97,13 +147,42 @@ class Conversation:
 
     async def receive_any(self) -> Any:
         """The peer's next message, whatever its type; decoded, and allowed where it was said."""
-        state = self._referee.state
-        if state.speaker is not self._referee.role.other:
-            text = f"{self._referee.spec.name}: nothing can be received in {state.name}"
+        while (message := self.receive_now()) is None:
+            await self._wait()
+        return message
+
+    def receive_now(self) -> Any | None:
+        """As `receive_any`; None where that would wait."""
+        referee = self._referee
+        state = referee.state
+        if state.speaker is not self._peer_role:
+            text = f"{referee.spec.name}: nothing can be received in {state.name}"
             raise LocalProtocolError(text, code=ErrorCode.PROTOCOL_STATE, state=state.name)
-        data = await self._next_item(state)
-        message = self._codec.decode(data, state.name)
-        self._referee.received(message, self._now())
+        limits, headless_third = self._limits.get(state.name) or self._limits_of(state)
+        framer = self._framer
+        message = None
+        while message is None:
+            is_between_items = framer.is_between_items
+            if not is_between_items:
+                item = framer.next_item(limits, headless_third=headless_third)
+                if item is not None:
+                    message = self._codec.decode(item, state.name)
+                    break
+            piece = self._channel.read_now()
+            if piece is None:
+                # Only what is not here needs a clock.
+                self._check_time(state)
+                return None
+            if not piece:
+                raise self._ended(state)
+            if is_between_items and len(piece) <= limits.bytes_max:
+                # Most pieces are one message of a well-known shape; whatever is wrong is found by the long way.
+                message = self._codec.decode_usual(piece, state.name, limits.items_max)
+            if message is None:
+                framer.feed(piece)
+            else:
+                framer.offset += len(piece)
+        referee.received(message, self._loop.time())
         if self._on_start is not None:
             # Told once, and only now: before its first message a peer has not shown how it speaks.
             self._on_start()
@@ -114,47 +193,69 @@ class Conversation:
         """Wait out the final state's time, as some documents ask, and give the channel back."""
         deadline = self._referee.deadline
         if self.is_over and deadline is not None:
-            await asyncio.sleep(max(0.0, deadline - self._now()))
+            await asyncio.sleep(max(0.0, deadline - self._loop.time()))
+        self._stop_timer()
         self._channel.close(self._framer.take_rest())
 
-    async def _next_item(self, state: State) -> bytes:
-        limits = self._limits.get(state)
-        if limits is None:
-            limits = self._limits[state] = self._limits_of(state)
-        headless_third = self._codec.table.headless_third.get(state.name)
-        # What is here already needs no clock.
-        item = self._framer.next_item(limits, headless_third=headless_third)
-        if item is not None:
-            return item
-        if self._referee.deadline is None:
-            return await self._read_item(state, limits, headless_third)
+    async def _wait(self) -> None:
+        if self._more is not None:
+            raise LocalProtocolError(f"{self._referee.spec.name}: two tasks receive in one conversation")
+        self._more = self._loop.create_future()
+        self._channel.on_data(self._wake)
         try:
-            async with asyncio.timeout_at(self._referee.deadline):
-                return await self._read_item(state, limits, headless_third)
-        except TimeoutError:
+            await self._more
+        finally:
+            self._more = None
+            self._channel.on_data(self._on_message)
+
+    def _wake(self) -> None:
+        if self._more is not None:
+            if not self._more.done():
+                self._more.set_result(None)
+        elif self._on_message is not None:
+            self._on_message()
+
+    # Time limits
+
+    def _check_time(self, state: State) -> None:
+        if self._overdue is not None and self._overdue == self._referee.deadline:
             text = f"{self._referee.spec.name}: silence in {state.name} for {state.timeout_s:g} s"
-            raise ProtocolTimeout(text, state=state.name) from None
+            raise ProtocolTimeout(text, state=state.name)
+        self._watch()
 
-    async def _read_item(self, state: State, limits: ItemLimits, headless_third: bytes | None) -> bytes:
-        while True:
-            piece = await self._channel.read()
-            if not piece:
-                raise self._ended(state)
-            self._framer.feed(piece)
-            item = self._framer.next_item(limits, headless_third=headless_third)
-            if item is not None:
-                return item
+    def _watch(self) -> None:
+        """See to it that the timer fires in time, if the peer has the word and a limit."""
+        deadline = self._referee.deadline
+        if deadline is None or self._timer_at <= deadline:
+            return
+        if self._referee.state.speaker is self._peer_role:
+            self._stop_timer()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._look_at_the_clock, deadline)
 
-    def _limits_of(self, state: State) -> ItemLimits:
+    def _look_at_the_clock(self, time_s: float) -> None:
+        self._timer, self._timer_at = None, math.inf
+        deadline = self._referee.deadline
+        if deadline is not None and deadline <= time_s and self._referee.state.speaker is self._peer_role:
+            self._overdue = deadline
+            self._wake()
+        else:
+            self._watch()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, math.inf
+
+    def _limits_of(self, state: State) -> tuple[ItemLimits, bytes | None]:
         table = self._codec.table
-        return ItemLimits(
+        limits = ItemLimits(
             state.message_bytes_max, state.items_max, any_type=table.any_type, known_shape=table.known_shape
         )
+        self._limits[state.name] = limits, table.headless_third.get(state.name)
+        return self._limits[state.name]
 
     def _ended(self, state: State) -> TransportError:
+        self._stop_timer()
         self._framer.finish()
         return TransportError(f"{self._referee.spec.name}: the peer closed the connection in {state.name}")
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()

@@ -29,12 +29,7 @@ class DataFolder:
 
     def open(self) -> None:
         """Make the folder if need be, and take it; `ConfigError` if others could change it, `StorageError` if another has it."""
-        try:
-            self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            status = self.path.stat()
-        except OSError as error:
-            raise _unusable(self.path, error) from error
-        _require_ours(self.path, status)
+        make_private(self.path, "data folder", advice="choose another folder with --data")
         self._lock = OwnerLock(self.path / LOCK_FILE)
         # Left behind by a node that was killed: it would send others to a port that is somebody else's now.
         (self.path / NODE_FILE).unlink(missing_ok=True)
@@ -57,24 +52,24 @@ class DataFolder:
         self._lock = None
 
 
-def _require_ours(path: Path, status: os.stat_result) -> None:
+def make_private(path: Path, what: str, *, advice: str) -> None:
+    """Make the folder if need be; `ConfigError` if it is not ours, or if others could change it."""
+    try:
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        status = path.stat()
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        raise ConfigError(f"{what} {path} cannot be used: {reason}", advice=advice) from error
     if status.st_uid != os.geteuid():
         raise ConfigError(
-            f"data folder {path} belongs to user {status.st_uid}, not to user {os.geteuid()}",
-            advice="choose a folder of your own with --data",
+            f"{what} {path} belongs to user {status.st_uid}, not to user {os.geteuid()}",
+            advice=advice,
             found=status.st_uid,
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
-            f"data folder {path} has mode {mode:04o}: other users could change what the node keeps",
+            f"{what} {path} has mode {mode:04o}: other users could change what is kept there",
             advice=f"chmod 700 {quote(str(path))}",
             found=mode,
         )
-
-
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"data folder {path} cannot be used: {(error.strerror or 'unknown reason').lower()}",
-        advice="choose another folder with --data",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stagepost.dmq import local_notification
 from stagepost.dmq.local_notification import MESSAGES_SENT_MAX
@@ -118,6 +118,21 @@ class MessageFeed(Protocol):
         ...
 
 
+@runtime_checkable
+class CallingFeed(MessageFeed, Protocol):
+    """A feed that saves its readers a task each: it calls them instead."""
+
+    def is_better_later(self, count_max: int) -> bool:
+        """Whether a call is coming anyway and `take` would give less than `count_max` before it."""
+        ...
+
+    def call(self, look: Callable[[], None]) -> None:
+        """Call `look` once, soon after `take` may have something to give."""
+        ...
+
+    def forget(self, look: Callable[[], None]) -> None: ...
+
+
 class LocalMessageNotificationServer:
     """Answers one program's requests until it says that it is done: from a node's `feed`, or a queue of its own."""
 
@@ -132,6 +147,13 @@ class LocalMessageNotificationServer:
         self._config = config
         self._queue = MessageQueue(config.max_queue_size, config.unix_s) if feed is None else None
         self._feed: MessageFeed = self._own_queue if feed is None else feed
+        self._calling = self._feed if isinstance(self._feed, CallingFeed) else None
+        # What is asked and not answered yet, and the answer if the program has no room for it.
+        self._request: local_notification.RequestMessages | None = None
+        self._reply: object | None = None
+        self._has_news = False
+        self._failure: Exception | None = None
+        self._needed: asyncio.Future[None] | None = None
         talk.set_time_limits(config.time_limits)
 
     async def notify(self, message: DmqMessage) -> Accepted | Rejected:
@@ -145,25 +167,98 @@ class LocalMessageNotificationServer:
         return fault or queue.offer(message) or ACCEPTED
 
     async def run(self, *, may_stay_unused: bool = True) -> None:
-        """`may_stay_unused` is for one of several instances that a peer may open: it costs nobody any time."""
+        """`may_stay_unused` is for one of several instances that a peer may open: it costs nobody any time.
+
+        Requests are answered where they arrive and where news arrive, in calls. This task is for the rest: a program
+        that does not read what it was sent, a feed that can only be waited for, and the end.
+        """
         if may_stay_unused:
             await self._talk.wait_for_start()
-        while not self._talk.is_over:
-            match await self._talk.receive_any():
-                case local_notification.RequestMessages(blocking=True):
-                    await self._reply_blocking()
-                case local_notification.RequestMessages(blocking=False):
-                    messages, has_more = self._feed.take(MESSAGES_SENT_MAX)
-                    await self._talk.send(local_notification.ReplyMessagesNonBlocking(messages, has_more))
-                case _:
-                    await self._talk.release()
+        self._talk.on_message(self._look)
+        try:
+            self._look()
+            while not self._talk.is_over:
+                await self._until_needed()
+                if self._failure is not None:
+                    raise self._failure
+                if self._reply is not None:
+                    await self._talk.send(self._reply)
+                    self._reply = self._request = None
+                elif self._request is not None:
+                    await self._feed.wait()
+                self._needed = None
+                self._look()
+        finally:
+            self._talk.on_message(None)
+            if self._calling is not None:
+                self._calling.forget(self._hear_news)
+        await self._talk.release()
 
-    async def _reply_blocking(self) -> None:
-        messages, _ = self._feed.take(MESSAGES_SENT_MAX)
-        while not messages:
-            await self._feed.wait()
-            messages, _ = self._feed.take(MESSAGES_SENT_MAX)
-        await self._talk.send(local_notification.ReplyMessagesBlocking(messages))
+    async def _until_needed(self) -> None:
+        if self._needed is None:
+            self._needed = asyncio.get_running_loop().create_future()
+        await self._needed
+
+    def _need_task(self) -> None:
+        if self._needed is None:
+            self._needed = asyncio.get_running_loop().create_future()
+        if not self._needed.done():
+            self._needed.set_result(None)
+
+    def _look(self) -> None:
+        """The program has said something, or there are news."""
+        if self._needed is not None and self._needed.done():
+            return  # the task is at it
+        try:
+            while self._answer_next():
+                pass
+        except Exception as error:
+            self._failure = error
+            self._need_task()
+
+    def _hear_news(self) -> None:
+        self._has_news = True
+        self._look()
+        self._has_news = False
+
+    def _answer_next(self) -> bool:
+        """False when there is nothing to do, or only something that has to wait."""
+        talk, request = self._talk, self._request
+        if request is None:
+            if not talk.is_over:
+                request = self._request = talk.receive_now()
+            if request is None or talk.is_over:
+                self._request = None
+                if talk.is_over:
+                    self._need_task()
+                return False
+        if (
+            request.blocking
+            and self._calling is not None
+            and not self._has_news
+            and self._calling.is_better_later(MESSAGES_SENT_MAX)
+        ):
+            # In a storm, one reply for many messages instead of one for each few of them.
+            self._calling.call(self._hear_news)
+            return False
+        messages, has_more = self._feed.take(MESSAGES_SENT_MAX)
+        reply: local_notification.ReplyMessagesBlocking | local_notification.ReplyMessagesNonBlocking
+        if not request.blocking:
+            reply = local_notification.ReplyMessagesNonBlocking(messages, has_more)
+        elif messages:
+            reply = local_notification.ReplyMessagesBlocking(messages)
+        else:
+            if self._calling is not None:
+                self._calling.call(self._hear_news)
+            else:
+                self._need_task()
+            return False
+        if not talk.send_now(reply):
+            self._reply = reply
+            self._need_task()
+            return False
+        self._request = None
+        return True
 
     @property
     def _own_queue(self) -> MessageQueue:

@@ -2,20 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 
-from stagepost.dmq.mempool import Mempool
+from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage, MessageLayout
-from stagepost.runtime.bell import Bell
+from stagepost.runtime.bell import Bell, Call
+
+Taken = tuple[tuple[DmqMessage, ...], bool]
+
+
+class Audience:
+    """All programs that listen to one mempool. Those at the same place are given the same answer, put together once."""
+
+    def __init__(self) -> None:
+        self.expired_unseen = 0
+        """Messages that expired before a program that listens was shown them, counted for each program."""
+        self.on_unseen: list[Callable[[int], None]] = []
+        # A dictionary for its order.
+        self._listening: dict[MempoolFeed, None] = {}
+        self._asked: tuple[object, ...] = ()
+        self._given: tuple[Taken, int] = ((), False), 0
+
+    def join(self, feed: MempoolFeed) -> None:
+        self._listening[feed] = None
+
+    def leave(self, feed: MempoolFeed) -> None:
+        self._listening.pop(feed, None)
+
+    def expired(self, gone: Sequence[Entry]) -> None:
+        """Whoever has not come as far as these never will."""
+        unseen = 0
+        by_layout: dict[MessageLayout, list[int]] = {}
+        for entry in gone:
+            by_layout.setdefault(entry.message.layout, []).append(entry.index)
+        for layout, indexes in by_layout.items():
+            indexes.sort()
+            last = indexes[-1]
+            for feed in self._listening:
+                if feed.cursor < last and layout in feed.layouts:
+                    unseen += len(indexes) - bisect_right(indexes, feed.cursor)
+        if unseen:
+            self.expired_unseen += unseen
+            for hook in self.on_unseen:
+                hook(unseen)
+
+    def after(
+        self, mempool: Mempool, cursor: int, count_max: int, layouts: Collection[MessageLayout]
+    ) -> tuple[Taken, int]:
+        """What lies behind the cursor, and where it stands when that was taken."""
+        asked = (mempool, mempool.changes, cursor, count_max, layouts)
+        if asked != self._asked:
+            self._given = _after(mempool, cursor, count_max, layouts)
+            self._asked = asked
+        return self._given
+
+
+def _after(
+    mempool: Mempool, cursor: int, count_max: int, layouts: Collection[MessageLayout]
+) -> tuple[Taken, int]:
+    entries = mempool.after(cursor, count_max, layouts)
+    messages = tuple([entry.message for entry in entries])
+    if len(entries) < count_max:
+        # Nothing that may be seen is left, so what cannot be seen need not be looked at again.
+        return (messages, False), mempool.last_index
+    if entries:
+        cursor = entries[-1].index
+    return (messages, mempool.has_after(cursor, layouts)), cursor
 
 
 class MempoolFeed:
     """Starts before the oldest message. Layouts that the program's profile does not know are passed over."""
 
-    def __init__(self, mempool: Mempool, bell: Bell, layouts: Collection[MessageLayout]) -> None:
+    def __init__(
+        self,
+        mempool: Mempool,
+        bell: Bell,
+        layouts: Collection[MessageLayout],
+        audience: Audience | None = None,
+    ) -> None:
+        self.layouts = layouts
         self._mempool = mempool
         self._bell = bell
-        self._layouts = layouts
+        self._audience = audience or Audience()
         self._cursor = 0
 
     @property
@@ -23,20 +92,30 @@ class MempoolFeed:
         """The index of the last message that was taken or passed over."""
         return self._cursor
 
-    def take(self, count_max: int) -> tuple[tuple[DmqMessage, ...], bool]:
+    def take(self, count_max: int) -> Taken:
         """The next messages, and whether there are more behind them."""
-        entries = self._mempool.after(self._cursor, count_max, self._layouts)
-        if len(entries) < count_max:
-            # Nothing that may be seen is left, so what cannot be seen need not be looked at again.
-            self._cursor = self._mempool.last_index
-            return tuple([entry.message for entry in entries]), False
-        if entries:
-            self._cursor = entries[-1].index
-        has_more = self._mempool.has_after(self._cursor, self._layouts)
-        return tuple([entry.message for entry in entries]), has_more
+        audience = self._audience
+        audience.join(self)
+        taken, self._cursor = audience.after(self._mempool, self._cursor, count_max, self.layouts)
+        return taken
 
     async def wait(self) -> None:
         """Return when `take` has something to give."""
-        while not self._mempool.has_after(self._cursor, self._layouts):
+        while not self._mempool.has_after(self._cursor, self.layouts):
             self._cursor = max(self._cursor, self._mempool.last_index)
             await self._bell.wait()
+
+    def is_better_later(self, count_max: int) -> bool:
+        """Whether the bell rings soon in any case, and a reply before it would not be full."""
+        return self._bell.is_put_off and self._mempool.last_index - self._cursor < count_max
+
+    def call(self, look: Call) -> None:
+        """As `wait`, for who wants to be called: once, soon after more messages have come, for him or for others."""
+        self._bell.call(look)
+
+    def forget(self, look: Call) -> None:
+        self._bell.forget(look)
+
+    def close(self) -> None:
+        """The program is gone, and misses nothing any more."""
+        self._audience.leave(self)

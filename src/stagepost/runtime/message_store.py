@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from stagepost.dmq.mempool import Entry
-from stagepost.errors import ConfigError
+from stagepost.errors import ConfigError, StorageError
 from stagepost.identifiers import PoolId
 
 STORED_TIME_AHEAD_MAX_S = 3_600
@@ -17,6 +18,7 @@ ACCEPT_STORED_TIME = "unsafe-accept-stored-time"
 """How configuration and command line call the override."""
 
 StoredMessage: TypeAlias = Entry
+Written: TypeAlias = Callable[[StorageError | None], None]
 
 
 class StoredPool(msgspec.Struct, frozen=True):
@@ -38,7 +40,7 @@ class StoredPool(msgspec.Struct, frozen=True):
 
 def pool_of(entry: Entry) -> StoredPool:
     message = entry.message
-    return StoredPool(message.pool_id, message.operational_certificate.issue_number, entry.received_ms)
+    return StoredPool(message.pool_id, message.issue_number, entry.received_ms)
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,11 @@ class MessageStore(Protocol):
         """Everything, in order of arrival. Called once, before anything else."""
         ...
 
-    async def put(self, records: Sequence[StoredMessage]) -> None:
-        """Returns when all of them would survive a power cut. After `StorageError` none of them counts."""
+    def write(self, records: Sequence[StoredMessage], written: Written) -> None:
+        """`written` is called once, on the event loop and perhaps at once, when all would survive a power cut.
+
+        With an error none of them counts. Never raises: a store that is closed tells `written`, too.
+        """
         ...
 
     def forget(self, records: Sequence[StoredMessage], unix_s: float) -> None:
@@ -80,6 +85,20 @@ class MessageStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def write_and_wait(store: MessageStore, records: Sequence[StoredMessage]) -> None:
+    """`write` for those who would rather wait than be called. Returns when all are safe; raises `StorageError`."""
+    done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+
+    def written(error: StorageError | None) -> None:
+        if not done.done():
+            done.set_result(error)
+
+    store.write(records, written)
+    error = await done
+    if error is not None:
+        raise error
 
 
 def check_stored_time(highest_ms: int, now_unix_s: float) -> None:

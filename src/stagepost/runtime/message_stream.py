@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -19,6 +19,9 @@ from stagepost.runtime.local_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_node import LocalNode, is_away
 
 log = logging.getLogger(__name__)
+
+OnConnection = Callable[[StagepostError | None], None]
+"""Told None when the node answers, and why when it went away or could not be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,11 @@ class MessageStream(AsyncIterator[DmqMessage]):
     shown before is left out. Ends after `idle_timeout_s` without a message, and on `aclose`.
     """
 
-    def __init__(self, node: LocalNode, limits: ListenLimits, clock: Clock) -> None:
+    def __init__(
+        self, node: LocalNode, limits: ListenLimits, clock: Clock, on_connection: OnConnection | None = None
+    ) -> None:
         self._node = node
+        self._on_connection = on_connection or (lambda error: None)
         self._limits = limits
         self._clock = clock
         self._seen = SeenMessages(limits.ids_remembered_max)
@@ -122,12 +128,14 @@ class MessageStream(AsyncIterator[DmqMessage]):
             try:
                 await self._ask_on_one_connection(patience)
             except StagepostError as error:
+                self._on_connection(error)
                 if not is_away(error):
                     raise
                 await patience.wait(error)
 
     async def _ask_on_one_connection(self, patience: _Patience) -> None:
         connection, talk = await self._node.open(MiniProtocol.LOCAL_MESSAGE_NOTIFICATION)
+        self._on_connection(None)
         connected_at = asyncio.get_running_loop().time()
         client = LocalMessageNotificationClient(talk)
         try:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import Metric as MetricFamily
 
 from stagepost import __version__
+from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode
 
@@ -23,6 +24,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 class MessageOutcome(StrEnum):
@@ -33,6 +35,13 @@ class MessageOutcome(StrEnum):
     SENT = "sent"
 
 
+class SecondBody(StrEnum):
+    """What became of a message with another body than the first of its slot."""
+
+    HELD = "held"
+    REFUSED = "refused"
+
+
 class PeerState(StrEnum):
     """Cold: known; warm: connected; hot: messages are exchanged with it."""
 
@@ -41,14 +50,13 @@ class PeerState(StrEnum):
     HOT = "hot"
 
 
-MESSAGE_PROTOCOLS = tuple(
-    protocol.value
-    for protocol in (
-        MiniProtocol.MESSAGE_SUBMISSION,
-        MiniProtocol.LOCAL_MESSAGE_SUBMISSION,
-        MiniProtocol.LOCAL_MESSAGE_NOTIFICATION,
-    )
-)
+OUTCOMES: Mapping[MiniProtocol, tuple[MessageOutcome, ...]] = {
+    MiniProtocol.MESSAGE_SUBMISSION: tuple(MessageOutcome),
+    MiniProtocol.LOCAL_MESSAGE_SUBMISSION: (MessageOutcome.ACCEPTED, MessageOutcome.REJECTED),
+    MiniProtocol.LOCAL_MESSAGE_NOTIFICATION: (MessageOutcome.SENT,),
+}
+"""Peers bring and take messages; programs submit on one mini-protocol and are told on another."""
+MESSAGE_PROTOCOLS = tuple(protocol.value for protocol in OUTCOMES)
 CONNECTION = "connection"
 """Where a rule of the multiplexer was broken, which belongs to no mini-protocol."""
 
@@ -110,14 +118,59 @@ DMQ_PROTOCOL_VIOLATIONS = Declared(
         "rule": (*RULES, OTHER),
     },
 )
+DMQ_EQUIVOCATIONS = Declared(
+    "stagepost_dmq_equivocations_total",
+    Kind.COUNTER,
+    "Messages of a pool with another body than its first one of the same slot.",
+    {"outcome": tuple(SecondBody)},
+)
+DMQ_EXPIRED_UNSEEN = Declared(
+    "stagepost_dmq_expired_unseen_total",
+    Kind.COUNTER,
+    "Messages that expired before a local program that listens was shown them, counted for each such program.",
+    {},
+)
 KES_PERIODS_REMAINING = Declared(
     "stagepost_kes_periods_remaining",
     Kind.GAUGE,
-    "Periods left in the KES key in use; absent while none is in use.",
+    "KES periods left, this one included, of the local programs' key that ends first; absent while none is in use.",
+    {},
+)
+DELIVERY_MESSAGES = Declared(
+    "stagepost_delivery_messages_total",
+    Kind.COUNTER,
+    "Messages that reached a status, by what was asked for.",
+    {"tier": tuple(Tier), "status": tuple(DeliveryStatus)},
+)
+DELIVERY_QUEUE_MESSAGES = Declared(
+    "stagepost_delivery_queue_messages", Kind.GAUGE, "Messages in the outbox.", {}
+)
+DELIVERY_QUEUE_CAPACITY = Declared(
+    "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "How many it holds at most.", {}
+)
+DELIVERY_QUEUE_OLDEST = Declared(
+    "stagepost_delivery_queue_oldest_age_seconds",
+    Kind.GAUGE,
+    "For how long the oldest message has waited; 0 if none does.",
+    {},
+)
+DELIVERY_RETRIES = Declared(
+    "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts after the first one.", {}
+)
+DELIVERY_EVICTIONS = Declared(
+    "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages pushed out of a full outbox.", {}
+)
+DELIVERY_DEAD_LETTERS = Declared(
+    "stagepost_delivery_dead_letters", Kind.GAUGE, "Failed messages that are kept for a replay.", {}
+)
+DELIVERY_ACK_SECONDS = Declared(
+    "stagepost_delivery_ack_seconds",
+    Kind.HISTOGRAM,
+    "From the call to the last acknowledgement that was needed.",
     {},
 )
 
-ALL_METRICS = (
+NODE_METRICS = (
     BUILD_INFO,
     DMQ_MESSAGES,
     DMQ_REJECTIONS,
@@ -125,8 +178,23 @@ ALL_METRICS = (
     DMQ_MEMPOOL_BYTES,
     DMQ_PEERS,
     DMQ_PROTOCOL_VIOLATIONS,
+    DMQ_EQUIVOCATIONS,
+    DMQ_EXPIRED_UNSEEN,
     KES_PERIODS_REMAINING,
 )
+DELIVERY_METRICS = (
+    DELIVERY_MESSAGES,
+    DELIVERY_QUEUE_MESSAGES,
+    DELIVERY_QUEUE_CAPACITY,
+    DELIVERY_QUEUE_OLDEST,
+    DELIVERY_RETRIES,
+    DELIVERY_EVICTIONS,
+    DELIVERY_DEAD_LETTERS,
+    DELIVERY_ACK_SECONDS,
+)
+"""Of a program that publishes; a node has none of them."""
+
+ALL_METRICS = NODE_METRICS + DELIVERY_METRICS
 
 
 class Metrics:
@@ -137,15 +205,19 @@ class Metrics:
         self._messages = self._counter(DMQ_MESSAGES)
         self._rejections = self._counter(DMQ_REJECTIONS)
         self._violations = self._counter(DMQ_PROTOCOL_VIOLATIONS)
+        self._equivocations = self._counter(DMQ_EQUIVOCATIONS)
+        self._expired_unseen = self._counter(DMQ_EXPIRED_UNSEEN)
         self._mempool_messages = self._gauge(DMQ_MEMPOOL_MESSAGES)
         self._mempool_bytes = self._gauge(DMQ_MEMPOOL_BYTES)
         self._peers = self._gauge(DMQ_PEERS)
         self._kes_periods: Gauge | None = None
         self._gauge(BUILD_INFO).labels(__version__, platform.python_version()).set(1)
         # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
-        for protocol in MESSAGE_PROTOCOLS:
-            for outcome in MessageOutcome:
-                self._messages.labels(protocol, outcome)
+        for protocol, outcomes in OUTCOMES.items():
+            for outcome in outcomes:
+                self._messages.labels(protocol.value, outcome)
+        for second in SecondBody:
+            self._equivocations.labels(second)
         for reason in REJECTION_REASONS:
             self._rejections.labels(reason)
         self.set_peers({})
@@ -159,7 +231,7 @@ class Metrics:
         return Gauge(declared.name, declared.about, list(declared.labels), registry=self._registry)
 
     def count_messages(self, protocol: MiniProtocol, outcome: MessageOutcome, count: int = 1) -> None:
-        assert protocol.value in MESSAGE_PROTOCOLS, protocol
+        assert outcome in OUTCOMES.get(protocol, ()), (protocol, outcome)
         self._messages.labels(protocol.value, outcome).inc(count)
 
     def count_rejection(self, code: ErrorCode | None) -> None:
@@ -180,18 +252,29 @@ class Metrics:
         for state in PeerState:
             self._peers.labels(state).set(by_state.get(state, 0))
 
-    def set_kes_periods_remaining(self, periods: int) -> None:
-        # Without a key there is nothing to warn about, and a gauge of 0 would.
+    def count_equivocations(self, second: SecondBody, count: int = 1) -> None:
+        self._equivocations.labels(second).inc(count)
+
+    def count_expired_unseen(self, count: int) -> None:
+        self._expired_unseen.inc(count)
+
+    def set_kes_periods_remaining(self, periods: int | None) -> None:
+        """None: no key is in use. Then there is nothing to warn about, and a gauge of 0 would."""
+        if periods is None:
+            if self._kes_periods is not None:
+                self._registry.unregister(self._kes_periods)
+                self._kes_periods = None
+            return
         if self._kes_periods is None:
             self._kes_periods = self._gauge(KES_PERIODS_REMAINING)
         self._kes_periods.set(periods)
 
     def render(self) -> bytes:
         """In the text format that Prometheus reads."""
-        return generate_latest(_Declared(self._registry))
+        return generate_latest(DeclaredSamples(self._registry))
 
 
-class _Declared:
+class DeclaredSamples:
     """A registry without the time stamps that the library adds to every counter, which nobody declared."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -62,7 +62,15 @@ def restore(
 
 def _take_over_pools(validator: Validator, state: StoredState, now: float, mono: float) -> None:
     pools: dict[PoolId, StoredPool] = {pool.pool_id: pool for pool in state.pools}
+    # Per cold key first, whose hash is the pool's id: pools are few, messages many.
+    last: dict[tuple[bytes, int], Entry] = {}
     for entry in state.messages:
+        message = entry.message
+        signer = (message.cold_verification_key, message.issue_number)
+        known = last.get(signer)
+        if known is None or entry.received_ms > known.received_ms:
+            last[signer] = entry
+    for entry in last.values():
         settled = pool_of(entry)
         pools[settled.pool_id] = settled.merged(pools.get(settled.pool_id))
     records = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import Entry, file_key
 from stagepost.runtime.message_store import StoredPool
 from stagepost.runtime.sqlite_file import SqliteFile
 from stagepost.runtime.sqlite_rows import (
@@ -80,11 +80,13 @@ class _Reading:
         return good
 
     def without_repeats(self, entries: list[Entry]) -> list[Entry]:
-        first = {entry.message.key: entry for entry in reversed(entries)}
+        first = {file_key(entry.message): entry for entry in reversed(entries)}
+        if len(first) == len(entries):
+            return entries
         for entry in entries:
-            if first[entry.message.key] is not entry:
+            if first[file_key(entry.message)] is not entry:
                 self._set_aside("messages", "place", "this message is stored twice", write_message(entry))
-        return [entry for entry in entries if first[entry.message.key] is entry]
+        return [entry for entry in entries if first[file_key(entry.message)] is entry]
 
     def compare(self, name: str, noted: int | None, found: int) -> None:
         set_aside = sum(origin == name.partition("_")[0] for origin, _, _, _ in self._bad)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -30,6 +31,7 @@ _ENVIRONMENT = {
 }
 _INSIDE_THOUGH_IO = {sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 _PRIMARY_CODE = 0xFF
+_FIRST_FACTS = [(PUT_FACT, [write_fact(name, 0) for name in FACT_NAMES])]
 
 
 class DamagedFile(Exception):
@@ -52,8 +54,16 @@ def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def create(path: Path, connect: Connect = connect) -> None:
-    """A new file with all tables, durable under its name at once: a file without them is never a new one."""
+def create(
+    path: Path,
+    connect: Connect = connect,
+    schema: Mapping[str, str] = SCHEMA,
+    first: Sequence[tuple[str, Sequence[Row]]] = _FIRST_FACTS,
+) -> None:
+    """A new file with all tables, durable under its name at once: a file without them is never a new one.
+
+    `first` are statements, each with the rows that it puts in before anybody sees the file.
+    """
     fresh = beside(path, ".new")
     for ending in ("", "-wal", "-shm", "-journal"):
         beside(fresh, ending).unlink(missing_ok=True)
@@ -62,9 +72,10 @@ def create(path: Path, connect: Connect = connect) -> None:
     try:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
-        for statement in SCHEMA.values():
+        for statement in schema.values():
             connection.execute(statement)
-        connection.executemany(PUT_FACT, [write_fact(name, 0) for name in FACT_NAMES])
+        for statement, rows in first:
+            connection.executemany(statement, rows)
         connection.execute("COMMIT")
     finally:
         connection.close()
@@ -83,7 +94,11 @@ def sync_folder(folder: Path) -> None:
 class SqliteFile:
     """An open file. Errors are SQLite's own; the store decides what they mean."""
 
-    def __init__(self, path: Path, connect: Connect = connect) -> None:
+    def __init__(self, path: Path, connect: Connect = connect, schema: Mapping[str, str] = SCHEMA) -> None:
+        self._schema = schema
+        self._path = path
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         self._connection = connect(str(path))
         try:
             self._connection.text_factory = bytes
@@ -106,12 +121,16 @@ class SqliteFile:
             for name, statement in self._connection.execute("SELECT name, sql FROM sqlite_master")
             if not name.startswith(b"sqlite_autoindex")
         }
-        if found != SCHEMA:
+        if found != self._schema:
             raise DamagedFile("the tables are not those that were made")
         report = self._connection.execute(f"PRAGMA quick_check({QUICK_CHECK_FAULTS_MAX})").fetchall()
         if report != [(b"ok",)]:
             lines = "; ".join(line.decode(errors="replace") for (line,) in report)
             raise DamagedFile(lines.replace("\n", " "))
+        # One damaged byte of the header makes a file that can be read and never again be written.
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("PRAGMA user_version = 0")
+        self._connection.execute("ROLLBACK")
 
     def rows(self, query: str, *values: object) -> Iterator[Row]:
         yield from self._connection.execute(query, values)
@@ -127,11 +146,15 @@ class SqliteFile:
         """Returns when the transaction is durable."""
         self._connection.execute("COMMIT")
 
+    def sync_commits(self, is_on: bool) -> None:
+        """Whether a commit waits for the disk. Without it a power cut costs the newest commits, never the file."""
+        self._connection.execute(f"PRAGMA synchronous = {'FULL' if is_on else 'NORMAL'}")
+
     def empty_log(self) -> None:
         """Move everything from the write-ahead log into the file itself, and cut the log off."""
         busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise StorageError("another program reads the message store and keeps its log from being emptied")
+            raise StorageError(f"another program reads {self._path} and keeps its log from being emptied")
 
     def close(self) -> None:
         # A failing disk fails here once more; what was committed is safe, and what was not does not count.

@@ -7,7 +7,6 @@ the next write the file is opened anew, checked, and cleared of what the failed 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
 import threading
 import time
@@ -20,11 +19,11 @@ import msgspec
 
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
-from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredState
+from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
 from stagepost.runtime.owner_lock import OwnerLock
 from stagepost.runtime.sqlite_content import Content, read_content
-from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create, is_damage
-from stagepost.runtime.sqlite_log import damage_in
+from stagepost.runtime.sqlite_damage import open_whole
+from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
 from stagepost.runtime.sqlite_rows import (
     HIGHEST_MS,
     MESSAGES_HELD,
@@ -36,7 +35,7 @@ from stagepost.runtime.sqlite_rows import (
     write_message,
     write_pool,
 )
-from stagepost.runtime.sqlite_salvage import salvage, unused_name
+from stagepost.runtime.sqlite_salvage import salvage
 from stagepost.runtime.store_changes import Changes
 
 GROUP_JOBS_MAX = 256
@@ -56,12 +55,12 @@ class StoreCounters(msgspec.Struct):
 
 
 class _Put:
-    __slots__ = ("done", "error", "loop", "records")
+    __slots__ = ("error", "loop", "records", "written")
 
-    def __init__(self, records: Sequence[Entry], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, records: Sequence[Entry], written: Written, loop: asyncio.AbstractEventLoop) -> None:
         self.records = records
+        self.written = written
         self.loop = loop
-        self.done: asyncio.Future[None] = loop.create_future()
         self.error: StorageError | None = None
 
 
@@ -96,8 +95,13 @@ class SqliteStore:
         self._is_closed = False
         self._lock = OwnerLock(beside(path, ".lock"))
         try:
-            self._damage: list[str] = []
-            self._content = self._open_first()
+            self._content, self._damage = open_whole(
+                path,
+                "message store",
+                create=lambda: create(path, connect),
+                read=self._opened,
+                salvage=lambda why: salvage(path, why, connect),
+            )
         except BaseException:
             self._lock.release()
             raise
@@ -108,36 +112,7 @@ class SqliteStore:
         self._highest_ms = self._content.highest_ms
         self._owed = Changes()
 
-    def _open_first(self) -> Content:
-        try:
-            if not self._path.exists() and not beside(self._path, "-wal").exists():
-                create(self._path, self._connect)
-            self._look_at_log()
-            try:
-                return self._open_whole()
-            except (DamagedFile, sqlite3.Error) as error:
-                if isinstance(error, sqlite3.Error) and not is_damage(error):
-                    raise
-                self._damage.append(salvage(self._path, str(error), self._connect))
-                return self._open_whole()
-        except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"cannot open the message store {self._path}: {error}") from error
-        except DamagedFile as error:
-            raise StorageError(f"cannot repair the message store {self._path}: {error}") from error
-
-    def _look_at_log(self) -> None:
-        """Before SQLite opens the file: it would drop what follows the damage, and the log with it."""
-        log = beside(self._path, "-wal")
-        fault = damage_in(log)
-        if fault is not None:
-            kept = unused_name(self._path)
-            shutil.copyfile(log, beside(kept, "-wal"))
-            self._damage.append(f"{fault}; a copy is kept as {kept.name}-wal")
-
-    def _open_whole(self) -> Content:
-        # A file that is gone while its log is left is damage, and must not be taken for a new one.
-        if not self._path.exists() or not self._path.stat().st_size:
-            raise DamagedFile("the file is missing or empty")
+    def _opened(self) -> Content:
         self._file: SqliteFile | None = SqliteFile(self._path, self._connect)
         try:
             return read_content(self._file)
@@ -156,11 +131,15 @@ class SqliteStore:
         )
 
     async def put(self, records: Sequence[StoredMessage]) -> None:
+        await write_and_wait(self, records)
+
+    def write(self, records: Sequence[StoredMessage], written: Written) -> None:
         if not records:
-            return
-        job = _Put(records, asyncio.get_running_loop())
-        self._give(job)
-        await job.done
+            return written(None)
+        try:
+            self._give(_Put(records, written, asyncio.get_running_loop()))
+        except StorageError as closed:
+            written(closed)
 
     def forget(self, records: Sequence[StoredMessage], unix_s: float) -> None:
         self._give(_Forget(records, int(unix_s * 1_000)))
@@ -219,8 +198,8 @@ class SqliteStore:
         error = self._try_to_write([record for put in puts for record in put.records])
         self.counters.processor_s += time.thread_time() - started_s
         self.fault = None if error is None else error.text
-        for put in puts:
-            put.error = error
+        for job in puts:
+            job.error = error
         # Usually all of a group belong to one loop, which is woken once.
         for loop in dict.fromkeys(put.loop for put in puts):
             loop.call_soon_threadsafe(_complete, [put for put in puts if put.loop is loop])
@@ -299,10 +278,5 @@ class SqliteStore:
 
 
 def _complete(puts: list[_Put]) -> None:
-    for put in puts:
-        if put.done.done():
-            continue
-        if put.error is None:
-            put.done.set_result(None)
-        else:
-            put.done.set_exception(put.error)
+    for job in puts:
+        job.written(job.error)

@@ -17,6 +17,10 @@ class Changes:
         self._seen_ms = 0
         self._reset_ms: int | None = None
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.places or self._seen_ms or self._reset_ms is not None)
+
     def forget(self, records: Sequence[Entry], unix_ms: int) -> None:
         for record in records:
             self.places.append(record.index)

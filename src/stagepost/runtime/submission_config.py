@@ -71,6 +71,10 @@ class MessageSubmissionConfig:
             no_news_reply_s=self.no_news_reply_s,
         )
 
+    @property
+    def checks_messages(self) -> bool:
+        return self.authenticator is not None or self.ttl_validator is not None
+
     def window_for(self, talk: Conversation) -> WindowRules:
         return self.window or _profile_of(talk).window
 

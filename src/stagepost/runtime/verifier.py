@@ -1,125 +1,218 @@
-"""Checks signatures beside the event loop, in threads: the library lets go of Python's lock while it computes."""
+"""Checks signatures, on the event loop and in threads beside it: the library lets go of Python's lock while it computes.
+
+A change of thread costs as much as a check or two, so the loop keeps a handful of messages for itself. What is more is
+cut into pieces that the threads and the loop take one by one, each as fast as it can: nobody waits while there is work,
+and nobody is woken more often than he falls asleep. With one processor there are no threads, for they could only take
+turns with the loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 
-CHUNK_MESSAGES = 10
-WORKERS = 2
+SLICE_MESSAGES = 20
+"""How many the loop checks before it looks at everything else again: about half a millisecond."""
+
+PIECE_MESSAGES = 5
+KEPT_MESSAGES_MAX = 5
+"""Up to so many are not worth waking a thread."""
+
 VALID_MESSAGES_MEMOISED_MAX = 65_536
 
 Check: TypeAlias = Callable[[DmqMessage], Rejected | None]
 
 
+class Request:
+    """Messages of one caller. Once it is answered there is a verdict for each, or the bug that kept us from it."""
+
+    __slots__ = ("bug", "messages", "unchecked", "verdicts")
+
+    def __init__(self, messages: Sequence[DmqMessage]) -> None:
+        self.messages = messages
+        self.unchecked = len(messages)
+        self.verdicts: list[Rejected | None] = [None] * len(messages)
+        self.bug: Exception | None = None
+
+
+Answered: TypeAlias = Callable[[list[Request]], None]
+
+
 class MessageVerifier(Protocol):
-    async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
-        """`check` for each message, in the same order."""
+    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+        """`check` for each message. `answered` is called on the loop, perhaps at once, with what is ready together."""
         ...
 
     async def close(self) -> None: ...
 
 
-class _Request:
-    """What one caller wants to know."""
+def processors() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
-    __slots__ = ("check", "done", "messages")
 
-    def __init__(self, messages: Sequence[DmqMessage], check: Check) -> None:
-        self.messages = messages
+class _Piece:
+    """A part of one request, checked in one go."""
+
+    __slots__ = ("answered", "check", "end", "request", "start")
+
+    def __init__(self, request: Request, start: int, end: int, check: Check, answered: Answered) -> None:
+        self.request = request
+        self.start = start
+        self.end = end
         self.check = check
-        self.done: asyncio.Future[list[Rejected | None]] = asyncio.get_running_loop().create_future()
+        self.answered = answered
+
+    def run(self) -> None:
+        request, check = self.request, self.check
+        messages, verdicts = request.messages, request.verdicts
+        try:
+            for position in range(self.start, self.end):
+                verdict = check(messages[position])
+                if verdict is not None:
+                    verdicts[position] = verdict
+        except Exception as bug:
+            request.bug = bug
 
 
 class Verifier:
-    """A pool of threads, and few changes between them: one such change costs as much as checking a message.
+    """`workers` are threads beside the loop; one for each further processor unless told."""
 
-    What is asked for in one turn of the loop travels together. If it is no more than a chunk and the threads rest, it is
-    checked at once: handing over would cost as much as several checks, and nothing would run beside it.
-    """
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = processors() - 1 if workers is None else workers
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # For the loop alone, and for whoever comes first.
+        self._kept: deque[_Piece] = deque()
+        self._shared: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._shared_unanswered = 0
+        # What the threads are done with. They wake the loop only if it has nothing left to do itself.
+        self._checked: deque[_Piece] = deque()
+        self._loop_waits = False
+        self._is_turn_due = False
 
-    def __init__(self, workers: int = WORKERS, *, chunk_messages: int = CHUNK_MESSAGES) -> None:
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="verify")
-        self._chunk_messages = chunk_messages
-        self._requests: list[_Request] = []
-        self._chunks_under_way = 0
-
-    async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
-        size = self._chunk_messages
-        if len(messages) > size:
-            starts = range(0, len(messages), size)
-            parts = await asyncio.gather(*(self.check(messages[at : at + size], check) for at in starts))
-            return [verdict for part in parts for verdict in part]
-        request = _Request(messages, check)
-        if not self._requests:
-            asyncio.get_running_loop().call_soon(self._distribute)
-        self._requests.append(request)
-        return await request.done
-
-    def _distribute(self) -> None:
-        requests, self._requests = self._requests, []
-        asked_for = sum(len(request.messages) for request in requests)
-        if asked_for <= self._chunk_messages and not self._chunks_under_way:
-            return _answer(requests, _check_all(requests))
-        chunk: list[_Request] = []
+    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
         count = 0
         for request in requests:
-            if chunk and count + len(request.messages) > self._chunk_messages:
-                self._hand_over(chunk)
-                chunk, count = [], 0
-            chunk.append(request)
             count += len(request.messages)
-        self._hand_over(chunk)
+        if self._workers and (count > KEPT_MESSAGES_MAX or self._shared_unanswered):
+            self._share(requests, check, answered)
+        else:
+            for request in requests:
+                for start in range(0, len(request.messages), SLICE_MESSAGES):
+                    end = min(start + SLICE_MESSAGES, len(request.messages))
+                    self._kept.append(_Piece(request, start, end, check, answered))
+        if not self._is_turn_due:
+            self._take_turn()
 
-    def _hand_over(self, chunk: list[_Request]) -> None:
-        self._chunks_under_way += 1
-        self._threads.submit(_check_elsewhere, chunk, asyncio.get_running_loop(), self._came_back)
+    async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
+        """The verdicts, in the order of the messages."""
+        return await checked(self, messages, check)
 
-    def _came_back(self, chunk: list[_Request], answers: list[list[Rejected | None] | Exception]) -> None:
-        self._chunks_under_way -= 1
-        _answer(chunk, answers)
+    def _share(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+        if not self._threads:
+            self._loop = asyncio.get_running_loop()
+            self._threads = [
+                threading.Thread(target=self._work, name=f"verify_{number}", daemon=True)
+                for number in range(self._workers)
+            ]
+            for thread in self._threads:
+                thread.start()
+        for request in requests:
+            for start in range(0, len(request.messages), PIECE_MESSAGES):
+                end = min(start + PIECE_MESSAGES, len(request.messages))
+                self._shared_unanswered += 1
+                self._shared.put(_Piece(request, start, end, check, answered))
+
+    def _take_turn(self) -> None:
+        """Check a slice, then hand out the answers that it and the threads have given meanwhile."""
+        self._is_turn_due = True
+        done: list[_Piece] = []
+        count = 0
+        while count < SLICE_MESSAGES:
+            piece = self._next_piece()
+            if piece is None:
+                break
+            piece.run()
+            count += piece.end - piece.start
+            done.append(piece)
+        self._answer(done)
+        if self._kept or not self._shared.empty():
+            asyncio.get_running_loop().call_soon(self._take_turn)
+            return
+        self._is_turn_due = False
+        self._wait_for_threads()
+
+    def _next_piece(self) -> _Piece | None:
+        if self._kept:
+            return self._kept.popleft()
+        if not self._shared_unanswered:
+            return None
+        try:
+            piece = self._shared.get_nowait()
+        except Empty:
+            return None
+        self._shared_unanswered -= 1
+        return piece
+
+    def _wait_for_threads(self) -> None:
+        # First the flag, then the look: whatever a thread puts down after the look, it sees the flag.
+        while self._shared_unanswered:
+            self._loop_waits = True
+            if not self._checked:
+                return
+            self._loop_waits = False
+            self._answer([])
+
+    def _came_back(self) -> None:
+        self._answer([])
+        if not self._is_turn_due:
+            self._wait_for_threads()
+
+    def _answer(self, done: list[_Piece]) -> None:
+        while self._checked:
+            done.append(self._checked.popleft())
+            self._shared_unanswered -= 1
+        answers: dict[Answered, list[Request]] = {}
+        for piece in done:
+            request = piece.request
+            request.unchecked -= piece.end - piece.start
+            if not request.unchecked:
+                answers.setdefault(piece.answered, []).append(request)
+        for answered, requests in answers.items():
+            answered(requests)
+
+    def _work(self) -> None:
+        """What a thread does."""
+        while (piece := self._shared.get()) is not None:
+            piece.run()
+            self._checked.append(piece)
+            if self._loop_waits:
+                self._loop_waits = False
+                assert self._loop is not None
+                # A loop that was closed meanwhile has nobody left who waits.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._came_back)
 
     async def close(self) -> None:
-        """Waits for what is under way; the threads need a fraction of a millisecond for each message."""
-        self._threads.shutdown()
-
-
-def _check_all(requests: Sequence[_Request]) -> list[list[Rejected | None] | Exception]:
-    answers: list[list[Rejected | None] | Exception] = []
-    for request in requests:
-        try:
-            answers.append([request.check(message) for message in request.messages])
-        except Exception as bug:
-            answers.append(bug)
-    return answers
-
-
-def _check_elsewhere(
-    requests: list[_Request],
-    loop: asyncio.AbstractEventLoop,
-    came_back: Callable[[list[_Request], list[list[Rejected | None] | Exception]], None],
-) -> None:
-    answers = _check_all(requests)
-    # A loop that was closed meanwhile has nobody left who waits.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(came_back, requests, answers)
-
-
-def _answer(requests: Sequence[_Request], answers: list[list[Rejected | None] | Exception]) -> None:
-    for request, answer in zip(requests, answers, strict=True):
-        if request.done.done():
-            continue
-        if isinstance(answer, Exception):
-            request.done.set_exception(answer)
-        else:
-            request.done.set_result(answer)
+        """Waits for what the threads are busy with; they need a fraction of a millisecond for each message."""
+        for _ in self._threads:
+            self._shared.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
 
 
 class InlineVerifier:
@@ -128,10 +221,17 @@ class InlineVerifier:
     def __init__(self, memory: BoundedCache[bytes, bool] | None = None) -> None:
         self._memory = memory
 
+    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+        for request in requests:
+            try:
+                request.verdicts = [self._check_one(message, check) for message in request.messages]
+            except Exception as bug:
+                request.bug = bug
+        answered(list(requests))
+
     async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
-        # One turn of the loop, as threads would take at least: nothing may rely on an answer at once.
-        await asyncio.sleep(0)
-        return [self._check_one(message, check) for message in messages]
+        """The verdicts, in the order of the messages."""
+        return await checked(self, messages, check)
 
     def _check_one(self, message: DmqMessage, check: Check) -> Rejected | None:
         if self._memory is None:
@@ -146,6 +246,26 @@ class InlineVerifier:
 
     async def close(self) -> None:
         return
+
+
+async def checked(
+    verifier: MessageVerifier, messages: Sequence[DmqMessage], check: Check
+) -> list[Rejected | None]:
+    """`verify` for those who would rather wait than be called."""
+    if not messages:
+        return []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def answered(_: list[Request]) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    request = Request(messages)
+    verifier.verify([request], check, answered)
+    await done
+    if request.bug is not None:
+        raise request.bug
+    return request.verdicts
 
 
 def valid_messages_memory() -> BoundedCache[bytes, bool]:

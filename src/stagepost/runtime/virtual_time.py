@@ -2,34 +2,158 @@
 
 Programs with long time-outs run in no time and always in the same order. Sockets work as far as both ends
 live in this process; threads and other processes have no part in virtual time.
+
+A run that gets nowhere is ended and says what everybody was waiting for: see `Patience`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+from stagepost.runtime.loop_report import loop_report
 
 T = TypeVar("T")
 
+REAL_S_MAX = 900.0
+"""Runs of tests take seconds, and have taken a minute on a machine with ten times more to do than it could."""
+STEPS_AT_ONCE_MAX = 1_000_000
+"""Turns of the loop without any time passing. Busy worlds need some hundreds."""
+ENDING_S_MAX = 10.0
+"""Real time for the tasks of a run that got stuck to end; then they are left as they are."""
+
+INTERRUPT_AFTER_S = 1.0
+"""The loop's own look at the clock comes first: it needs no luck to get out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When a run counts as stuck. The first two depend on nothing but the run; the last is for all that they miss.
+
+    A callback that never returns is interrupted by a signal, so only where the loop runs in the main thread.
+    """
+
+    steps_at_once_max: int = STEPS_AT_ONCE_MAX
+    virtual_s_max: float | None = None
+    real_s_max: float = REAL_S_MAX
+
+
+class VirtualTimeStuck(RuntimeError):
+    """A run in virtual time got nowhere. The text says whose run, why, and what every task and timer waits for."""
+
+
+class _Stuck(BaseException):
+    """On its way out of the loop: no handler for ordinary errors may swallow it."""
+
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    def __init__(self, start_s: float = 0.0) -> None:
+    """`about` says whose run this is: a world writes its seed there."""
+
+    def __init__(self, start_s: float = 0.0, patience: Patience | None = None) -> None:
+        self.about = "a run without a name"
+        self.stuck: str | None = None
+        self.steps = 0
+        self.steps_at_once = 0
         self._now_s = start_s
+        self._patience = patience or Patience()
+        self._began_s = time.monotonic()
+        self._real_end_s = self._began_s + self._patience.real_s_max
+        self._is_leaving = False
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
         return self._now_s
 
     def jump(self, by_s: float) -> None:
+        if by_s > 0:
+            self.steps_at_once = 0
         self._now_s += by_s
+        virtual_s_max = self._patience.virtual_s_max
+        if virtual_s_max is not None and self._now_s > virtual_s_max and self.stuck is None:
+            self.give_up(f"it is not over after {virtual_s_max:g} s of virtual time")
+
+    def step(self) -> None:
+        """Called for every turn of the loop."""
+        if self._is_leaving:
+            self._is_leaving = False
+            raise _Stuck
+        self.steps += 1
+        self.steps_at_once += 1
+        if self.steps_at_once > self._patience.steps_at_once_max:
+            steps_max = self._patience.steps_at_once_max
+            self.give_up(f"{steps_max} turns of the loop passed without any time passing")
+        # The clock is asked now and then: it costs more than a turn of the loop.
+        if self.steps % 64 == 0 and time.monotonic() > self._real_end_s:
+            self.give_up(self._too_long())
+
+    def interrupt(self, frame: FrameType | None) -> NoReturn:
+        """Time is up in the middle of a callback, which takes the exception for its own: the next turn raises it again."""
+        self._is_leaving = True
+        self.give_up(self._too_long(), frame)
+
+    def _too_long(self) -> str:
+        return f"it is not over after {self._patience.real_s_max:g} s of real time"
+
+    def give_up(self, why: str, frame: FrameType | None = None) -> NoReturn:
+        """Raises. The first reason is the one that is told; what follows only ends the run."""
+        if self.stuck is None:
+            real_s = time.monotonic() - self._began_s
+            self.stuck = (
+                f"virtual time is stuck in {self.about}: {why}\n"
+                f"at {self._now_s:.6f} s, after {self.steps} turns and {real_s:.1f} s of real time\n"
+                f"{loop_report(self, frame)}"
+            )
+            # What its tasks complain of while they are ended is no news.
+            self.set_exception_handler(lambda _loop, _context: None)
+        self.steps_at_once = 0
+        self._real_end_s = time.monotonic() + ENDING_S_MAX
+        raise _Stuck
 
 
-def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, on a loop of its own whose clock starts at 0."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
+def run_in_virtual_time(main: Coroutine[Any, Any, T], patience: Patience | None = None) -> T:
+    """Like `asyncio.run`, on a loop of its own whose clock starts at 0. `VirtualTimeStuck` if it gets nowhere."""
+    patience = patience or Patience()
+    loop = VirtualTimeLoop(patience=patience)
+    try:
+        with (
+            _interrupted_after(patience.real_s_max, loop),
+            asyncio.Runner(loop_factory=lambda: loop) as runner,
+        ):
+            result = runner.run(main)
+    except _Stuck:
+        assert loop.stuck is not None
+        raise VirtualTimeStuck(loop.stuck) from None
+    if loop.stuck is not None:
+        raise VirtualTimeStuck(loop.stuck)
+    return result
+
+
+@contextmanager
+def _interrupted_after(real_s: float, loop: VirtualTimeLoop) -> Iterator[None]:
+    """Only signals reach a callback that never returns, and only the main thread gets them."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        loop.interrupt(frame)
+
+    before: Callable[[int, FrameType | None], Any] | int | None = signal.signal(signal.SIGALRM, interrupt)
+    # And again, should what is being ended not end.
+    signal.setitimer(signal.ITIMER_REAL, real_s + INTERRUPT_AFTER_S, ENDING_S_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -40,6 +164,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._loop.step()
         events = super().select(0)
         if events or timeout == 0:
             return events
@@ -49,5 +174,5 @@ class _JumpingSelector(selectors.DefaultSelector):
         # No timer at all. The loop's own wake-up socket is always registered; if it is the only one, then
         # everybody waits for somebody and nothing can ever happen.
         if len(self.get_map()) <= 1:
-            raise RuntimeError("virtual time stands still: every task waits and no timer is set")
+            self._loop.give_up("it stands still: every task waits and no timer is set")
         return super().select(None)

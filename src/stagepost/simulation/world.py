@@ -16,6 +16,7 @@ from stagepost.errors import StagepostError
 from stagepost.runtime.clock import Clock, LoopClock
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.network import Network, TcpAddress, UnixAddress
+from stagepost.runtime.virtual_time import VirtualTimeLoop
 from stagepost.simulation.bug_watch import BugWatch
 from stagepost.simulation.faults import Fault, FaultKind
 from stagepost.simulation.history import History, Listing
@@ -115,6 +116,8 @@ class World:
 
     async def __aenter__(self) -> World:
         loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualTimeLoop):
+            loop.about = f"the world of seed {self.seed}"
         follow_tasks(loop)
         self._bugs.begin(loop)
         return self
@@ -123,9 +126,18 @@ class World:
         for member in self.members.values():
             for program in member.programs:
                 program.cancel()
-            await asyncio.gather(*member.programs, return_exceptions=True)
+            await self._end_programs(member)
             await self.stop(member.name)
         self._bugs.end()
+
+    async def _end_programs(self, member: Member) -> None:
+        """They are being cancelled. One that does not end must not keep the run from its end."""
+        if not member.programs:
+            return
+        _, deaf = await asyncio.wait(member.programs, timeout=STOP_WITHIN_S)
+        if deaf:
+            text = f"{len(deaf)} programs beside {member.name} took longer than {STOP_WITHIN_S:g} s to stop"
+            self.history.bugs.append(text)
 
     @property
     def now_s(self) -> float:
@@ -214,8 +226,10 @@ class World:
 
     async def _finish(self, task: asyncio.Task[Any], what: str) -> None:
         # Its process may be killed meanwhile: then the task is cancelled, and we are not.
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
+        await asyncio.wait([task], timeout=STOP_WITHIN_S)
+        if not task.done():
+            self.history.bugs.append(f"{what} within {STOP_WITHIN_S:g} s")
+        elif not task.cancelled() and (error := task.exception()) is not None:
             self.history.bugs.append(f"{what}: {error!r}")
 
     # Programs beside the nodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from stagepost.errors import (
@@ -41,13 +40,11 @@ class Referee:
         self.deadline: float | None = None
         self._pipeline_depth_max = pipeline_depth_max
         self._trace = trace
-        self._awaited: deque[State] = deque()
+        self._other = role.other
+        self._awaited: list[State] = []  # an empty deque takes ten times the memory
         self._state = spec.initial
+        self.state = spec.initial  # the first of those awaited, if there are any
         self._set_deadline(now)
-
-    @property
-    def state(self) -> State:
-        return self._awaited[0] if self._awaited else self._state
 
     @property
     def speaking_from(self) -> State:
@@ -56,7 +53,7 @@ class Referee:
     @property
     def outstanding(self) -> int:
         """Messages of ours that the peer has not answered yet."""
-        return len(self._awaited) + (self._state.speaker is self.role.other)
+        return len(self._awaited) + (self._state.speaker is self._other)
 
     @property
     def is_over(self) -> bool:
@@ -74,39 +71,45 @@ class Referee:
         """Other time limits for the states named; that of the present state counts from now."""
         self.spec = self.spec.with_time_limits(limits_s)
         self._state = self.spec.state(self._state.name)
-        self._awaited = deque(self.spec.state(state.name) for state in self._awaited)
+        self._awaited = [self.spec.state(state.name) for state in self._awaited]
+        self.state = self._awaited[0] if self._awaited else self._state
         self._set_deadline(now)
 
     def sent(self, message: object, now: float) -> None:
         source = self._state
-        resumed = self.spec.pipelined.get(source)
-        ahead = resumed is not None and source.speaker is self.role.other
-        if ahead:
+        resumed = self.spec.resumed_from.get(source.name) if source.speaker is self._other else None
+        if resumed is not None:
             if len(self._awaited) + 1 >= self._pipeline_depth_max:
                 text = f"{self.spec.name}: more than {self._pipeline_depth_max} unanswered requests"
                 raise LocalProtocolError(text, limit=self._pipeline_depth_max, state=source.name)
-            assert resumed is not None
             target = self._target(resumed, message, ours=True)
             # A request that must not be overtaken may not be sent while answers are due before it.
-            if target not in self.spec.pipelined:
+            if target.name not in self.spec.resumed_from:
                 raise self._blame(LocalProtocolError, message, source, "cannot be pipelined")
             self._awaited.append(source)
+            self._state = target  # and what is awaited first stays so, with its time limit
         else:
             target = self._target(source, message, ours=True)
-        self._enter(target, now, message, ours=True, source=source)
+            self._state = self.state = target
+            self.deadline = None if target.timeout_s is None else now + target.timeout_s
+        if self._trace is not None:
+            self._trace(True, message, source, target)
 
     def received(self, message: object, now: float) -> None:
         source = self.state
         target = self._target(source, message, ours=False)
         if not self._awaited:
-            self._enter(target, now, message, ours=False, source=source)
-            return
-        self._awaited.popleft()
-        if target != self.spec.pipelined[source]:
-            # The peer ended the conversation; what we said ahead will never be answered.
-            self._awaited.clear()
-            self._state = target
-        self._set_deadline(now)
+            self._state = self.state = target
+        else:
+            del self._awaited[0]
+            resumed = self.spec.resumed_from[source.name]
+            if target is not resumed and target != resumed:
+                # The peer ended the conversation; what we said ahead will never be answered.
+                self._awaited.clear()
+                self._state = target
+            self.state = self._awaited[0] if self._awaited else self._state
+        timeout_s = self.state.timeout_s
+        self.deadline = None if timeout_s is None else now + timeout_s
         if self._trace is not None:
             self._trace(False, message, source, self.state)
 
@@ -121,10 +124,10 @@ class Referee:
         raise ProtocolTimeout(text, state=state.name)
 
     def _target(self, source: State, message: object, *, ours: bool) -> State:
-        blame = LocalProtocolError if ours else RemoteProtocolError
-        our_turn = source.speaker is self.role
-        target = self.spec.next_state(source, message)
-        if target is None or ours is not our_turn:
+        spec = self.spec
+        target = spec.targets.get((source.name, type(message))) or spec.next_state(source, message)
+        if target is None or ours is not (source.speaker is self.role):
+            blame = LocalProtocolError if ours else RemoteProtocolError
             why = "not allowed there" if target is None else f"it is the {_speaker(source)}'s turn"
             raise self._blame(blame, message, source, why)
         return target
@@ -132,13 +135,6 @@ class Referee:
     def _blame(self, blame: type[ProtocolError], message: object, state: State, why: str) -> ProtocolError:
         text = f"{self.spec.name}: {type(message).__name__} said in {state.name}: {why}"
         return blame(text, code=ErrorCode.PROTOCOL_STATE, state=state.name, found=type(message).__name__)
-
-    def _enter(self, target: State, now: float, message: object, *, ours: bool, source: State) -> None:
-        self._state = target
-        if not self._awaited or not ours:
-            self._set_deadline(now)
-        if self._trace is not None:
-            self._trace(ours, message, source, target)
 
     def _set_deadline(self, now: float) -> None:
         timeout_s = self.state.timeout_s

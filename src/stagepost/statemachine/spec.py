@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from typing import TypeAlias
 
 
 class Role(Enum):
@@ -50,8 +51,13 @@ class Edge:
     def accepts(self, message: object) -> bool:
         if type(message) is not self.message:
             return False
-        # Most edges have no such condition, and making a generator for none costs as much as all the rest.
-        return not self.where or all(getattr(message, name) == value for name, value in self.where.items())
+        return all(getattr(message, name) == value for name, value in self.where.items())
+
+
+LIMITED_SPECS_KEPT_MAX = 16
+"""Configurations are few; whoever makes up new limits again and again gets them, and nothing is kept."""
+
+_Conditional: TypeAlias = tuple[State, tuple[tuple[str, object], ...]]
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,44 @@ class ProtocolSpec:
 
     def next_state(self, state: State, message: object) -> State | None:
         """Where `message` leads from `state`; None if it may not be said there."""
-        for edge in self._edges_by_source.get(state, ()):
-            if edge.accepts(message):
-                return edge.target
+        return self.targets.get((state.name, type(message))) or self._target_by_fields(state, message)
+
+    def _target_by_fields(self, state: State, message: object) -> State | None:
+        for target, conditions in self._conditions.get((state.name, type(message)), ()):
+            for name, value in conditions:
+                if getattr(message, name) != value:
+                    break
+            else:
+                return target
         return None
 
+    # Both tables are asked with every message; a name is a key that needs no hashing.
+
     @cached_property
-    def _edges_by_source(self) -> dict[State, tuple[Edge, ...]]:
-        return {state: tuple(self.edges_from(state)) for state in self.states}
+    def targets(self) -> dict[tuple[str, type[object]], State]:
+        """Where a message leads, by state and type, as far as its fields have no say in it."""
+        conditions = self._conditions
+        return {
+            (edge.source.name, edge.message): edge.target
+            for edge in reversed(self.edges)  # of two that compete the first counts
+            if (edge.source.name, edge.message) not in conditions
+        }
+
+    @cached_property
+    def _conditions(self) -> dict[tuple[str, type[object]], list[_Conditional]]:
+        """The rest: each target with what its message's fields must be."""
+        conditional = {(edge.source.name, edge.message) for edge in self.edges if edge.where}
+        targets: dict[tuple[str, type[object]], list[_Conditional]] = {}
+        for edge in self.edges:
+            key = edge.source.name, edge.message
+            if key in conditional:
+                targets.setdefault(key, []).append((edge.target, tuple(edge.where.items())))
+        return targets
+
+    @cached_property
+    def resumed_from(self) -> dict[str, State]:
+        """`pipelined`, by the name of the state that awaits an answer."""
+        return {state.name: resumed for state, resumed in self.pipelined.items()}
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -95,13 +131,25 @@ class ProtocolSpec:
 
     def with_time_limits(self, limits_s: Mapping[str, float | None]) -> ProtocolSpec:
         """The same graph, with other time limits for the states named."""
+        key = tuple(limits_s.items())
+        known = self._limited.get(key)
+        if known is not None:
+            return known
         unknown = limits_s.keys() - {state.name for state in self.states}
         assert not unknown, f"{self.name} has no state {', '.join(sorted(unknown))}"
         limited = {
             state: replace(state, timeout_s=limits_s.get(state.name, state.timeout_s))
             for state in self.states
         }
-        return self.with_states(self.name, limited)
+        made = self.with_states(self.name, limited)
+        if len(self._limited) < LIMITED_SPECS_KEPT_MAX:
+            self._limited[key] = made
+        return made
+
+    @cached_property
+    def _limited(self) -> dict[tuple[tuple[str, float | None], ...], ProtocolSpec]:
+        """By their time limits: ten thousand connections of one configuration share one, instead of one each."""
+        return {}
 
     def with_states(self, name: str, states: Mapping[State, State], *further: Edge) -> ProtocolSpec:
         """A published variant: the same graph on other states, and the edges that only the variant has."""

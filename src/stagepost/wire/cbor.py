@@ -195,10 +195,15 @@ class Reader:
         return DecodeError(text, code=ErrorCode.CBOR_INVALID, offset=at, limit=limit, found=found)
 
 
+_SHORT_HEADS = tuple(tuple(bytes((major << 5 | argument,)) for argument in range(24)) for major in range(8))
+
+
 def head(major: int, argument: int) -> bytes:
     """The shortest head of `major` that carries `argument`."""
     if argument < 24:
-        return bytes((major << 5 | argument,))
+        return _SHORT_HEADS[major][argument]
+    if argument < 0x100:
+        return bytes((major << 5 | 24, argument))
     for low, width in _ARGUMENT_WIDTHS.items():
         if argument < 1 << 8 * width:
             return bytes((major << 5 | low,)) + argument.to_bytes(width, "big")

@@ -14,6 +14,16 @@ from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteP
 from stagepost.wire.cbor import Reader
 from stagepost.wire.framing import KnownShape
 from stagepost.wire.layout import Layout, read_head
+from stagepost.wire.mux_queues import SharedBytes
+
+BEGINNING_BYTES = 2
+"""The head and the tag of every message that has a usual shape."""
+
+
+CONSTANT_BYTES_MAX = 4
+"""Of messages that consist of a tag and booleans; what is longer is not looked for among them."""
+
+_NONE = (None, None)
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class CodecTable:
         self.any_type = any_type
         self.headless_third = dict(headless_third or {})
         self.known_shape = known_shape
-        self._says_the_same_to_many = says_the_same_to_many
+        self.says_the_same_to_many = says_the_same_to_many
         self._last_written: tuple[Any, Layout, bytes] | None = None
         self._by_state: dict[str, dict[tuple[int, int], tuple[Layout, Dialect | None]]] = {}
         for state, messages in said_in.items():
@@ -53,6 +63,18 @@ class CodecTable:
                     if layout.message in messages:
                         _add_choice(choices, layout, dialect, f"{protocol} in {state}")
             self._by_state[state] = choices
+        self.usual = {
+            (state, layout.beginning): (layout, dialect)
+            for state, choices in self._by_state.items()
+            for layout, dialect in choices.values()
+            if layout.usual_list is not None
+        }
+        self.constants = {
+            (state, layout.write(message)): (message, dialect)
+            for state, choices in self._by_state.items()
+            for layout, dialect in choices.values()
+            for message in layout.constants()
+        }
         self.writers = {
             dialect.name: {layout.message: layout for layout in dialect.layouts} for dialect in self.dialects
         }
@@ -61,13 +83,11 @@ class CodecTable:
         return self._by_state.get(state, {}).get((length, tag))
 
     def write(self, layout: Layout, message: Any) -> bytes:
-        if not self._says_the_same_to_many:
-            return layout.write(message)
-        # What one instance has just said, most others say next: it is put together once for all of them.
+        """What one instance has just said, most others say next: it is put together once for all of them."""
         last = self._last_written
         if last is not None and last[1] is layout and last[0] == message:
             return last[2]
-        written = layout.write(message)
+        written = SharedBytes(layout.write(message))
         self._last_written = (message, layout, written)
         return written
 
@@ -107,14 +127,32 @@ class Codec:
         return self._settled
 
     def encode(self, message: Any) -> bytes:
-        layout = self.table.writers[self.speaks.name].get(type(message))
+        table = self.table
+        layout = table.writers[self.speaks.name].get(type(message))
         if layout is None:
-            text = f"{self.table.protocol}: {type(message).__name__} cannot be said in dialect {self.speaks.name}"
+            text = f"{table.protocol}: {type(message).__name__} cannot be said in dialect {self.speaks.name}"
             raise LocalProtocolError(text, found=type(message).__name__)
-        return self.table.write(layout, message)
+        return table.write(layout, message) if table.says_the_same_to_many else layout.write(message)
+
+    def decode_usual(self, data: bytes, state: str, items_max: int) -> Any | None:
+        """The message, if `data` is exactly one in its usual shape, which needs no further look; else None."""
+        table = self.table
+        message: Any | None
+        if len(data) <= CONSTANT_BYTES_MAX:
+            message, dialect = table.constants.get((state, data), _NONE)
+        else:
+            layout, dialect = table.usual.get((state, data[:BEGINNING_BYTES]), _NONE)
+            message = None if layout is None else layout.read_usual(data, items_max)
+        if message is not None and dialect is not None and not self._settled:
+            self.speaks = dialect
+            self._settled = True
+        return message
 
     def decode(self, data: bytes, state: str) -> Any:
         """One whole message, said in `state`; nothing may be left over."""
+        message = self.decode_usual(data, state, len(data))
+        if message is not None:
+            return message
         reader = Reader(data)
         length, tag = read_head(reader)
         found = self.table.layout_for(state, length, tag)

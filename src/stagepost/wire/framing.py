@@ -251,6 +251,11 @@ class Framer:
     def buffered(self) -> int:
         return len(self._buffer)
 
+    @property
+    def is_between_items(self) -> bool:
+        """Nothing is left of what came, and nothing that comes could belong to it."""
+        return not self._buffer and not self._stray_boolean_allowed
+
     def feed(self, data: bytes) -> None:
         self._buffer += data
 

@@ -7,24 +7,29 @@ describes; since one description serves both ways, they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import product
 from typing import Any, Protocol
 
 from stagepost.errors import DecodeError
 from stagepost.wire.cbor import (
     ARRAY,
+    BREAK,
+    BYTE_STRING,
+    INDEFINITE_ARRAY,
     Reader,
     head,
     write_array,
-    write_boolean,
     write_bytes,
-    write_indefinite_array,
     write_text,
     write_unsigned,
 )
 
 TAG_BITS = 8
+_SMALL_NUMBERS = tuple(write_unsigned(number) for number in range(24))
+_EMPTY_ARRAY = 0x80
+_ITEMS_AROUND_A_LIST = 3  # the message itself, its tag and the list
 
 
 class Field(Protocol):
@@ -43,6 +48,8 @@ class Unsigned:
         return reader.unsigned(self.bits, what)
 
     def write(self, value: int) -> bytes:
+        if 0 <= value < 24:
+            return _SMALL_NUMBERS[value]
         if value >> self.bits:
             raise OverflowError(f"{value} does not fit in {self.bits} bits")
         return write_unsigned(value)
@@ -54,19 +61,23 @@ class Boolean:
         return reader.boolean(what)
 
     def write(self, value: bool) -> bytes:
-        return write_boolean(value)
+        return b"\xf5" if value else b"\xf4"
 
 
 @dataclass(frozen=True, slots=True)
 class ByteString:
     bytes_min: int
     bytes_max: int
+    usual_head: bytes = field(init=False)  # of a string of the greatest length: fixed sizes have no other
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "usual_head", head(BYTE_STRING, self.bytes_max))
 
     def read(self, reader: Reader, what: str) -> bytes:
         return reader.byte_string(self.bytes_min, self.bytes_max, what)
 
     def write(self, value: bytes) -> bytes:
-        return write_bytes(value)
+        return self.usual_head + value if len(value) == self.bytes_max else write_bytes(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +99,52 @@ class ListForm(Enum):
     EMPTY_DEFINITE = "definite if empty, else indefinite"
 
 
+class UsualItems(Protocol):
+    """List elements that fill most of the traffic, read all together at a fraction of the cost of one by one."""
+
+    @property
+    def items_each(self) -> int:
+        """How many CBOR items one element holds, itself among them."""
+        ...
+
+    def read_all(self, data: bytes, start: int, end: int) -> list[Any] | None:
+        """The elements that fill `data` from `start` to `end`; None if anything there is not in its usual shape."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ListOf:
     item: Field
     form: ListForm
     count_max: int
     count_min: int = 0
+    usual: UsualItems | None = None
+
+    def read_usual(self, data: bytes, start: int, items_max: int) -> tuple[Any, ...] | None:
+        """The list that fills the rest of `data`, if every element is in its usual shape and nothing is wrong."""
+        assert self.usual is not None
+        end = len(data)
+        if end <= start:
+            return None
+        form = data[start]
+        count = None
+        if form == INDEFINITE_ARRAY:
+            end -= 1
+            if data[end] != BREAK:
+                return None
+        else:
+            count = form - _EMPTY_ARRAY
+            if not 0 <= count < 24:
+                return None
+        items = self.usual.read_all(data, start + 1, end)
+        if items is None or (count is not None and count != len(items)):
+            return None
+        if (
+            not self.count_min <= len(items) <= self.count_max
+            or len(items) * self.usual.items_each > items_max
+        ):
+            return None
+        return tuple(items)
 
     def read(self, reader: Reader, what: str) -> tuple[Any, ...]:
         start = reader.offset
@@ -120,9 +171,9 @@ class ListOf:
         return tuple(items)
 
     def write(self, value: tuple[Any, ...]) -> bytes:
-        items = [self.item.write(entry) for entry in value]
-        definite = self.form is ListForm.DEFINITE or (self.form is ListForm.EMPTY_DEFINITE and not items)
-        return write_array(*items) if definite else write_indefinite_array(*items)
+        definite = self.form is ListForm.DEFINITE or (self.form is ListForm.EMPTY_DEFINITE and not value)
+        items = b"".join(map(self.item.write, value))
+        return head(ARRAY, len(value)) + items if definite else b"\x9f" + items + b"\xff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +187,17 @@ class Record:
         at = reader.offset
         try:
             reader.array(len(self.fields), what)
-            return self.make(*[field.read(reader, what) for _, field in self.fields])
+            return self.make(*[part.read(reader, what) for _, part in self.fields])
         except DecodeError:
             # As with lists: names are for faults.
             reader.offset = at
             reader.array(len(self.fields), what)
-            for name, field in self.fields:
-                field.read(reader, f"{what}.{name}")
+            for name, part in self.fields:
+                part.read(reader, f"{what}.{name}")
             raise
 
     def write(self, value: Any) -> bytes:
-        return write_array(*(field.write(getattr(value, name)) for name, field in self.fields))
+        return write_array(*(part.write(getattr(value, name)) for name, part in self.fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +213,15 @@ class Layout:
     fields: tuple[tuple[str, Field], ...] = ()
     surplus: tuple[tuple[str, Field], ...] = ()
     surplus_may_be_missing: bool = False
+    beginning: bytes = field(init=False)  # as it is written: the head and the tag
+    usual_list: ListOf | None = field(init=False)  # the only field, if it is a list that has a usual shape
+
+    def __post_init__(self) -> None:
+        beginning = head(ARRAY, 1 + len(self.fields)) + write_unsigned(self.tag)
+        object.__setattr__(self, "beginning", beginning)
+        only = self.fields[0][1] if len(self.fields) == 1 else None
+        is_usual = isinstance(only, ListOf) and only.usual is not None
+        object.__setattr__(self, "usual_list", only if is_usual else None)
 
     @property
     def lengths(self) -> range:
@@ -172,17 +232,30 @@ class Layout:
     def read_fields(self, reader: Reader, length: int) -> Any:
         """The rest of the message, behind its head and tag."""
         name = self.message.__name__
-        values = [field.read(reader, f"{name}.{label}") for label, field in self.fields]
-        for label, field in self.surplus[: length - 1 - len(self.fields)]:
+        values = [part.read(reader, f"{name}.{label}") for label, part in self.fields]
+        for label, part in self.surplus[: length - 1 - len(self.fields)]:
             if self.surplus_may_be_missing and not reader.remaining:
                 break
-            field.read(reader, f"{name}.{label}")
+            part.read(reader, f"{name}.{label}")
         return self.message(*values)
 
+    def constants(self) -> list[Any]:
+        """Every message of this layout, where nothing but booleans tells them apart; otherwise none."""
+        if not all(isinstance(part, Boolean) for _, part in self.fields):
+            return []
+        return [self.message(*values) for values in product((False, True), repeat=len(self.fields))]
+
+    def read_usual(self, data: bytes, items_max: int) -> Any | None:
+        """All of `data`, which begins as this message does, if it is exactly one in its usual shape; else None."""
+        assert self.usual_list is not None
+        values = self.usual_list.read_usual(data, len(self.beginning), items_max - _ITEMS_AROUND_A_LIST)
+        return None if values is None else self.message(values)
+
     def write(self, message: Any) -> bytes:
-        parts = [head(ARRAY, 1 + len(self.fields)), write_unsigned(self.tag)]
-        parts += [field.write(getattr(message, label)) for label, field in self.fields]
-        return b"".join(parts)
+        written = self.beginning
+        for label, part in self.fields:
+            written += part.write(getattr(message, label))
+        return written
 
 
 def read_head(reader: Reader) -> tuple[int, int]:

@@ -118,10 +118,17 @@ def split_payload(
         yield encode_header(timestamp_us, lane, len(piece)) + piece
 
 
-class SegmentReader:
-    """Cuts a byte stream that arrives in arbitrary pieces into segments, in one fixed buffer.
+RESTING_BYTES = 2_048
+"""The buffer of a connection on which little is said; thousands of them must fit into memory."""
+SMALL_READS_BEFORE_REST = 16
+_NOT_SMALL = -1
 
-    Each whole segment goes to `deliver`. A header whose body is still on its way goes to `inspect` (again
+
+class SegmentReader:
+    """Cuts a byte stream that arrives in arbitrary pieces into segments.
+
+    The buffer is small while little is said, since most of many connections are quiet, and has room for the largest
+    segment as soon as more comes. Each whole segment goes to `deliver`. A header whose body is still on its way goes to `inspect` (again
     with every further piece), which may raise to refuse the body unread. Bytes enter through `feed`, or
     without a copy by writing into `space()` and then telling with `received` how much was written.
     """
@@ -133,10 +140,11 @@ class SegmentReader:
     ) -> None:
         self._deliver = deliver
         self._inspect = inspect
-        self._view = memoryview(bytearray(SEGMENT_BYTES_MAX))
+        self._view = memoryview(bytearray(RESTING_BYTES))
         self._start = 0
         self._end = 0
         self._offset_of_view = 0
+        self._small_reads = 0
 
     @property
     def offset(self) -> int:
@@ -160,13 +168,23 @@ class SegmentReader:
         """Room for the next bytes, never empty: an incomplete segment is always shorter than the buffer."""
         start = self._start
         end = self._end
-        if start:
+        if start == end:
+            self._offset_of_view += start
+            self._start = self._end = 0
+            if self._small_reads >= SMALL_READS_BEFORE_REST and len(self._view) != RESTING_BYTES:
+                self._view = memoryview(bytearray(RESTING_BYTES))
+            elif self._small_reads < 0 and len(self._view) == RESTING_BYTES:
+                self._view = memoryview(bytearray(SEGMENT_BYTES_MAX))
+            return self._view
+        if start or len(self._view) == RESTING_BYTES:
+            # Something is incomplete: all of it must fit, so here the buffer becomes a large one.
+            kept = self._view[start:end]
+            if len(self._view) == RESTING_BYTES:
+                self._view = memoryview(bytearray(SEGMENT_BYTES_MAX))
+            self._view[: end - start] = kept
             self._offset_of_view += start
             self._start = 0
             self._end = end - start
-            if start == end:
-                return self._view
-            self._view[: end - start] = self._view[start:end]
         return self._view[self._end :]
 
     def received(self, count: int) -> bool:
@@ -174,6 +192,10 @@ class SegmentReader:
         view = self._view
         start = self._start
         end = self._end = self._end + count
+        if count < RESTING_BYTES:
+            self._small_reads += 1
+        else:
+            self._small_reads = _NOT_SMALL  # more was there than a resting buffer takes at once
         # The position moves on before `deliver` runs, so an exception from it leaves the reader in order.
         while end - start >= SEGMENT_HEADER_BYTES:
             timestamp_us, lane, length = _HEADER.unpack_from(view, start)

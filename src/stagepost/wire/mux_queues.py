@@ -17,6 +17,7 @@ from stagepost.wire.mux import (
     encode_header,
     lane_name,
     lane_number,
+    split_payload,
 )
 
 # Ingress limits: the number of bytes of one lane that may wait to be read. They are sized so that an honest
@@ -30,6 +31,10 @@ LOCAL_INGRESS_BYTES_MAX_PUBLISHED = 0xFFFF_FFFF
 
 EGRESS_BYTES_MAX = 0x3FFFF  # a writer waits while its lane holds more than this
 WRITE_BATCH_BYTES_MAX = 131_072
+SHARED_BATCH_BYTES = SEGMENT_PAYLOAD_BYTES_SENT_MAX * (
+    WRITE_BATCH_BYTES_MAX // (SEGMENT_HEADER_BYTES + SEGMENT_PAYLOAD_BYTES_SENT_MAX)
+)
+SMALL_PIECE_BYTES = 1_024
 
 
 class Ingress:
@@ -161,14 +166,38 @@ def _overflow(ingress: Ingress, length: int, offset: int) -> LimitExceeded:
     )
 
 
+class SharedBytes(bytes):
+    """The same message for many connections: it is cut into segments once for all that send it on the same lane."""
+
+    batches: dict[int, list[bytes]]
+
+    def in_batches(self, timestamp_us: int, lane: int) -> list[bytes]:
+        """Segments of full size, as many to a batch as fit. Everybody gets the time at which the first one sent it."""
+        try:
+            known = self.batches
+        except AttributeError:
+            known = self.batches = {}
+        batches = known.get(lane)
+        if batches is None:
+            batches = known[lane] = [
+                b"".join(split_payload(self[start : start + SHARED_BATCH_BYTES], lane, timestamp_us))
+                for start in range(0, len(self), SHARED_BATCH_BYTES)
+            ]
+        return batches
+
+
 class EgressLane:
     """Bytes of one lane that are accepted for sending and not sent yet."""
 
-    __slots__ = ("is_ready", "lane", "on_room", "waiting")
+    __slots__ = ("_pieces", "_sent_of_first", "is_ready", "lane", "on_room", "waiting_bytes")
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
-        self.waiting = bytearray()
+        self.waiting_bytes = 0
+        # Large pieces as they came, without a copy. Small ones are joined: each object costs more than they hold. So
+        # there are never many, and a list will do: ten thousand connections have five of these each.
+        self._pieces: list[bytes | bytearray] = []
+        self._sent_of_first = 0
         self.is_ready = False
         # Called when the lane has room again; a writer that sleeps sets it, and clears it when woken.
         self.on_room: Callable[[], None] | None = None
@@ -176,7 +205,65 @@ class EgressLane:
     @property
     def has_room(self) -> bool:
         """Whether a writer may add its next message, whole; the excess is then at most one message."""
-        return len(self.waiting) <= EGRESS_BYTES_MAX
+        return self.waiting_bytes <= EGRESS_BYTES_MAX
+
+    def put(self, payload: bytes) -> None:
+        pieces = self._pieces
+        self.waiting_bytes += len(payload)
+        if pieces and len(payload) < SMALL_PIECE_BYTES:
+            last = pieces[-1]
+            if isinstance(last, bytearray):
+                last += payload
+                return
+            if len(last) < SMALL_PIECE_BYTES and (len(pieces) > 1 or not self._sent_of_first):
+                pieces[-1] = bytearray(last)
+                pieces[-1] += payload
+                return
+        pieces.append(payload)
+
+    def take_single(self, timestamp_us: int, payload_bytes_max: int) -> bytes | None:
+        """The next batch where it is simple: all that waits is one message, short or for many. None where it is not."""
+        pieces, sent = self._pieces, self._sent_of_first
+        if len(pieces) != 1:
+            return None
+        piece = pieces[0]
+        if len(piece) <= payload_bytes_max:
+            if sent:
+                return None
+            pieces.clear()
+            self.waiting_bytes = 0
+            return encode_header(timestamp_us, self.lane, len(piece)) + piece
+        if not isinstance(piece, SharedBytes) or sent % SHARED_BATCH_BYTES:
+            return None
+        if payload_bytes_max != SEGMENT_PAYLOAD_BYTES_SENT_MAX:
+            return None
+        batch = piece.in_batches(timestamp_us, self.lane)[sent // SHARED_BATCH_BYTES]
+        if self.waiting_bytes <= SHARED_BATCH_BYTES:
+            pieces.clear()
+            self.waiting_bytes = self._sent_of_first = 0
+        else:
+            self.waiting_bytes -= SHARED_BATCH_BYTES
+            self._sent_of_first = sent + SHARED_BATCH_BYTES
+        return batch
+
+    def take(self, count: int, parts: list[bytes | bytearray | memoryview]) -> None:
+        """The next `count` bytes, added to `parts`. There are as many."""
+        pieces = self._pieces
+        self.waiting_bytes -= count
+        while count:
+            first = pieces[0]
+            start = self._sent_of_first
+            end = min(len(first), start + count)
+            count -= end - start
+            if end == len(first):
+                del pieces[0]
+                self._sent_of_first = 0
+                parts.append(first if not start else memoryview(first)[start:])
+            else:
+                self._sent_of_first = end
+                parts.append(
+                    memoryview(first)[start:end] if isinstance(first, bytes) else bytes(first[start:end])
+                )
 
 
 class Egress:
@@ -209,32 +296,39 @@ class Egress:
         """The caller has seen `lane.has_room`."""
         if not payload:
             return
-        lane.waiting += payload
+        lane.put(payload)
         if not lane.is_ready:
             lane.is_ready = True
             self._ready.append(lane)
 
-    def next_batch(self, timestamp_us: int) -> bytearray:
+    def next_batch(self, timestamp_us: int) -> bytes:
         """Whole segments, at most WRITE_BATCH_BYTES_MAX bytes of them, one per ready lane and turn."""
-        batch = bytearray()
         ready = self._ready
+        if len(ready) == 1:
+            lane = ready[0]
+            batch = lane.take_single(timestamp_us, self._payload_bytes_max)
+            if batch is not None:
+                if not lane.waiting_bytes:
+                    ready.popleft()
+                    lane.is_ready = False
+                if lane.on_room is not None and lane.has_room:
+                    lane.on_room()
+                return batch
+        parts: list[bytes | bytearray | memoryview] = []
+        batch_bytes = 0
         while ready:
             lane = ready[0]
-            waiting = lane.waiting
-            length = min(len(waiting), self._payload_bytes_max)
-            if len(batch) + SEGMENT_HEADER_BYTES + length > WRITE_BATCH_BYTES_MAX:
+            length = min(lane.waiting_bytes, self._payload_bytes_max)
+            batch_bytes += SEGMENT_HEADER_BYTES + length
+            if batch_bytes > WRITE_BATCH_BYTES_MAX:
                 break
             ready.popleft()
-            batch += encode_header(timestamp_us, lane.lane, length)
-            if length == len(waiting):
-                batch += waiting
-                lane.waiting = bytearray()
-                lane.is_ready = False
-            else:
-                with memoryview(waiting) as view:
-                    batch += view[:length]
-                del waiting[:length]
+            parts.append(encode_header(timestamp_us, lane.lane, length))
+            lane.take(length, parts)
+            if lane.waiting_bytes:
                 ready.append(lane)
+            else:
+                lane.is_ready = False
             if lane.on_room is not None and lane.has_room:
                 lane.on_room()
-        return batch
+        return b"".join(parts)

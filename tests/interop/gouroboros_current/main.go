@@ -2,12 +2,23 @@
 package main
 
 import (
+	"os"
+	"strconv"
+
 	"github.com/blinklabs-io/gouroboros/protocol"
 	pcommon "github.com/blinklabs-io/gouroboros/protocol/common"
 	shared "stagepost.test/interop/gouroboros_shared"
 )
 
 func main() {
+	if len(os.Args) == 4 && os.Args[1] == "verify-file" {
+		messageBytes, err := strconv.Atoi(os.Args[3])
+		if err != nil {
+			shared.Fail(err)
+		}
+		verifyFile(os.Args[2], messageBytes)
+		return
+	}
 	shared.Run(shared.Library{
 		Key:           func(message *pcommon.DmqMessage) []byte { return message.ID() },
 		LocalVersions: localVersions,

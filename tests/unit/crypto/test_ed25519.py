@@ -71,3 +71,14 @@ def test_seed_of_wrong_length_is_an_error_that_says_so(length: int) -> None:
         ed25519.public_key(bytes(length))
     with pytest.raises(ValueError, match=f"has 32 bytes, found {length}"):
         ed25519.sign(bytes(length), b"m")
+
+
+@pytest.mark.parametrize("vector", EDGES, ids=lambda vector: str(vector["id"]))
+def test_the_binding_and_the_library_called_directly_accept_the_same(vector: dict[str, Any]) -> None:
+    """Which of the two is used depends on how the binding was built; nobody may notice."""
+    key, content, signature = (
+        bytes.fromhex(vector[name]) for name in ("public_key_hex", "message_hex", "signature_hex")
+    )
+    if len(key) == ed25519.PUBLIC_KEY_BYTES and len(signature) == ed25519.SIGNATURE_BYTES:
+        answers = [open_it(signature + content, key) for open_it in (ed25519._open, ed25519.open_by_binding)]
+        assert answers == [vector["accept"]] * 2

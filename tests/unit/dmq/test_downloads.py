@@ -130,7 +130,8 @@ def test_the_first_announcer_is_credited_whoever_brought_the_message(
     table.claim(second, X, now=1)
     table.arrived(second, X)
 
-    table.proved_valid(X, now=1)
+    table.proved_valid(second, [X], now=1)
+    assert len(table) == 1, "the others look at the message for themselves"
 
     assert table.announciness.credits("a", now=1) == 1
     assert table.announciness.credits("b", now=1) == 0

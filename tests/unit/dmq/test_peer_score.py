@@ -57,6 +57,16 @@ def test_the_floor_is_zero_so_that_good_deeds_are_not_saved_up() -> None:
     assert score.points(now=0) == 1
 
 
+def test_many_good_deeds_at_once_count_as_each_by_itself() -> None:
+    together, one_by_one = a_score(rejected=10), a_score(rejected=10)
+
+    together.accepted(now=5, count=3)
+    for _ in range(3):
+        one_by_one.accepted(now=5)
+
+    assert together.points(now=5) == one_by_one.points(now=5) == pytest.approx(0.5)
+
+
 def test_the_ceiling_is_reached_by_the_nine_hundredth_rejection_and_not_passed() -> None:
     score = a_score(rejected=899)
     assert not score.is_at_ceiling(now=0)
@@ -79,8 +89,8 @@ def test_the_worst_peer_waits_longest_and_others_in_proportion() -> None:
 
 def test_credits_are_counted_for_each_peer() -> None:
     announciness = Announciness()
-    for _ in range(3):
-        announciness.credit("a", now=10)
+    announciness.credit("a", now=10)
+    announciness.credit("a", now=11, count=2)
     announciness.credit("b", now=70)
 
     assert announciness.credits("a", now=100) == 3

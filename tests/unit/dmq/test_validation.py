@@ -21,6 +21,7 @@ from stagepost.dmq.validation import (
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.identifiers import PoolId
+from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 from tests.strategies import a_signed_legacy_message
 
@@ -185,7 +186,7 @@ def test_row_5_the_number_of_periods_comes_with_the_pools() -> None:
 def test_row_6_a_message_is_not_older_than_its_certificate() -> None:
     message = Signer(start_kes_period=10).sign(1)
     certificate = msgspec.structs.replace(message.operational_certificate, start_kes_period=11)
-    older = msgspec.structs.replace(message, operational_certificate=certificate)
+    older = altered(message, operational_certificate=certificate)
 
     verdict = judge(Validator(PUBLIC, KnownPools()), older)
 
@@ -264,7 +265,7 @@ def test_row_8_the_number_remembered_never_goes_back(numbers: list[int]) -> None
 def test_row_9_the_cold_key_signs_the_certificate() -> None:
     message = Signer().sign(1)
     certificate = msgspec.structs.replace(message.operational_certificate, cold_signature=bytes(64))
-    forged = msgspec.structs.replace(message, operational_certificate=certificate)
+    forged = altered(message, operational_certificate=certificate)
 
     assert code(judge(Validator(PUBLIC, KnownPools()), forged)) is ErrorCode.OPCERT_SIGNATURE
 
@@ -274,7 +275,7 @@ def test_row_10_the_kes_signature_covers_the_signed_bytes(place: int) -> None:
     message = Signer().sign(1)
     signature = bytearray(message.kes_signature)
     signature[place] ^= 1
-    forged = msgspec.structs.replace(message, kes_signature=bytes(signature))
+    forged = altered(message, kes_signature=bytes(signature))
 
     assert code(judge(Validator(PUBLIC, KnownPools()), forged)) is ErrorCode.KES_SIGNATURE
 
@@ -282,7 +283,7 @@ def test_row_10_the_kes_signature_covers_the_signed_bytes(place: int) -> None:
 def test_row_10_a_signature_holds_at_its_own_period_only() -> None:
     message = Signer().sign(1, evolution=2)
     certificate = Signer(start_kes_period=1).certificate
-    moved = msgspec.structs.replace(message, operational_certificate=certificate)
+    moved = altered(message, operational_certificate=certificate)
     assert moved.kes_evolution == 1
 
     assert code(judge(Validator(PUBLIC, KnownPools()), moved)) is ErrorCode.KES_SIGNATURE
@@ -298,7 +299,7 @@ def test_the_rows_are_checked_in_order() -> None:
     assert judge(validator, Signer(issue_number=5, start_kes_period=10).sign(0)) is None
     pools.stakes, pools.is_ready = {}, False
     certificate = good.operational_certificate
-    message = msgspec.structs.replace(
+    message = altered(
         good,
         message_id=bytes(32),
         operational_certificate=msgspec.structs.replace(
@@ -312,10 +313,10 @@ def test_the_rows_are_checked_in_order() -> None:
     assert code(judge(validator, message)) is ErrorCode.MSG_TOO_FREQUENT
     later = MONO + 60
     assert code(judge(validator, message, mono=later)) is ErrorCode.MSG_BAD_ID
-    message = msgspec.structs.replace(message, message_id=good.message_id)
+    message = altered(message, message_id=good.message_id)
     assert code(judge(validator, message, mono=later)) is ErrorCode.KES_PERIOD
     forged = msgspec.structs.replace(certificate, issue_number=4, cold_signature=bytes(64))
-    message = msgspec.structs.replace(message, operational_certificate=forged)
+    message = altered(message, operational_certificate=forged)
     assert code(judge(validator, message, mono=later)) is ErrorCode.NOT_READY
     pools.is_ready = True
     assert code(judge(validator, message, mono=later)) is ErrorCode.POOL_UNKNOWN
@@ -324,9 +325,9 @@ def test_the_rows_are_checked_in_order() -> None:
     pools.stakes[Signer().pool_id] = 1
     assert code(judge(validator, message, mono=later)) is ErrorCode.OPCERT_COUNTER
     forged = msgspec.structs.replace(certificate, cold_signature=bytes(64))
-    message = msgspec.structs.replace(message, operational_certificate=forged)
+    message = altered(message, operational_certificate=forged)
     assert code(judge(validator, message, mono=later)) is ErrorCode.OPCERT_SIGNATURE
-    message = msgspec.structs.replace(message, operational_certificate=certificate)
+    message = altered(message, operational_certificate=certificate)
     assert code(judge(validator, message, mono=later)) is ErrorCode.KES_SIGNATURE
     assert judge(validator, good, mono=later) is None
 
@@ -377,6 +378,50 @@ def test_a_rejected_message_changes_no_state(
         assert state_of(validator) == before
 
 
+class Careful(Validator):
+    """Looks at every row one by one."""
+
+    def _is_faultless(self, message: DmqMessage, now: float, pool_id: PoolId) -> bool:
+        return False
+
+
+@settings(max_examples=400)
+@given(
+    rules=st.sampled_from((PUBLIC, PRIVATE)),
+    offset_s=st.sampled_from((-1_801, -1_800, -1_205, -1_200, 0, 59, 60, 599, 600, 601, 605, 606)),
+    start_kes_period=st.integers(0, 2),
+    evolution=st.sampled_from((0, 1, 3, 4)),
+    issue_number=st.integers(4, 6),
+    stake=st.sampled_from((None, 0, 1)),
+    has_other_id=st.booleans(),
+    is_known=st.booleans(),
+)
+def test_checks_in_one_go_say_the_same_as_one_by_one(
+    rules: ValidationRules,
+    offset_s: int,
+    start_kes_period: int,
+    evolution: int,
+    issue_number: int,
+    stake: int | None,
+    has_other_id: bool,
+    is_known: bool,
+) -> None:
+    pools = KnownPools({} if stake is None else {Signer().pool_id: stake}, kes_evolutions_max=4)
+    message = Signer(issue_number=issue_number, start_kes_period=start_kes_period).sign(
+        1, evolution=evolution
+    )
+    if has_other_id:
+        message = altered(message, message_id=bytes(32))
+    answers = []
+    for kind in (Validator, Careful):
+        validator = kind(rules, pools)
+        if is_known:
+            validator.commit(Signer(issue_number=5).sign(0), MONO)
+        answers.append(validator.check_cheaply(message, NOW + offset_s, MONO + offset_s))
+
+    assert answers[0] == answers[1]
+
+
 def test_caches_keep_successes_only_and_are_bounded() -> None:
     validator = Validator(PRIVATE, KnownPools())
     message = Signer().sign(1)
@@ -384,10 +429,10 @@ def test_caches_keep_successes_only_and_are_bounded() -> None:
         certificate = msgspec.structs.replace(
             message.operational_certificate, cold_signature=bytes([place]) * 64
         )
-        validator.check_signatures(msgspec.structs.replace(message, operational_certificate=certificate))
+        validator.check_signatures(altered(message, operational_certificate=certificate))
         signature = bytearray(message.kes_signature)
         signature[64 + place] ^= 1
-        validator.check_signatures(msgspec.structs.replace(message, kes_signature=bytes(signature)))
+        validator.check_signatures(altered(message, kes_signature=bytes(signature)))
     # Of all these only the one good certificate.
     assert (len(validator._certificates), len(validator._paths)) == (1, 0)
 
@@ -395,7 +440,7 @@ def test_caches_keep_successes_only_and_are_bounded() -> None:
     assert (len(validator._certificates), len(validator._paths)) == (1, 1)
 
     for number in range(CERTIFICATES_CACHED_MAX + 10):
-        validator._certificates.put((message.operational_certificate, number.to_bytes(4, "big")), True)
+        validator._certificates.put(number.to_bytes(4, "big"), True)
     assert len(validator._certificates) <= CERTIFICATES_CACHED_MAX
 
 
@@ -403,7 +448,7 @@ def test_a_remembered_certificate_does_not_speak_for_another_cold_key() -> None:
     validator = Validator(PRIVATE, KnownPools())
     message = Signer(0).sign(1)
     assert validator.check_signatures(message) is None
-    stolen = msgspec.structs.replace(message, cold_verification_key=Signer(1).cold_key)
+    stolen = altered(message, cold_verification_key=Signer(1).cold_key)
 
     assert code(validator.check_signatures(stolen)) is ErrorCode.OPCERT_SIGNATURE
 

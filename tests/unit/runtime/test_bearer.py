@@ -538,3 +538,93 @@ def test_bearer_ended_before_it_was_connected_closes_its_transport() -> None:
 
     asyncio.run(main(None))
     asyncio.run(main(TransportError("never mind")))
+
+
+# Without waiting
+
+
+def test_a_reader_is_called_once_for_all_that_came_and_its_answer_leaves_in_the_same_call() -> None:
+    async def scenario(bearer: Bearer, theirs: socket.socket) -> None:
+        channel = bearer.channel(11, RESPONDER, 1_000)
+        other = bearer.channel(12, RESPONDER, 1_000)
+        heard: list[bytes | None] = []
+
+        def answer() -> None:
+            heard.append(channel.read_now())
+            assert channel.write_now(b"pong")
+
+        channel.on_data(answer)
+        segments = a_segment(11, INITIATOR, b"pi") + a_segment(12, INITIATOR, b"x")
+        segments += a_segment(11, INITIATOR, b"ng")
+        bearer.get_buffer(-1)[: len(segments)] = segments
+        bearer.buffer_updated(len(segments))
+
+        assert heard == [b"ping"]
+        sent = theirs.recv(100)
+        assert sent[SEGMENT_HEADER_BYTES:] == b"pong"
+        assert (channel.read_now(), other.read_now()) == (None, b"x")
+
+    with_raw_peer(scenario)
+
+
+def test_a_reader_is_called_when_the_connection_ends_and_not_inside_of_the_call_that_ends_it() -> None:
+    async def main() -> None:
+        left, right = await two_bearers()
+        channel = right.channel(11, RESPONDER, 1_000)
+        ends: list[bytes | None] = []
+        over = asyncio.Event()
+
+        def look() -> None:
+            ends.append(channel.read_now())
+            over.set()
+
+        channel.on_data(look)
+        left.close()
+        await over.wait()
+        assert ends == [b""]
+
+        channel.on_data(lambda: ends.append(b"again"))
+        channel.close()
+        assert ends == [b""]
+        await asyncio.sleep(0)
+        assert ends == [b"", b"again"]
+        assert channel.has_room
+        with pytest.raises(LocalProtocolError, match="closed"):
+            channel.write_now(b"late")
+
+    run_in_virtual_time(main())
+
+
+def test_what_closed_a_connection_is_raised_to_readers_and_writers_that_do_not_wait() -> None:
+    async def scenario(bearer: Bearer, theirs: socket.socket) -> None:
+        channel = bearer.channel(11, RESPONDER, 1_000)
+        told = asyncio.Event()
+        channel.on_data(told.set)
+        await asyncio.get_running_loop().sock_sendall(
+            theirs, a_segment(11, INITIATOR, b"before") + a_segment(99, INITIATOR, b"x")
+        )
+        await told.wait()
+
+        assert channel.read_now() == b"before"
+        for use in (channel.read_now, lambda: channel.write_now(b"late")):
+            with pytest.raises(StagepostError) as caught:
+                use()
+            assert caught.value.code is ErrorCode.MUX_UNKNOWN_PROTOCOL
+
+    with_raw_peer(scenario)
+
+
+def test_a_writer_that_does_not_wait_never_overtakes_one_that_does() -> None:
+    async def scenario(bearer: Bearer, theirs: socket.socket) -> None:
+        channel = bearer.channel(11, RESPONDER, 1_000)
+        while channel.has_room:
+            assert channel.write_now(bytes(100_000))
+            await asyncio.sleep(0)
+        assert not channel.write_now(b"x")
+        waiting = asyncio.ensure_future(channel.write(b"first"))
+        while not waiting.done():
+            await read_raw(theirs, 10_000)
+            assert waiting.done() or not channel.write_now(b"overtakes")
+        assert channel.write_now(b"second")
+
+    with_raw_peer(scenario)

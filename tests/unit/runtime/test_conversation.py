@@ -420,3 +420,96 @@ def test_release_closes_at_once_where_the_end_has_no_time_of_its_own() -> None:
         return asyncio.get_running_loop().time()
 
     assert run(main()) == 0
+
+
+# Without waiting
+
+
+def test_messages_are_received_in_a_call_as_they_come() -> None:
+    async def main() -> None:
+        client, peer = one_side(Role.CLIENT, LOCAL_SUBMISSION)
+        heard: list[object] = []
+        client.on_message(lambda: heard.append(client.receive_now()))
+        assert client.send_now(local_submission.SubmitMessage(MESSAGE))
+        assert client.receive_now() is None
+
+        await peer.write(b"\x81")
+        await asyncio.sleep(0)
+        await peer.write(b"\x01")
+        await asyncio.sleep(0)
+        assert heard == [None, local_submission.AcceptMessage()]
+
+        with pytest.raises(LocalProtocolError, match="nothing can be received in Idle"):
+            client.receive_now()
+        client.on_message(None)
+        client.send_now(local_submission.SubmitMessage(MESSAGE))
+        await peer.write(b"\x81\x01")
+        await asyncio.sleep(0)
+        assert len(heard) == 2
+        assert client.receive_now() == local_submission.AcceptMessage()
+
+    run(main())
+
+
+def test_whoever_is_called_hears_of_silence_at_the_deadline_and_not_before() -> None:
+    async def main() -> None:
+        puller, peer = one_side(Role.CLIENT, SUBMISSION, version=2)
+        loop = asyncio.get_running_loop()
+        failures: list[tuple[float, Exception]] = []
+
+        def look() -> None:
+            try:
+                while puller.outstanding and puller.receive_now() is not None:
+                    pass
+            except ProtocolTimeout as error:
+                failures.append((loop.time(), error))
+
+        puller.on_message(look)
+        await asyncio.sleep(1_000)  # it is our turn: nothing is due
+        puller.send_now(submission.RequestMessageIds(True, 0, 1))  # 20 s
+        await asyncio.sleep(19)
+        await peer.write(b"\x81\x03")
+        await asyncio.sleep(1)
+        puller.send_now(submission.RequestMessageIds(True, 0, 1))
+        await asyncio.sleep(1)
+        await peer.write(b"\x81\x03")
+        await asyncio.sleep(1)
+        puller.send_now(
+            submission.RequestMessages((MessageId(b"\x11" * 32),))
+        )  # 10 s: sooner than the timer's 20 s
+        await asyncio.sleep(9.99)
+        assert failures == []
+        await asyncio.sleep(1_000)
+
+        ((at_s, error),) = failures
+        assert at_s == 1_032
+        assert "silence in Messages for 10 s" in str(error)
+
+    run(main())
+
+
+def test_two_tasks_that_receive_in_one_conversation_are_a_mistake() -> None:
+    async def main() -> None:
+        _, server = two_sides(LOCAL_SUBMISSION)
+        first = asyncio.ensure_future(server.receive_any())
+        await asyncio.sleep(0)
+        with pytest.raises(LocalProtocolError, match="two tasks"):
+            await server.receive_any()
+        first.cancel()
+
+    run(main())
+
+
+def test_a_message_that_finds_no_room_is_not_said() -> None:
+    async def main() -> None:
+        here, there = memory_channels(bytes_max=1)
+        puller = a_side(Role.CLIENT, here, SUBMISSION, version=2)
+        request = submission.RequestMessages((MessageId(b"\x11" * 32),))
+        assert puller.send_now(request)
+        assert not puller.send_now(request)
+        assert puller.outstanding == 1
+        await there.read()
+        assert puller.send_now(request)
+        assert puller.outstanding == 2
+
+    run(main())

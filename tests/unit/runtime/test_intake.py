@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +21,16 @@ from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.runtime.clock import FlooredClock, LoopClock, SystemClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.verifier import Check, InlineVerifier, MessageVerifier, Verifier
+from stagepost.runtime.verifier import (
+    Answered,
+    Check,
+    InlineVerifier,
+    MessageVerifier,
+    Request,
+    Verifier,
+)
 from stagepost.runtime.virtual_time import run_in_virtual_time
+from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer
 
 PRIVATE = rules_for(42)
@@ -72,7 +79,7 @@ def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[
 
 def forged(message: DmqMessage) -> DmqMessage:
     """The same id, another signature."""
-    return msgspec.structs.replace(message, kes_signature=bytes(448))
+    return altered(message, kes_signature=bytes(448))
 
 
 @in_virtual_time
@@ -194,22 +201,102 @@ async def test_a_caller_who_goes_away_does_not_stop_the_writing() -> None:
     assert node.intake.is_under_way == 0
 
 
-@in_virtual_time
-async def test_a_caller_who_goes_away_during_verification_leaves_nothing() -> None:
-    class Slow(InlineVerifier):
-        async def check(self, messages: Any, check: Check) -> list[Rejected | None]:
-            await asyncio.sleep(1)
-            return await super().check(messages, check)
+class SlowVerifier(InlineVerifier):
+    """Takes a second for whatever it is asked."""
 
-    node = Node(verifier=Slow())
-    caller = asyncio.create_task(node.submit(Signer().sign(1)))
+    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+        asyncio.get_running_loop().call_later(1, super().verify, requests, check, answered)
+
+
+@in_virtual_time
+async def test_a_caller_who_goes_away_during_verification_takes_nothing_back() -> None:
+    node = Node(verifier=SlowVerifier())
+    message = Signer().sign(1)
+    caller = asyncio.create_task(node.submit(message))
     await asyncio.sleep(0.5)
     caller.cancel()
-    await asyncio.wait([caller])
 
+    assert await node.submit(message) == [ErrorCode.MSG_DUPLICATE]
+    assert caller.cancelled()
+    assert node.mempool.count == node.disk.messages_synced == 1
     assert node.intake.is_under_way == 0
-    assert node.mempool.count == 0
-    assert await node.submit(Signer().sign(1)) == [None]
+
+
+@in_virtual_time
+async def test_closing_waits_for_what_is_being_verified() -> None:
+    node = Node(verifier=SlowVerifier())
+    outcomes: list[list[Outcome]] = []
+    node.intake.offer([Signer().sign(1)], "peer", outcomes.append)
+
+    await node.intake.close()
+
+    assert outcomes == [[ACCEPTED]]
+    assert node.disk.messages_synced == 1
+
+
+@in_virtual_time
+async def test_an_offer_is_settled_once_and_what_needs_no_signature_at_once() -> None:
+    node = Node()
+    outcomes: list[list[Outcome]] = []
+    held, late, good = Signer().sign(1), Signer().sign(2, expires_at=NOW - 9), Signer().sign(3)
+    assert await node.submit(held) == [None]
+
+    node.intake.offer([held, late], "peer", outcomes.append)
+    assert [codes(settled) for settled in outcomes] == [[ErrorCode.MSG_DUPLICATE, ErrorCode.MSG_EXPIRED]]
+    node.intake.offer([late, good], "peer", outcomes.append)
+    assert len(outcomes) == 1
+    await asyncio.sleep(1)
+
+    assert [codes(settled) for settled in outcomes[1:]] == [[ErrorCode.MSG_EXPIRED, None]]
+
+
+@in_virtual_time
+async def test_offers_of_one_turn_are_written_together_and_each_is_told_its_own() -> None:
+    node = Node(disk=MemoryDisk(sync_s=lambda: 1.0))
+    told: dict[int, list[ErrorCode | None]] = {}
+
+    def tell(number: int, outcomes: list[Outcome]) -> None:
+        told[number] = codes(outcomes)
+
+    for number in range(8):
+        messages = [Signer().sign(10 * number), forged(Signer().sign(10 * number + 1))]
+        node.intake.offer(messages, "peer", partial(tell, number))
+    await asyncio.sleep(1.5)
+
+    assert told == {number: [None, ErrorCode.KES_SIGNATURE] for number in range(8)}
+    assert node.disk.syncs == 1
+
+
+@in_virtual_time
+async def test_a_caller_that_fails_when_told_does_not_keep_others_from_hearing() -> None:
+    node = Node()
+    told: list[list[Outcome]] = []
+
+    def fail(outcomes: list[Outcome]) -> None:
+        raise ValueError(len(outcomes))
+
+    node.intake.offer([Signer().sign(1)], "peer", fail)
+    node.intake.offer([Signer().sign(2)], "peer", told.append)
+    await asyncio.sleep(1)
+
+    assert told == [[ACCEPTED]]
+    assert node.mempool.count == 2
+
+
+@in_virtual_time
+async def test_a_bug_in_a_check_refuses_and_holds_nothing() -> None:
+    node = Node()
+
+    def broken(message: DmqMessage) -> Rejected | None:
+        raise ZeroDivisionError
+
+    node.validator.check_signatures = broken  # type: ignore[method-assign]
+
+    (outcome,) = await node.intake.submit_many([Signer().sign(1)], "local")
+
+    assert isinstance(outcome, Rejected)
+    assert outcome.code is None
+    assert (node.intake.is_under_way, node.mempool.count) == (0, 0)
 
 
 @in_virtual_time
@@ -489,27 +576,19 @@ def test_accepted_means_held_until_expiry_and_never_accepted_again(
 # Threads and real clocks
 
 
-def test_the_verifier_keeps_the_order_across_chunks_and_threads() -> None:
+def test_the_verifier_keeps_the_order_across_pieces_and_threads() -> None:
     messages = [Signer(tag % 3).sign(tag) for tag in range(25)]
     bad = {4, 17, 24}
-    threads: set[str] = set()
     validator = Validator(PRIVATE, KnownPools())
-
-    def check(message: DmqMessage) -> Rejected | None:
-        threads.add(threading.current_thread().name)
-        return validator.check_signatures(message)
 
     async def main() -> None:
         verifier = Verifier(workers=2)
         wanted = [index in bad for index in range(25)]
         given = [forged(message) if index in bad else message for index, message in enumerate(messages)]
+        check = validator.check_signatures
         assert [verdict is not None for verdict in await verifier.check(given, check)] == wanted
         single = await asyncio.gather(*(verifier.check([message], check) for message in given))
         assert [verdicts[0] is not None for verdicts in single] == wanted
-        assert threading.main_thread().name not in threads
-        # All alone, a message is not worth a change of thread.
-        await verifier.check(given[:1], check)
-        assert threading.main_thread().name in threads
         await verifier.close()
 
     asyncio.run(main())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stagepost.dmq.local_notification import RequestMessages
 from stagepost.dmq.local_submission import REASON_TEXT_BYTES_MAX
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Reason, Rejected, rejected
@@ -26,6 +27,7 @@ from stagepost.runtime.local_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
+from stagepost.runtime.local_notification_endpoints import CallingFeed
 from stagepost.runtime.local_submission_endpoints import HANDLER_FAILED
 from stagepost.runtime.memory import memory_channels
 from stagepost.runtime.message_queue import QUEUE_SIZE_MAX, MessageQueue
@@ -357,6 +359,52 @@ def test_server_that_shows_a_nodes_feed_takes_no_messages_itself() -> None:
         server = LocalMessageNotificationServer(ours, feed=MessageQueue(1, lambda: IN_TIME))
         with pytest.raises(LocalProtocolError):
             await server.notify(a_signed_message())
+
+    run_in_virtual_time(main())
+
+
+def test_a_program_that_does_not_read_is_served_again_when_it_does() -> None:
+    """Requests ahead of the replies: the server stops at a full channel, and holds no more than one reply for it."""
+
+    async def main() -> None:
+        there, back = memory_channels(bytes_max=1_000)
+        spec = spec_for(SEED, NOTIFICATION)
+        ours = Conversation(spec, Role.SERVER, codec_for(SEED, NOTIFICATION), back)
+        server = LocalMessageNotificationServer(ours, replace(notification_config, max_queue_size=1_000))
+        serving = asyncio.create_task(server.run())
+        request = codec_for(SEED, NOTIFICATION).encode(RequestMessages(blocking=True))
+        await there.write(request * 5)
+        taken = []
+        for number in range(5):
+            assert await server.notify(message_number(number)) == ACCEPTED
+            await asyncio.sleep(1)
+            taken.append(len(server._own_queue))
+        assert taken == [0, 0, 0, 1, 2], "two replies fill the channel, a third one waits for room"
+        received = b""
+        while received.count(message_number(4).raw) == 0:
+            received += await there.read()
+        assert [received.count(message_number(number).raw) for number in range(5)] == [1] * 5
+        serving.cancel()
+
+    run_in_virtual_time(main())
+
+
+def test_a_feed_that_can_only_be_waited_for_serves_as_well() -> None:
+    async def main() -> None:
+        theirs, ours = talks(SEED, NOTIFICATION)
+        queue = MessageQueue(10, lambda: IN_TIME)
+        assert not isinstance(queue, CallingFeed)
+        serving = asyncio.create_task(LocalMessageNotificationServer(ours, feed=queue).run())
+        client = LocalMessageNotificationClient(theirs)
+        asked = asyncio.create_task(client.request_messages_blocking())
+        await asyncio.sleep(1)
+        assert not asked.done()
+        assert queue.offer(message_number(1)) is None
+        assert (await asked).messages == (message_number(1),)
+        await client.done()
+        await asyncio.sleep(11)
+        assert serving.done()
+        assert serving.exception() is None
 
     run_in_virtual_time(main())
 

@@ -90,3 +90,68 @@ def test_failure_reaches_both_ends_after_what_was_written() -> None:
                 await channel.write(b"x")
 
     asyncio.run(main())
+
+
+def test_a_reader_can_be_called_instead_of_waiting() -> None:
+    async def main() -> None:
+        left, right = memory_channels(cut=lambda data: (data[:2], data[2:]))
+        heard: list[bytes | None] = []
+        right.on_data(lambda: heard.append(right.read_now()))
+        assert right.read_now() is None
+
+        assert left.write_now(b"ping")
+        assert heard == [], "called inside of the other end's call"
+        await asyncio.sleep(0)
+        assert heard == [b"pi"], "one call however many pieces"
+        assert (right.read_now(), right.read_now()) == (b"ng", None)
+
+        left.close()
+        await asyncio.sleep(0)
+        assert heard[1:] == [b""]
+
+        right.on_data(None)
+        assert right.read_now() == b""
+
+    asyncio.run(main())
+
+
+def test_a_failure_is_raised_to_a_reader_that_does_not_wait() -> None:
+    async def main() -> None:
+        left, right = memory_channels()
+        calls: list[None] = []
+        right.on_data(lambda: calls.append(None))
+        left.write_now(b"before")
+        left.fail(TransportError("cable cut"))
+        await asyncio.sleep(0)
+
+        assert len(calls) == 1
+        assert right.read_now() == b"before"
+        with pytest.raises(TransportError, match="cable cut"):
+            right.read_now()
+        assert right.has_room
+        with pytest.raises(TransportError, match="cable cut"):
+            right.write_now(b"x")
+
+    asyncio.run(main())
+
+
+def test_a_writer_that_does_not_wait_is_told_that_there_is_no_room() -> None:
+    async def main() -> None:
+        left, right = memory_channels(bytes_max=10)
+        assert left.write_now(bytes(11))
+        assert not left.has_room
+        assert not left.write_now(b"late")
+
+        waiting = asyncio.ensure_future(left.write(b"first"))
+        await asyncio.sleep(0)
+        assert right.read_now() == bytes(11)
+        assert not left.write_now(b"overtakes")
+        await waiting
+        assert left.write_now(b"second")
+        assert [right.read_now(), right.read_now(), right.read_now()] == [b"first", b"second", None]
+
+        left.close()
+        with pytest.raises(LocalProtocolError, match="closed on this side"):
+            left.write_now(b"x")
+
+    asyncio.run(main())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage
 from stagepost.runtime.bell import Bell
-from stagepost.runtime.mempool_feed import MempoolFeed
+from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.strategies import MessageParts
 
@@ -104,6 +104,60 @@ def test_who_stops_waiting_is_forgotten_and_wakes_nobody_else() -> None:
         bell.ring()
         await second
         assert bell.waiting == 0
+
+    run_in_virtual_time(main())
+
+
+def test_what_expires_unseen_is_counted_for_each_program_that_listens() -> None:
+    mempool, bell, audience = Mempool(), Bell(), Audience()
+    told: list[int] = []
+    audience.on_unseen.append(told.append)
+    quick, slow, strict, unused = (
+        MempoolFeed(mempool, bell, layouts, audience)
+        for layouts in (FIVE_AND_FOUR, FIVE_AND_FOUR, FIVE_ONLY, FIVE_ONLY)
+    )
+    for feed in (quick, slow, strict):
+        assert feed.take(9) == ((), False)
+    for number, elements in enumerate((5, 4, 5), 1):
+        mempool.add(a_message(number, expires_at=10 * number, elements=elements), 0, "local")
+    assert len(quick.take(9)[0]) == 3
+    assert len(slow.take(1)[0]) == 1
+
+    audience.expired(mempool.expire(20))
+    assert (audience.expired_unseen, told) == (2, [2]), (
+        "one for the slow program, the newer one for the strict"
+    )
+    slow.close()
+    audience.expired(mempool.expire(30))
+
+    assert (audience.expired_unseen, told) == (3, [2, 1]), "who is gone misses nothing"
+    assert unused.cursor == 0
+
+
+def test_programs_at_the_same_place_share_what_they_are_given_until_something_changes() -> None:
+    mempool, bell, audience = Mempool(), Bell(), Audience()
+    first, second, third = (MempoolFeed(mempool, bell, FIVE_ONLY, audience) for _ in range(3))
+    mempool.add(a_message(1, expires_at=10), 0, "local")
+    mempool.add(a_message(2), 0, "local")
+
+    shared, _ = first.take(9)
+    assert second.take(9)[0] is shared
+    mempool.expire(10)
+    assert third.take(9) == ((a_message(2),), False)
+
+
+def test_in_a_storm_a_reply_is_better_later_unless_it_is_full() -> None:
+    async def main() -> None:
+        mempool, bell = Mempool(), Bell(at_most_every_s=1)
+        feed = MempoolFeed(mempool, bell, FIVE_ONLY)
+        mempool.add(a_message(1), 0, "local")
+        bell.ring()
+        assert not feed.is_better_later(2), "nobody rings soon"
+        bell.ring()
+        assert feed.is_better_later(2)
+        assert not feed.is_better_later(1), "a full reply need not wait"
+        await asyncio.sleep(1)
+        assert not feed.is_better_later(2)
 
     run_in_virtual_time(main())
 

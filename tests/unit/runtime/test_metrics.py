@@ -15,7 +15,9 @@ from stagepost.runtime.metrics import (
     ALL_METRICS,
     CONNECTION,
     KES_PERIODS_REMAINING,
+    NODE_METRICS,
     OTHER,
+    OUTCOMES,
     RULES,
     Kind,
     MessageOutcome,
@@ -43,7 +45,7 @@ def test_only_declared_metrics_and_labels_are_shown() -> None:
     metrics = Metrics()
     metrics.set_kes_periods_remaining(3)
     metrics.count_violation(MiniProtocol.KEEP_ALIVE, ErrorCode.PROTOCOL_STATE)
-    declared = {metric.name: metric for metric in ALL_METRICS}
+    declared = {metric.name: metric for metric in NODE_METRICS}
 
     shown = samples(metrics)
 
@@ -112,6 +114,8 @@ def test_periods_left_are_absent_without_a_key_so_that_nobody_is_alarmed() -> No
     metrics.set_kes_periods_remaining(4)
 
     assert value(metrics, KES_PERIODS_REMAINING.name) == 4
+    metrics.set_kes_periods_remaining(None)
+    assert value(metrics, KES_PERIODS_REMAINING.name) is None
 
 
 def test_two_nodes_in_one_process_do_not_mix() -> None:
@@ -122,8 +126,21 @@ def test_two_nodes_in_one_process_do_not_mix() -> None:
 
 
 def test_a_message_is_counted_only_at_a_protocol_that_carries_messages() -> None:
-    with pytest.raises(AssertionError):
-        Metrics().count_messages(MiniProtocol.KEEP_ALIVE, MessageOutcome.SENT)
+    for protocol, outcome in (
+        (MiniProtocol.KEEP_ALIVE, MessageOutcome.SENT),
+        (MiniProtocol.LOCAL_MESSAGE_SUBMISSION, MessageOutcome.SENT),
+        (MiniProtocol.LOCAL_MESSAGE_NOTIFICATION, MessageOutcome.ACCEPTED),
+    ):
+        with pytest.raises(AssertionError):
+            Metrics().count_messages(protocol, outcome)
+
+
+def test_no_series_is_shown_for_what_cannot_happen() -> None:
+    shown = {labels for name, labels in samples(Metrics()) if name == "stagepost_dmq_messages_total"}
+
+    assert {tuple(value for _, value in sorted(labels)) for labels in shown} == {
+        (outcome.value, protocol.value) for protocol, outcomes in OUTCOMES.items() for outcome in outcomes
+    }
 
 
 def metrics_docs() -> ModuleType:

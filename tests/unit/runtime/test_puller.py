@@ -469,10 +469,11 @@ def ask_at_once_after_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 class BusyNode(Node):
     """What one of the peers brings is not judged for a long time."""
 
-    async def submit_many(self, messages: Sequence[DmqMessage], source: str) -> list[Outcome]:
-        if source == "busy":
-            await asyncio.sleep(100)
-        return await super().submit_many(messages, source)
+    def offer(
+        self, messages: Sequence[DmqMessage], source: str, settled: Callable[[list[Outcome]], None]
+    ) -> None:
+        delay_s = 100 if source == "busy" else 0
+        asyncio.get_running_loop().call_later(delay_s, super().offer, messages, source, settled)
 
 
 def busy_first_announcer() -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,6 +23,8 @@ from stagepost.runtime.message_store import StoredPool, StoredState
 from stagepost.runtime.sqlite_file import beside
 from stagepost.runtime.sqlite_store import SqliteStore
 from stagepost.runtime.verifier import InlineVerifier
+from tests.damaged_files import change_row, cut, damaged, flip, run_alone
+from tests.failing_disk import Disk, errors
 from tests.pool_signers import NOW, KnownPools, Signer
 from tests.strategies import a_signed_legacy_message
 
@@ -166,27 +164,17 @@ def damaged_copies(tmp_path: Path, change: Callable[[bytearray, int], None], pla
     filled(original, ENTRIES[:12], ENTRIES[:4])
     content = original.read_bytes()
     before = loaded(original)
-    for number, place in enumerate(places):
+    for number, copy in enumerate(damaged(content, change, places)):
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        copy = bytearray(content)
-        change(copy, place % len(content))
         (folder / "messages.sqlite").write_bytes(copy)
         check_after_damage(folder / "messages.sqlite", before)
         shutil.rmtree(folder)
 
 
-def flip(content: bytearray, place: int) -> None:
-    content[place] ^= 1 << (place % 8)
-
-
-def cut(content: bytearray, place: int) -> None:
-    del content[place:]
-
-
 def test_a_flipped_byte_is_noticed_in_the_first_kilobyte_everywhere(tmp_path: Path) -> None:
     """The header and the schema, where a flipped byte can mean anything."""
-    damaged_copies(tmp_path, flip, range(0, 1_200, 15))
+    damaged_copies(tmp_path, flip, [18, 19, *range(0, 1_200, 15)])
 
 
 def test_a_flipped_byte_is_noticed_in_samples_of_the_whole_file(tmp_path: Path, run_seed: int) -> None:
@@ -198,13 +186,6 @@ def test_a_file_that_was_cut_is_noticed(tmp_path: Path, run_seed: int) -> None:
     chance = random.Random(run_seed)
     edges = [0, 1, 99, 100, 511, 512, 4_095, 4_096, 4_097, 8_192]
     damaged_copies(tmp_path, cut, edges + [chance.randrange(1 << 30) for _ in range(10)])
-
-
-def change_row(path: Path, statement: str, *values: object) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(statement, values)
-    connection.commit()
-    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -376,45 +357,6 @@ def test_a_log_that_was_cut_leaves_whole_transactions(tmp_path: Path) -> None:
 # D4: failing disks
 
 
-class Disk:
-    """Makes the Nth call on any connection fail: before it has an effect, or after it had one."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.fails_at: int | None = None
-        self.fails_after_effect = False
-        self.error: Exception = sqlite3.OperationalError("disk I/O error")
-
-    def connect(self, path: str) -> sqlite3.Connection:
-        disk = self
-
-        class Failing(sqlite3.Connection):
-            def execute(self, *arguments: Any) -> sqlite3.Cursor:
-                return disk.call(lambda: super(Failing, self).execute(*arguments))
-
-            def executemany(self, *arguments: Any) -> sqlite3.Cursor:
-                return disk.call(lambda: super(Failing, self).executemany(*arguments))
-
-        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Failing)
-
-    def call(self, act: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-        self.calls += 1
-        if self.calls != self.fails_at:
-            return act()
-        self.fails_at = None
-        if self.fails_after_effect:
-            act()
-        raise self.error
-
-
-def errors() -> list[Exception]:
-    full = sqlite3.OperationalError("database or disk is full")
-    full.sqlite_errorcode = sqlite3.SQLITE_FULL
-    broken = sqlite3.OperationalError("disk I/O error")
-    broken.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-    return [full, broken, OSError(errno.EIO, os.strerror(errno.EIO))]
-
-
 @pytest.mark.parametrize(
     ("error", "fails_after_effect"),
     list(zip(errors(), [False, True, False], strict=True)),
@@ -551,17 +493,7 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "PYTHONPATH": "src" + os.pathsep + "."},
-    )
-    assert done.returncode == 0, done.stderr
-    kept = [int(text) for text in done.stdout.strip("[]\n").split(",")]
+    kept = [int(text) for text in run_alone(script).strip("[]\n").split(",")]
 
     state = loaded(path)
 

@@ -194,3 +194,46 @@ def test_what_a_node_should_never_report_is_noticed() -> None:
     assert "left tasks behind when it stopped: left behind" in bugs
     assert "ZeroDivisionError" in bugs
     assert "logged an error: something is wrong" in bugs
+
+
+class NeverReadyNode(LonelyNode):
+    """Waits at its start for what never happens."""
+
+    async def start(self) -> None:
+        await super().start()
+        await asyncio.Event().wait()
+
+
+def test_a_node_that_does_not_start_is_noticed_and_keeps_nobody_waiting() -> None:
+    async def main() -> World:
+        world = World(1, ["one"], NeverReadyNode)
+        async with world:
+            await world.start_all()
+        return world
+
+    assert "one did not start within 10 s" in run_in_virtual_time(main()).history.bugs
+
+
+def test_a_program_that_does_not_end_is_noticed_and_keeps_nobody_waiting() -> None:
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                if asyncio.get_running_loop().time() > 100:
+                    raise
+
+    async def main() -> World:
+        world = World(1, ["one"], LonelyNode)
+        async with world:
+            await world.start_all()
+            program = asyncio.get_running_loop().create_task(deaf())
+            world.members["one"].programs.append(program)
+            await asyncio.sleep(1)
+        await asyncio.sleep(100)
+        program.cancel()
+        return world
+
+    bugs = run_in_virtual_time(main()).history.bugs
+
+    assert "1 programs beside one took longer than 10 s to stop" in bugs

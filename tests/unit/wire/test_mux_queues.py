@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stagepost.errors import ErrorCode, LimitExceeded, LocalProtocolError, RemoteProtocolError
 from stagepost.wire.mux import (
@@ -23,9 +25,11 @@ from stagepost.wire.mux_queues import (
     LOCAL_INGRESS_BYTES_MAX_PUBLISHED,
     MESSAGE_SUBMISSION_INGRESS_BYTES_MAX,
     PEER_SHARING_INGRESS_BYTES_MAX,
+    SHARED_BATCH_BYTES,
     WRITE_BATCH_BYTES_MAX,
     Demultiplexer,
     Egress,
+    SharedBytes,
 )
 
 INGRESS_LIMITS = [
@@ -41,10 +45,23 @@ def segments_of(protocol: int, direction: Direction, payload: bytes) -> bytes:
     return b"".join(split_payload(payload, lane_number(protocol, direction), 0))
 
 
-def lanes_in(batch: bytearray) -> list[int]:
+def lanes_in(batch: bytes) -> list[int]:
     lanes: list[int] = []
     SegmentReader(lambda segment: lanes.append(segment.protocol)).feed(batch)
     return lanes
+
+
+def payloads_in(batch: bytes, protocol: int) -> bytes:
+    found: list[bytes] = []
+    SegmentReader(lambda segment: found.append(segment.payload * (segment.protocol == protocol))).feed(batch)
+    return b"".join(found)
+
+
+def all_batches(egress: Egress) -> list[bytes]:
+    batches = []
+    while not egress.is_empty:
+        batches.append(egress.next_batch(0))
+    return batches
 
 
 def test_limits_are_those_of_the_table() -> None:
@@ -260,7 +277,7 @@ def test_writer_waits_above_the_limit_and_is_told_of_room() -> None:
     at_the_limit = lane.has_room
     egress.put(lane, b"x")
     above_the_limit = lane.has_room
-    lane.on_room = lambda: told.append(len(lane.waiting))
+    lane.on_room = lambda: told.append(lane.waiting_bytes)
     egress.next_batch(0)
 
     assert (at_the_limit, above_the_limit, lane.has_room) == (True, False, True)
@@ -279,3 +296,61 @@ def test_released_lane_drains_and_can_be_taken_up_again() -> None:
     assert egress.next_batch(0)[SEGMENT_HEADER_BYTES:] == b"doneinit"
     egress.unregister(again)
     assert egress.register(11, Direction.INITIATOR) is not again
+
+
+@pytest.mark.parametrize(
+    "length", [1, SEGMENT_PAYLOAD_BYTES_SENT_MAX + 1, SHARED_BATCH_BYTES, SHARED_BATCH_BYTES + 1]
+)
+def test_a_message_for_many_is_cut_into_the_same_segments_once(length: int) -> None:
+    content = bytes(index % 251 for index in range(length))
+    plain, shared = Egress(), SharedBytes(content)
+    plain.put(plain.register(11, Direction.RESPONDER), content)
+    expected = all_batches(plain)
+
+    sent = []
+    for _ in range(3):
+        egress = Egress()
+        egress.put(egress.register(11, Direction.RESPONDER), shared)
+        sent.append(all_batches(egress))
+
+    assert [b"".join(batches) for batches in sent] == [b"".join(expected)] * 3
+    assert all(len(batch) <= WRITE_BATCH_BYTES_MAX for batch in sent[0])
+    if length > SEGMENT_PAYLOAD_BYTES_SENT_MAX:
+        assert all(one is other for one, other in zip(sent[0], sent[1], strict=True))
+
+
+def test_a_message_for_many_takes_fair_turns_with_other_lanes() -> None:
+    egress = Egress()
+    bulk = egress.register(11, Direction.INITIATOR)
+    egress.put(bulk, SharedBytes(3 * SHARED_BATCH_BYTES))
+    first = egress.next_batch(0)
+    egress.put(egress.register(12, Direction.INITIATOR), b"ping")
+    second = egress.next_batch(0)
+    egress.put(bulk, b"behind")
+    rest = all_batches(egress)
+
+    assert set(lanes_in(first)) == {11}
+    assert lanes_in(second)[:2] == [11, 12]
+    payload = b"".join(payloads_in(batch, 11) for batch in (first, second, *rest))
+    assert payload == bytes(3 * SHARED_BATCH_BYTES) + b"behind"
+    assert egress.is_empty
+    assert bulk.waiting_bytes == 0
+
+
+@given(st.lists(st.one_of(st.integers(1, 3_000), st.just(-1)), max_size=40))
+def test_whatever_is_put_comes_out_in_order(steps: list[int]) -> None:
+    """A number of bytes is put; -1 takes a batch."""
+    egress = Egress(payload_bytes_max=700)
+    lane = egress.register(11, Direction.INITIATOR)
+    put, taken = b"", b""
+    for number, step in enumerate(steps):
+        if step < 0:
+            taken += payloads_in(egress.next_batch(0), 11)
+        else:
+            piece = bytes([number]) * step
+            egress.put(lane, SharedBytes(piece) if number % 3 == 0 else piece)
+            put += piece
+        assert lane.waiting_bytes == len(put) - len(taken)
+    taken += b"".join(payloads_in(batch, 11) for batch in all_batches(egress))
+
+    assert taken == put

@@ -1,0 +1,153 @@
+"""What became of a delivery, as lines for people or JSON for programs, and the exit status that goes with it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from stagepost.cli.durations import format_duration
+from stagepost.crypto.pool_ids import format_pool_id
+from stagepost.delivery.errors import (
+    DeliveryError,
+    ErrAckDisabled,
+    ErrAckTimeout,
+    ErrConfig,
+    ErrKeyConflict,
+    ErrNacked,
+    ErrNoConnectedPeers,
+    ErrNoCriticalPeers,
+    ErrQueueLocked,
+    ErrRejected,
+    ErrReservedTopic,
+    ErrSendFailed,
+    ErrStorage,
+)
+from stagepost.delivery.result import Outcome
+from stagepost.delivery.status import NackReason
+from stagepost.errors import StagepostError
+
+NOT_THAT_OUTCOME = 1
+USAGE = 2
+UNREACHABLE = 3
+
+_ADVICE: tuple[tuple[type[DeliveryError], str], ...] = (
+    (
+        ErrNoConnectedPeers,
+        "`stagepost check` says whether the node runs, `stagepost peers` whom it is connected with; "
+        "--tier queued keeps the message until somebody is there",
+    ),
+    (ErrAckTimeout, "look whether the critical peers run and listen to this topic; they may still have it"),
+    (ErrNacked, "the critical peers refused it; ask their operators, the reasons are above"),
+    (
+        ErrQueueLocked,
+        "another program publishes from this outbox; hand the message to it, or use another --outbox",
+    ),
+    (
+        ErrRejected,
+        "the node will not take this message; `stagepost keys show` tells what the keys are good for",
+    ),
+    (ErrSendFailed, "look at the node's log, then send again; --tier queued would keep trying"),
+)
+
+
+def advice_for(error: DeliveryError) -> str:
+    """In the words of the command line; the library's own speak of calls."""
+    return next((advice for kind, advice in _ADVICE if isinstance(error, kind)), error.advice)
+
+
+def exit_status(error: DeliveryError) -> int:
+    """1: it was tried, and not that outcome; 2: the command was wrong; 3: nobody could be reached, or no disk."""
+    if isinstance(error, ErrNoConnectedPeers | ErrStorage):
+        return UNREACHABLE
+    mistakes = ErrConfig | ErrAckDisabled | ErrNoCriticalPeers | ErrReservedTopic | ErrKeyConflict
+    return USAGE if isinstance(error, mistakes) else NOT_THAT_OUTCOME
+
+
+def show_failure(error: DeliveryError, shown_id: str | None, cause: StagepostError | None = None) -> None:
+    """One sentence, what to do, the code; for people, on stderr. `cause` says it better than the error, if given."""
+    begin = f"failed   {shown_id}: " if shown_id else ""
+    click.echo(f"{begin}{_short(error) if cause is None else cause.text}", err=True)
+    if isinstance(error.result, Outcome):
+        for line in partial_lines(error.result, with_silent=isinstance(error, ErrAckTimeout)):
+            click.echo(f"  {line}", err=True)
+    advice = advice_for(error) if cause is None else cause.advice
+    if advice:
+        click.echo(f"  {advice}", err=True)
+    click.echo(str(error.code if cause is None else cause.code), err=True)
+
+
+def _short(error: DeliveryError) -> str:
+    """Who refused and who is silent follows in lines of its own, by names that people know."""
+    text = error.text.partition("; no confirmation from ")[0]
+    return text.partition(" refused: ")[0] + " refused" if isinstance(error, ErrNacked) else text
+
+
+def partial_lines(outcome: Outcome, *, with_silent: bool) -> list[str]:
+    """Who said what until then. The silent are no news where nobody waited for them to the end."""
+    lines = []
+    if outcome.acked_by:
+        lines.append(f"acknowledged by {', '.join(map(peer_text, outcome.acked_by))}")
+    lines += [
+        f"refused by {peer_text(peer)}: {reason_text(reason)}" for peer, reason in outcome.nacked_by.items()
+    ]
+    silent = [peer for peer in outcome.missing if peer not in outcome.nacked_by]
+    if silent and with_silent:
+        lines.append(f"no answer from {', '.join(map(peer_text, silent))}")
+    return lines
+
+
+def reason_text(reason: NackReason | int) -> str:
+    return reason.name.lower().replace("_", " ") if isinstance(reason, NackReason) else f"reason {reason}"
+
+
+def peer_text(peer: str) -> str:
+    """As screens show a pool: the bech32 form, shortened."""
+    try:
+        name = format_pool_id(bytes.fromhex(peer))
+    except ValueError:
+        return peer
+    return f"{name[:10]}…{name[-4:]}"
+
+
+def shortened(message_id: str) -> str:
+    return f"{message_id[:8]}…{message_id[-6:]}" if len(message_id) > 14 else message_id
+
+
+def acked_line(outcome: Outcome, after_s: float, critical: int, required: int) -> str:
+    by = ", ".join(map(peer_text, outcome.acked_by))
+    goal = "any" if required == 1 else "all" if required == critical else str(required)
+    if critical == 1:
+        goal_text = "the only critical peer"
+    else:
+        goal_text = (
+            f"{goal} of {critical} critical peers" if goal != "all" else f"all {critical} critical peers"
+        )
+    return f"by {by} after {format_duration(after_s)} ({goal_text})"
+
+
+def status_line(status: str, message_id: str, text: str = "") -> str:
+    return f"{status.lower():<8} {shortened(message_id)}   {text}".rstrip()
+
+
+def result_facts(outcome: Outcome) -> dict[str, Any]:
+    """For `--json`: whole ids, times in Unix milliseconds."""
+    return {
+        "acked_by": list(outcome.acked_by),
+        "missing": list(outcome.missing),
+        "nacked_by": {
+            peer: reason_text(reason).replace(" ", "_") for peer, reason in outcome.nacked_by.items()
+        },
+        "attempts": outcome.attempts,
+    }
+
+
+def error_facts(error: BaseException | None) -> dict[str, Any]:
+    if not isinstance(error, DeliveryError):
+        return {"error": None, "text": None, "code": None}
+    return {"error": type(error).__name__, "text": error.text, "code": str(error.code)}
+
+
+def print_json(facts: dict[str, Any]) -> None:
+    click.echo(json.dumps(facts))

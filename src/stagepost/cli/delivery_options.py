@@ -1,0 +1,145 @@
+"""The options of commands that deliver reliably, and what they mean for a publisher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from stagepost.delivery.config import ReliablePublisherConfig
+    from stagepost.node.effective_config import EffectiveConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OUTBOX_DIR = "stagepost-outbox"
+ANY = "any"
+ALL = "all"
+ID_PREFIX_DIGITS_MIN = 8
+
+Required = int | str
+"""`any`, `all`, or how many."""
+
+keys_option = click.option(
+    "--keys", "folder", required=True, type=click.Path(path_type=Path), help="Folder of `keys new`."
+)
+outbox_option = click.option(
+    "--outbox",
+    type=click.Path(path_type=Path),
+    default=OUTBOX_DIR,
+    show_default=True,
+    help="Folder of the outbox.",
+)
+
+
+def pools_given(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Each as 56 hex digits; one option may name several, separated by commas."""
+    from stagepost.crypto.pool_ids import parse_pool_id
+    from stagepost.errors import ConfigError
+
+    names = [name.strip() for value in values for name in value.split(",") if name.strip()]
+    try:
+        return tuple(dict.fromkeys(parse_pool_id(name).hex() for name in names))
+    except ConfigError as error:
+        raise click.BadParameter(f"{error.text}; {error.advice}", context, parameter) from None
+
+
+def required_given(context: click.Context, parameter: click.Parameter, value: str | None) -> Required | None:
+    if value is None or value in (ANY, ALL):
+        return value
+    if value.isascii() and value.isdecimal() and 1 <= int(value) <= 64:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither any, all, nor a number of peers", context, parameter)
+
+
+def id_prefix_given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    prefix = value.lower()
+    if not ID_PREFIX_DIGITS_MIN <= len(prefix) <= 64 or not set("0123456789abcdef").issuperset(prefix):
+        raise click.BadParameter(
+            f"{value!r} is no id: give at least {ID_PREFIX_DIGITS_MIN} of its 64 hex digits",
+            context,
+            parameter,
+        )
+    return prefix
+
+
+def with_settings_file(command: F) -> F:
+    """Adds `config_file` and `config_context`: where settings come from that no flag gives."""
+    options = (
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path),
+            help="Settings file; its section [delivery] counts here. [stagepost.toml, if there is one]",
+        ),
+        click.option(
+            "--context", "config_context", metavar="NAME", help="A named part of the settings file."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def delivery_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
+    """What the file sets of `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
+    from stagepost.node.effective_config import ConfigRequest, effective_config
+
+    config = effective_config(ConfigRequest(config_file=config_file, context=config_context))
+    config.faults.raise_if_any()
+    section = "delivery."
+    settings = {
+        key.removeprefix(section).removesuffix("_s"): value.value
+        for key, value in config.values.items()
+        if key.startswith(section) and not value.is_default
+    }
+    if "critical_peers" in settings:
+        settings["critical_peers"] = _pools_in(config.words("delivery.critical_peers"), config)
+    return settings
+
+
+def _pools_in(names: tuple[str, ...], config: EffectiveConfig) -> tuple[str, ...]:
+    from stagepost.crypto.pool_ids import parse_pool_id
+    from stagepost.errors import ConfigError
+
+    try:
+        return tuple(dict.fromkeys(parse_pool_id(name).hex() for name in names))
+    except ConfigError as error:
+        config.fault("delivery.critical_peers", error.text)
+        config.faults.raise_if_any()
+        raise
+
+
+def publisher_config(
+    outbox: Path | None,
+    settings: Mapping[str, Any],
+    *,
+    critical: tuple[str, ...] = (),
+    required: Required | None = None,
+    ack_timeout_s: float | None = None,
+    max_retries: int | None = None,
+) -> ReliablePublisherConfig:
+    """Flags first, then the settings of the file; what neither gives is as the library has it."""
+    from stagepost.delivery.config import ReliablePublisherConfig
+
+    chosen = dict(settings)
+    if critical:
+        chosen["critical_peers"] = critical
+    chosen["enable_ack"] = bool(chosen.get("critical_peers"))
+    if outbox is not None:
+        chosen |= {"persistence": "disk", "queue_path": str(outbox)}
+    if isinstance(required, int):
+        chosen |= {"required_acks": required, "require_all_acks": False}
+    elif required is not None:
+        chosen["require_all_acks"] = required == ALL
+    if ack_timeout_s is not None:
+        chosen["ack_timeout"] = ack_timeout_s
+    if max_retries is not None:
+        chosen["max_retries"] = max_retries
+    return ReliablePublisherConfig(**chosen)

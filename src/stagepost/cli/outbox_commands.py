@@ -1,0 +1,181 @@
+"""`stagepost queue show|flush|replay|check`: the outbox of a publisher, looked at and emptied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stagepost.cli.delivery_options import (
+    delivery_settings,
+    id_prefix_given,
+    keys_option,
+    outbox_option,
+    publisher_config,
+    with_settings_file,
+)
+from stagepost.cli.durations import duration_given
+from stagepost.cli.local_node_options import json_option, socket_and_magic, with_local_node
+
+FLUSH_TIMEOUT = "60s"
+
+_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="DURATION",
+    default=FLUSH_TIMEOUT,
+    show_default=True,
+    callback=duration_given,
+    help="How long to try; what is not sent by then stays.",
+)
+
+
+@click.command()
+@click.argument("message", metavar="ID", callback=id_prefix_given)
+@outbox_option
+@json_option
+def show(message: str, outbox: Path, as_json: bool) -> None:
+    """Show one message of an outbox, waiting or failed. ID is at least the first eight digits.
+
+    \b
+    Example:
+      stagepost queue show 5f0c91aa
+    """
+    import time
+
+    from stagepost.cli.outbox_listing import find_entry, show_entry
+    from stagepost.runtime.delivery.outbox_check import read_outbox
+
+    show_entry(find_entry(read_outbox(outbox), message), time.time(), as_json)
+
+
+@click.command()
+@keys_option
+@outbox_option
+@with_local_node
+@_timeout_option
+@with_settings_file
+@json_option
+@click.pass_context
+def flush(
+    context: click.Context,
+    folder: Path,
+    outbox: Path,
+    socket: str | None,
+    network_magic: int | None,
+    profile: str,
+    data: Path | None,
+    timeout_s: float,
+    config_file: Path | None,
+    config_context: str | None,
+    as_json: bool,
+) -> None:
+    """Send everything that waits in an outbox. Exit code 1 if something is left, or failed.
+
+    \b
+    Example:
+      stagepost queue flush --keys my-pool
+    """
+    node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
+    _send_all(context, folder, outbox, node, settings, None, timeout_s, as_json)
+
+
+@click.command()
+@click.argument("message", metavar="[ID]", required=False, callback=id_prefix_given)
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@keys_option
+@outbox_option
+@with_local_node
+@_timeout_option
+@with_settings_file
+@json_option
+@click.pass_context
+def replay(
+    context: click.Context,
+    message: str | None,
+    everything: bool,
+    folder: Path,
+    outbox: Path,
+    socket: str | None,
+    network_magic: int | None,
+    profile: str,
+    data: Path | None,
+    timeout_s: float,
+    config_file: Path | None,
+    config_context: str | None,
+    as_json: bool,
+) -> None:
+    """Try a failed message again, or all of them. Receivers that have it already do not handle it twice.
+
+    \b
+    Example:
+      stagepost queue replay 5f0c91aa --keys my-pool
+    """
+    if (message is None) is not everything:
+        raise click.UsageError("give the ID of one dead letter, or --all", context)
+    wanted = "" if message is None else message
+    node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
+    _send_all(context, folder, outbox, node, settings, wanted, timeout_s, as_json)
+
+
+@click.command(name="check")
+@outbox_option
+@json_option
+@click.pass_context
+def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
+    """Verify an outbox: every row whole, and published = acked + sent + failed + waiting. Exit code 1 if not.
+
+    Reads beside a running publisher as well, and changes nothing.
+
+    \b
+    Example:
+      stagepost queue check --outbox stagepost-outbox
+    """
+    from stagepost.cli.outbox_health import print_check
+    from stagepost.runtime.delivery.outbox_check import check_outbox
+
+    if not print_check(check_outbox(outbox), as_json):
+        context.exit(1)
+
+
+def _send_all(
+    context: click.Context,
+    folder: Path,
+    outbox: Path,
+    node: tuple[str | None, int | None, str, Path | None],
+    settings: dict[str, Any],
+    replayed: str | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """`replayed` is the beginning of the ids to be tried again; None: none of them."""
+    import asyncio
+
+    from stagepost.cli.core_dumps import disable_core_dumps
+    from stagepost.cli.delivery_session import DeliverySession
+    from stagepost.cli.outbox_listing import UnknownMessage, find_entry, matching
+    from stagepost.cli.outbox_sending import empty_outbox
+    from stagepost.runtime.delivery.outbox_check import read_outbox
+    from stagepost.runtime.delivery.outbox_store import DeadLetter
+
+    disable_core_dumps()
+    content = read_outbox(outbox)
+    letters: list[DeadLetter] = []
+    if replayed:
+        entry = find_entry(content, replayed)
+        if not isinstance(entry, DeadLetter):
+            raise UnknownMessage(
+                f"message {entry.delivery_id.hex()} has not failed: it is {entry.status.value}",
+                "`stagepost queue flush` sends what waits",
+            )
+        letters = [entry]
+    elif replayed is not None:
+        letters = [letter for letter in content.dead_letters if letter in matching(content, replayed)]
+    socket, network_magic, profile, data = node
+    socket_path, magic = socket_and_magic(socket, network_magic, data)
+    # Messages that wait for acknowledgement keep the critical peers whom they were published with.
+    session = DeliverySession(socket_path, magic, profile, folder, publisher_config(outbox, settings), data)
+    tiers = {record.delivery_id.hex(): record.tier for record in content.records}
+    again = [(letter.record.delivery_id.hex(), letter.record.tier) for letter in letters]
+    context.exit(asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json)))

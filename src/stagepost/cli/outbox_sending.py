@@ -1,0 +1,130 @@
+"""`stagepost queue flush` and `queue replay`: a publisher for as long as it takes to empty an outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from stagepost.cli.delivery_lines import (
+    NOT_THAT_OUTCOME,
+    error_facts,
+    exit_status,
+    print_json,
+    show_failure,
+    status_line,
+)
+from stagepost.cli.delivery_session import DeliverySession
+from stagepost.cli.durations import format_duration
+from stagepost.delivery.errors import DeliveryError, ErrClosed
+from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.errors import StagepostError
+from stagepost.runtime.delivery.dmq_transport import DmqTransport
+from stagepost.runtime.delivery.publisher import ReliablePublisher
+
+DONE = 0
+NO_ANSWER = "the critical peers have not answered"
+
+
+class Emptying:
+    """Tells of every message as it ends; knows which are still on their way."""
+
+    def __init__(self, tiers: dict[str, Tier], as_json: bool) -> None:
+        self.ended: Counter[DeliveryStatus] = Counter()
+        self._open = set(tiers)
+        self._tiers = tiers
+        self._as_json = as_json
+        self._change = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._open)
+
+    def expect(self, message_id: str, tier: Tier) -> None:
+        self._tiers[message_id] = tier
+        self._open.add(message_id)
+
+    def note(self, message_id: str, status: object, error: object) -> None:
+        if not isinstance(status, DeliveryStatus) or message_id not in self._open:
+            return
+        if isinstance(error, ErrClosed):
+            return  # we end, the message does not
+        if status in (DeliveryStatus.PENDING, DeliveryStatus.QUEUED):
+            return
+        is_end = status is not DeliveryStatus.SENT or self._tiers[message_id] is not Tier.ACKED
+        self._tell(message_id, status, error)
+        if is_end:
+            self._open.discard(message_id)
+            self.ended[status] += 1
+            self._change.set()
+
+    async def until_empty(self) -> None:
+        while self._open:
+            self._change.clear()
+            await self._change.wait()
+
+    def _tell(self, message_id: str, status: DeliveryStatus, error: object) -> None:
+        if self._as_json:
+            facts = {
+                "delivery_id": message_id,
+                "status": status.value,
+                "timestamp_ms": int(time.time() * 1_000),
+            }
+            print_json(facts | error_facts(error if isinstance(error, DeliveryError) else None))
+        elif isinstance(error, DeliveryError):
+            click.echo(status_line(status, message_id, f"{error.text} ({type(error).__name__})"))
+        else:
+            click.echo(status_line(status, message_id))
+
+
+async def empty_outbox(
+    session: DeliverySession,
+    tiers: dict[str, Tier],
+    replayed: Sequence[tuple[str, Tier]],
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Replay these, then send all that waits. The exit status: 0 if nothing is left and nothing failed."""
+    emptying = Emptying(tiers, as_json)
+    try:
+        async with session.open(emptying.note) as (publisher, transport):
+            for message_id, tier in replayed:
+                emptying.expect(message_id, tier)
+                await publisher.replay(message_id)
+            await _wait(publisher, transport, emptying, timeout_s)
+            nobody = session.nobody_there(transport)
+            reason = transport.last_failure or NO_ANSWER if nobody is None else nobody.text
+    except DeliveryError as error:
+        show_failure(error, None)
+        return exit_status(error)
+    if not as_json:
+        _summarise(emptying, reason, timeout_s)
+    failed = emptying.ended[DeliveryStatus.FAILED]
+    return DONE if not emptying.waiting and not failed else NOT_THAT_OUTCOME
+
+
+async def _wait(
+    publisher: ReliablePublisher, transport: DmqTransport, emptying: Emptying, timeout_s: float
+) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            if transport.connected_peers:
+                # Where the connection is lost meanwhile, what is left goes when it is back, or stays.
+                with suppress(StagepostError):
+                    await publisher.flush_queue()
+            await emptying.until_empty()
+
+
+def _summarise(emptying: Emptying, reason: str, timeout_s: float) -> None:
+    counts = [
+        f"{emptying.ended[status]} {status.value.lower()}"
+        for status in (DeliveryStatus.SENT, DeliveryStatus.ACKED, DeliveryStatus.FAILED)
+        if emptying.ended[status]
+    ]
+    if emptying.waiting:
+        counts.append(f"{emptying.waiting} still waiting after {format_duration(timeout_s)}: {reason}")
+    click.echo(", ".join(counts) or "nothing was waiting")

@@ -1,0 +1,68 @@
+"""When enough of the critical peers have confirmed, and when they never will."""
+
+from __future__ import annotations
+
+from stagepost.delivery.status import NackReason
+
+
+class AckTally:
+    """Who of `critical` has said what about one message. `required` of them must confirm."""
+
+    __slots__ = ("acked", "critical", "refused", "refused_for_now", "required")
+
+    def __init__(self, critical: tuple[str, ...], required: int) -> None:
+        self.critical = critical
+        self.required = required
+        # Dictionaries, for their order: results name peers in order of arrival.
+        self.acked: dict[str, None] = {}
+        self.refused: dict[str, NackReason | int] = {}
+        self.refused_for_now: dict[str, NackReason | int] = {}
+
+    def acknowledge(self, peer: str) -> bool:
+        """False if it had confirmed before. A confirmation wins over any refusal of the same peer, and stays."""
+        if peer in self.acked:
+            return False
+        self.acked[peer] = None
+        self.refused.pop(peer, None)
+        self.refused_for_now.pop(peer, None)
+        return True
+
+    def refuse(self, peer: str, reason: NackReason | int, *, for_now: bool) -> bool:
+        """False if nothing new was said. `for_now` lasts until the next attempt."""
+        if peer in self.acked or peer in self.refused:
+            return False
+        if for_now:
+            if peer in self.refused_for_now:
+                return False
+            self.refused_for_now[peer] = reason
+            return True
+        self.refused[peer] = reason
+        self.refused_for_now.pop(peer, None)
+        return True
+
+    def begin_attempt(self) -> None:
+        self.refused_for_now.clear()
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.acked) >= self.required
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """So many have refused for good that the others are too few."""
+        return len(self.refused) > len(self.critical) - self.required
+
+    @property
+    def is_out_of_reach_for_now(self) -> bool:
+        """As above, with those who refused this attempt only: if it is the last one, nothing more can come."""
+        return len(self.refused) + len(self.refused_for_now) > len(self.critical) - self.required
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        if not self.acked:
+            return self.critical
+        return tuple(peer for peer in self.critical if peer not in self.acked)
+
+    @property
+    def nacked_by(self) -> dict[str, NackReason | int]:
+        return self.refused | self.refused_for_now

@@ -1,0 +1,187 @@
+"""Settings of a publisher and of a receiver: every fault is named at construction, none later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
+
+from stagepost.delivery.backoff import delay_before
+from stagepost.delivery.envelope import ACKERS_MAX
+from stagepost.delivery.errors import ErrConfig
+
+PERSISTENCES = ("memory", "disk")
+FSYNCS = ("commit", "interval", "off")
+RETRIES_MAX = 1_000
+OVERFLOWS = ("evict_lru", "reject_new")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliablePublisherConfig:
+    """All times are seconds. `delivery_timeout` None is computed: every attempt's wait and every back-off."""
+
+    queue_size: int = 1_000
+    flush_interval: float = 1.0
+    flush_batch_size: int = 10
+    enable_ack: bool = False
+    ack_timeout: float = 5.0
+    max_retries: int = 3
+    critical_peers: tuple[str, ...] = ()
+    require_all_acks: bool = False
+    required_acks: int | None = None
+    """k of the critical peers, where neither any one nor all of them is meant."""
+    persistence: str = "memory"
+    queue_path: str | None = None
+    fsync: str = "commit"
+    retry_delay: float = 0.1
+    retry_delay_max: float = 5.0
+    retry_jitter: float = 0.2
+    max_in_flight: int = 256
+    queue_max_bytes: int = 64 * 1024 * 1024
+    message_max_age: float = 0.0
+    overflow: str = "evict_lru"
+    delivery_timeout: float | None = None
+    dedup_window: float = 3_600.0
+    """The receivers' window: what is sent later than this is flagged as a possible duplicate."""
+    dedup_capacity: int = 100_000
+    """For a receiver that is given this configuration, as `ack_delay`."""
+    ack_delay: float = 0.05
+    dead_letters_max: int = 1_000
+    strict_order: bool = False
+
+    def __post_init__(self) -> None:
+        peers: object = self.critical_peers
+        if isinstance(peers, Iterable) and not isinstance(peers, str | bytes):
+            # Somebody listed twice could otherwise never be complete.
+            object.__setattr__(self, "critical_peers", tuple(dict.fromkeys(peers)))
+        if self.queue_path is not None:
+            object.__setattr__(self, "queue_path", str(self.queue_path))
+        _refuse(self._faults())
+        _refuse(self._budget_faults())
+
+    def _faults(self) -> Iterator[str]:
+        yield from _count("queue_size", self.queue_size, 1)
+        yield from _seconds("flush_interval", self.flush_interval, above_zero=True)
+        yield from _count("flush_batch_size", self.flush_batch_size, 1)
+        yield from _seconds("ack_timeout", self.ack_timeout, above_zero=True)
+        yield from _count("max_retries", self.max_retries, 0, RETRIES_MAX)
+        yield from _peers(self.critical_peers)
+        yield from self._required_faults()
+        yield from _one_of("persistence", self.persistence, PERSISTENCES)
+        if self.persistence == "disk" and not self.queue_path:
+            yield 'queue_path is missing: persistence "disk" needs a folder'
+        yield from _one_of("fsync", self.fsync, FSYNCS)
+        yield from _seconds("retry_delay", self.retry_delay, above_zero=True)
+        yield from _seconds("retry_delay_max", self.retry_delay_max, above_zero=True)
+        if not _is_number(self.retry_jitter) or not 0 <= self.retry_jitter < 1:
+            yield f"retry_jitter is {self.retry_jitter!r}, expected a number from 0 to below 1"
+        yield from _count("max_in_flight", self.max_in_flight, 1)
+        yield from _count("queue_max_bytes", self.queue_max_bytes, 0)
+        yield from _seconds("message_max_age", self.message_max_age)
+        yield from _one_of("overflow", self.overflow, OVERFLOWS)
+        if self.delivery_timeout is not None:
+            yield from _seconds("delivery_timeout", self.delivery_timeout, above_zero=True)
+        yield from _seconds("dedup_window", self.dedup_window, above_zero=True)
+        yield from _count("dedup_capacity", self.dedup_capacity, 1)
+        yield from _seconds("ack_delay", self.ack_delay)
+        yield from _count("dead_letters_max", self.dead_letters_max, 0)
+
+    def _budget_faults(self) -> Iterator[str]:
+        """A receiver forgets after the window: who retries for longer could be processed twice."""
+        if self.budget_s > self.dedup_window:
+            yield (
+                f"delivery_timeout is {self.budget_s:g} s in all, more than the receivers' dedup_window "
+                f"of {self.dedup_window:g} s"
+            )
+
+    def _required_faults(self) -> Iterator[str]:
+        if self.required_acks is None:
+            return
+        if self.require_all_acks:
+            yield "required_acks and require_all_acks are both set: give one of them"
+        most = len(self.critical_peers)
+        if not isinstance(self.required_acks, int) or not 1 <= self.required_acks <= most:
+            yield f"required_acks is {self.required_acks!r}, expected 1 to {most}, the number of critical_peers"
+
+    @property
+    def required(self) -> int:
+        """How many of the critical peers must confirm."""
+        if self.required_acks is not None:
+            return self.required_acks
+        return len(self.critical_peers) if self.require_all_acks else 1
+
+    @property
+    def attempts_max(self) -> int:
+        return 1 + self.max_retries
+
+    @property
+    def budget_s(self) -> float:
+        """What one acked call may take altogether."""
+        if self.delivery_timeout is not None:
+            return self.delivery_timeout
+        delays = (
+            delay_before(attempt, self.retry_delay, self.retry_delay_max)
+            for attempt in range(1, self.attempts_max)
+        )
+        return self.attempts_max * self.ack_timeout + sum(delays)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiverConfig:
+    """All times are seconds. `ack_delay` is how long an answer may wait for others to travel with; 0: not at all."""
+
+    dedup_window: float = 3_600.0
+    dedup_capacity: int = 100_000
+    ack_delay: float = 0.05
+    handlers_per_sender: int = 1
+    """How many handlers may run at the same time for one sender; 1 keeps the order of its messages."""
+    waiting_max: int = 10_000
+    """Messages that wait for a handler; further ones are refused as busy."""
+    inbox_path: str | None = None
+    """A folder for the memory of what was processed; None keeps it for as long as the process lives."""
+
+    def __post_init__(self) -> None:
+        if self.inbox_path is not None:
+            object.__setattr__(self, "inbox_path", str(self.inbox_path))
+        _refuse(self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        yield from _seconds("dedup_window", self.dedup_window, above_zero=True)
+        yield from _count("dedup_capacity", self.dedup_capacity, 1)
+        yield from _seconds("ack_delay", self.ack_delay)
+        yield from _count("handlers_per_sender", self.handlers_per_sender, 1)
+        yield from _count("waiting_max", self.waiting_max, 1)
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    if found := tuple(faults):
+        raise ErrConfig("; ".join(found), advice="correct the named settings", found=found)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is not bool and isinstance(value, Real) and isfinite(value)
+
+
+def _count(name: str, value: object, least: int, most: int | None = None) -> Iterator[str]:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        yield f"{name} is {value!r}, expected a whole number of at least {least}"
+    elif most is not None and value > most:
+        yield f"{name} is {value!r}, expected at most {most}"
+
+
+def _seconds(name: str, value: object, *, above_zero: bool = False) -> Iterator[str]:
+    if not isinstance(value, Real) or not _is_number(value) or value < 0 or (above_zero and value == 0):
+        yield f"{name} is {value!r}, expected {'more than 0' if above_zero else 'at least 0'} seconds"
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> Iterator[str]:
+    if value not in choices:
+        yield f"{name} is {value!r}, expected {' or '.join(choices)}"
+
+
+def _peers(peers: object) -> Iterator[str]:
+    if not isinstance(peers, tuple) or not all(isinstance(peer, str) and peer for peer in peers):
+        yield "critical_peers must be a list of node ids, each of them text"
+    elif len(peers) > ACKERS_MAX:
+        yield f"critical_peers names {len(peers)} nodes, at most {ACKERS_MAX} can be asked to confirm"

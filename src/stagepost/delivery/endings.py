@@ -1,0 +1,158 @@
+"""How a message can end, each with its error and one sentence that says what happened."""
+
+from __future__ import annotations
+
+from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.entry import Entry, Phase
+from stagepost.delivery.errors import (
+    DeliveryError,
+    ErrAckTimeout,
+    ErrCancelled,
+    ErrClosed,
+    ErrMaxRetries,
+    ErrMessageExpired,
+    ErrNacked,
+    ErrNoConnectedPeers,
+    ErrQueueEvicted,
+    ErrRejected,
+    ErrSendFailed,
+)
+from stagepost.delivery.status import NackReason
+from stagepost.errors import ErrorCode, StagepostError
+
+EVICTED = ErrQueueEvicted
+
+
+def may_have_been_delivered(entry: Entry) -> bool:
+    """Handed over, or about to be: nobody can say whether it arrived."""
+    return entry.sends > 0 or entry.is_sent or entry.phase is Phase.SENDING or entry.is_fate_unknown
+
+
+def evicted(entry: Entry, by: str) -> ErrQueueEvicted:
+    return ErrQueueEvicted(
+        f"the queue was full and this was its least recently used message; {by[:8]}… has its place",
+        evicted_by=by,
+        may_have_been_delivered=entry.is_fate_unknown,
+        advice="raise queue_size, or replay it from the dead letters",
+    )
+
+
+def send_failed(entry: Entry, cause: Exception) -> ErrSendFailed:
+    """Not an end by itself, unless the message was to be tried only once."""
+    error = ErrSendFailed(
+        f"the network did not take it: {cause}", code=_code_of(cause), message_id=entry.id_text
+    )
+    error.__cause__ = cause
+    return error
+
+
+def rejected(entry: Entry, cause: Exception) -> ErrRejected:
+    error = ErrRejected(
+        f"the network refuses it for good: {cause}",
+        code=_code_of(cause),
+        may_have_been_delivered=entry.sends > 0 or entry.is_fate_unknown,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def attempts_used_up(entry: Entry, cause: DeliveryError) -> DeliveryError:
+    if entry.is_sent:
+        error: DeliveryError = ack_timeout(entry)
+    else:
+        error = ErrMaxRetries(
+            f"none of {entry.attempts} attempts to send it went well; the last one: {cause.text}",
+            code=cause.code,
+            may_have_been_delivered=entry.is_fate_unknown,
+            advice="look at the network, then replay it from the dead letters",
+        )
+    error.__cause__ = cause
+    return error
+
+
+def nacked(entry: Entry) -> ErrNacked:
+    assert entry.tally is not None
+    refusals = ", ".join(
+        f"{peer} ({reason.name.lower() if isinstance(reason, NackReason) else reason})"
+        for peer, reason in entry.tally.nacked_by.items()
+    )
+    return ErrNacked(
+        f"{entry.tally.required} of {len(entry.tally.critical)} had to confirm, and too many refused: {refusals}",
+        may_have_been_delivered=bool(entry.tally.acked),
+    )
+
+
+def ack_timeout(entry: Entry) -> ErrAckTimeout:
+    assert entry.tally is not None
+    tally = entry.tally
+    return ErrAckTimeout(
+        f"{len(tally.acked)} of {tally.required} confirmations came in time; "
+        f"no confirmation from {', '.join(tally.missing)}",
+        limit=tally.required,
+        found=len(tally.acked),
+        may_have_been_delivered=may_have_been_delivered(entry),
+        advice="it may have arrived all the same: use a key when you publish it again",
+    )
+
+
+def out_of_time(entry: Entry, is_connected: bool) -> DeliveryError:
+    """The budget of the call is used up."""
+    if entry.is_sent or entry.phase is Phase.SENDING or is_connected:
+        error: DeliveryError = ack_timeout(entry)
+    else:
+        error = ErrNoConnectedPeers(
+            "no peer was connected for as long as the call was allowed to take",
+            may_have_been_delivered=entry.is_fate_unknown,
+            advice="allow more time, or store it with publish_queued",
+        )
+    error.__cause__ = entry.last_cause
+    return error
+
+
+def too_old(entry: Entry, age_s: float) -> ErrMessageExpired:
+    return ErrMessageExpired(
+        f"it waited in the queue for more than message_max_age, {age_s:g} s",
+        may_have_been_delivered=entry.is_fate_unknown,
+    )
+
+
+def cancelled(entry: Entry) -> ErrCancelled:
+    is_unknown = may_have_been_delivered(entry)
+    text = "it was cancelled after it had been sent" if is_unknown else "it was cancelled before it was sent"
+    return ErrCancelled(text, may_have_been_delivered=is_unknown)
+
+
+def cancelled_while_sending() -> ErrCancelled:
+    return ErrCancelled("it was cancelled while it was being sent", may_have_been_delivered=True)
+
+
+def closed(entry: Entry) -> ErrClosed:
+    return ErrClosed(
+        "the publisher was stopped before this message came to its end",
+        message_id=entry.id_text,
+        may_have_been_delivered=may_have_been_delivered(entry),
+    )
+
+
+def dead_letter(entry: Entry, error: DeliveryError, failed_ms: int) -> FailedMessage:
+    tally = entry.tally
+    return FailedMessage(
+        entry.id_text,
+        entry.sequence,
+        entry.tier,
+        entry.topic,
+        entry.payload,
+        entry.nonce,
+        entry.created_ms,
+        entry.key_hash,
+        () if tally is None else tally.critical,
+        0 if tally is None else tally.required,
+        entry.attempt_number,
+        type(error).__name__,
+        error.text,
+        failed_ms,
+    )
+
+
+def _code_of(cause: Exception) -> ErrorCode | None:
+    return cause.code if isinstance(cause, StagepostError) else None

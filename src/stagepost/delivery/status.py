@@ -1,0 +1,72 @@
+"""The statuses of a delivery and the one table of how they may follow each other."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, StrEnum
+
+from stagepost.statemachine.lifecycle import Lifecycle
+
+
+class DeliveryStatus(StrEnum):
+    PENDING = "Pending"
+    QUEUED = "Queued"
+    SENT = "Sent"
+    ACKED = "Acked"
+    FAILED = "Failed"
+
+
+class Tier(StrEnum):
+    """What the caller asked for: to try once, to store and send, or to have it confirmed."""
+
+    BEST_EFFORT = "best-effort"
+    QUEUED = "queued"
+    ACKED = "acked"
+
+
+class AckType(IntEnum):
+    """0 stays invalid, so that a missing field can never read as a confirmation."""
+
+    ACK = 1
+    NACK = 2
+
+
+class NackReason(IntEnum):
+    NONE = 0
+    BUSY = 1
+    HANDLER_FAILED = 2
+    INVALID = 3
+    UNAUTHORISED = 4
+    UNKNOWN_TOPIC = 5
+    EXPIRED = 6
+    TOO_LARGE = 7
+
+
+TRANSIENT_REASONS = frozenset({NackReason.BUSY, NackReason.HANDLER_FAILED})
+
+
+class Step(Enum):
+    """What can happen to a message."""
+
+    MUST_WAIT = "must wait"
+    WRITTEN = "written"
+    CONFIRMED = "confirmed"
+    GAVE_UP = "gave up"
+
+
+DELIVERY = Lifecycle(
+    initial=DeliveryStatus.PENDING,
+    table={
+        (DeliveryStatus.PENDING, Step.MUST_WAIT): DeliveryStatus.QUEUED,
+        (DeliveryStatus.PENDING, Step.WRITTEN): DeliveryStatus.SENT,
+        (DeliveryStatus.PENDING, Step.GAVE_UP): DeliveryStatus.FAILED,
+        (DeliveryStatus.QUEUED, Step.WRITTEN): DeliveryStatus.SENT,
+        (DeliveryStatus.QUEUED, Step.GAVE_UP): DeliveryStatus.FAILED,
+        (DeliveryStatus.SENT, Step.CONFIRMED): DeliveryStatus.ACKED,
+        (DeliveryStatus.SENT, Step.GAVE_UP): DeliveryStatus.FAILED,
+    },
+)
+"""With confirmation. A retry happens silently inside Sent; without confirmation Sent is the end."""
+
+
+def is_terminal(status: DeliveryStatus, *, wants_ack: bool) -> bool:
+    return DELIVERY.is_final(status) or (status is DeliveryStatus.SENT and not wants_ack)

@@ -1,0 +1,1 @@
+"""Reliable delivery on real clocks, disks and networks."""

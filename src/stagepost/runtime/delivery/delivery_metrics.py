@@ -1,0 +1,97 @@
+"""The metrics of a program that publishes: a sink that counts what it is told, and gauges read from a publisher."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.metrics import (
+    DELIVERY_ACK_SECONDS,
+    DELIVERY_DEAD_LETTERS,
+    DELIVERY_EVICTIONS,
+    DELIVERY_MESSAGES,
+    DELIVERY_QUEUE_CAPACITY,
+    DELIVERY_QUEUE_MESSAGES,
+    DELIVERY_QUEUE_OLDEST,
+    DELIVERY_RETRIES,
+    Declared,
+    DeclaredSamples,
+)
+
+ACK_SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
+STARTS_REMEMBERED_MAX = 100_000
+"""Acked messages under way whose beginning is remembered; a publisher has far fewer at a time."""
+
+
+class DeliveryMetrics:
+    """Give it to a publisher as its event sink, then `watch` the publisher; `render` is what Prometheus reads.
+
+    In a registry of its own: two publishers in one process do not mix.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._registry = CollectorRegistry()
+        self._clock = clock or SystemClock()
+        self._messages = Counter(*_named(DELIVERY_MESSAGES), ["tier", "status"], registry=self._registry)
+        self._queue = Gauge(*_named(DELIVERY_QUEUE_MESSAGES), registry=self._registry)
+        self._capacity = Gauge(*_named(DELIVERY_QUEUE_CAPACITY), registry=self._registry)
+        self._oldest = Gauge(*_named(DELIVERY_QUEUE_OLDEST), registry=self._registry)
+        self._retries = Counter(*_named(DELIVERY_RETRIES), registry=self._registry)
+        self._evictions = Counter(*_named(DELIVERY_EVICTIONS), registry=self._registry)
+        self._dead_letters = Gauge(*_named(DELIVERY_DEAD_LETTERS), registry=self._registry)
+        self._ack_seconds = Histogram(
+            *_named(DELIVERY_ACK_SECONDS), registry=self._registry, buckets=ACK_SECONDS_BUCKETS
+        )
+        # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
+        for tier in Tier:
+            for status in DeliveryStatus:
+                self._messages.labels(tier, status)
+        self._started_ms: OrderedDict[str, int] = OrderedDict()
+        self._stats: Callable[[], Mapping[str, Any]] | None = None
+        self._retries_seen = 0
+        self._evictions_seen = 0
+
+    def put(self, event: DeliveryEvent) -> None:
+        self._messages.labels(event.tier, event.status).inc()
+        if event.tier is not Tier.ACKED:
+            return
+        match event.status:
+            case DeliveryStatus.PENDING:
+                self._started_ms[event.delivery_id] = event.timestamp_ms
+                if len(self._started_ms) > STARTS_REMEMBERED_MAX:
+                    self._started_ms.popitem(last=False)
+            case DeliveryStatus.ACKED | DeliveryStatus.FAILED:
+                started_ms = self._started_ms.pop(event.delivery_id, None)
+                if started_ms is not None and event.status is DeliveryStatus.ACKED:
+                    self._ack_seconds.observe(max(0, event.timestamp_ms - started_ms) / 1_000)
+
+    def watch(self, stats: Callable[[], Mapping[str, Any]], capacity: int) -> None:
+        """`stats` is the publisher's; it is asked when the metrics are rendered."""
+        self._stats = stats
+        self._capacity.set(capacity)
+
+    def render(self) -> bytes:
+        if self._stats is not None:
+            self._update(self._stats())
+        return generate_latest(DeclaredSamples(self._registry))
+
+    def _update(self, stats: Mapping[str, Any]) -> None:
+        self._queue.set(stats["queue_len"] + stats["in_flight"])
+        self._dead_letters.set(stats["dead_letters"])
+        oldest_ms: int | None = stats["oldest_ms"]
+        self._oldest.set(0 if oldest_ms is None else max(0.0, self._clock.unix_s() - oldest_ms / 1_000))
+        # Counters only grow here: a publisher that was restarted counts from 0 again.
+        retries, evictions = stats["retries"], stats["evicted"]
+        self._retries.inc(max(0, retries - self._retries_seen))
+        self._evictions.inc(max(0, evictions - self._evictions_seen))
+        self._retries_seen, self._evictions_seen = retries, evictions
+
+
+def _named(declared: Declared) -> tuple[str, str]:
+    return declared.name, declared.about

@@ -1,0 +1,124 @@
+"""From a delivery to the body of a DMQ message and back. Who sent it is whoever signed the message around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from stagepost.crypto.hashing import pool_id
+from stagepost.delivery.envelope import (
+    BODY_BYTES_MAX,
+    DATA_KIND,
+    RESERVED_TOPIC_PREFIX,
+    DataEnvelope,
+    read_data_envelope,
+)
+from stagepost.delivery.identity import identity_bytes
+from stagepost.delivery.receipts import ACK_KIND, ACK_TOPICS, AckReceipt, pack_receipts, read_ack_envelope
+from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing
+from stagepost.dmq.message import DmqMessage
+from stagepost.errors import ConfigError, DecodeError
+from stagepost.identifiers import POOL_ID_BYTES, PoolId
+
+POOLS_REMEMBERED_MAX = 4_096
+
+# Envelope head, version, kind; nonce, creation time and attempt at their longest; the head of a long payload.
+_FIXED_BYTES = 1 + 1 + 1 + 17 + 9 + 5 + 3
+_ACKER_BYTES = 2 + POOL_ID_BYTES
+
+
+def payload_room(topic: str, ackers: Sequence[str]) -> int:
+    """How long a payload may be so that the message fits at every attempt; negative if nothing fits."""
+    topic_bytes = len(topic.encode())
+    return (
+        BODY_BYTES_MAX
+        - _FIXED_BYTES
+        - _head_bytes(topic_bytes)
+        - topic_bytes
+        - _head_bytes(len(ackers))
+        - len(ackers) * _ACKER_BYTES
+    )
+
+
+def data_body(message: Outgoing) -> bytes:
+    """`StagepostError` for what no body can carry."""
+    return DataEnvelope(
+        message.topic,
+        message.nonce,
+        message.created_ms,
+        message.payload,
+        message.attempt,
+        tuple(_pool_id(acker) for acker in message.ackers),
+    ).encode()
+
+
+def ack_bodies(sender: str, receipts: Sequence[AckReceipt]) -> list[tuple[bytes, int]]:
+    """As few bodies as hold them all, each with how many it holds."""
+    return [(envelope.encode(), len(envelope.receipts)) for envelope in pack_receipts(sender, receipts)]
+
+
+def read_body(message: DmqMessage) -> Incoming | IncomingAcks | None:
+    """None for a body that is none of ours: other programs use the network as they like."""
+    body = message.body
+    # Version and kind lie behind the head of the array: most foreign bodies are told apart without a decoder.
+    if body[1:3] == bytes((1, DATA_KIND)):
+        return _read_data(message)
+    if body[1:3] == bytes((1, ACK_KIND)):
+        return _read_acks(body, _name_of(message.cold_verification_key))
+    return None
+
+
+def _read_data(message: DmqMessage) -> Incoming | IncomingAcks | None:
+    try:
+        envelope = read_data_envelope(message.body)
+    except DecodeError:
+        return None
+    sender = _name_of(message.cold_verification_key)
+    if envelope.topic.startswith(RESERVED_TOPIC_PREFIX):
+        # Receipts that somebody wrapped like data; nothing else of the system may reach an application.
+        return _read_acks(envelope.payload, sender) if envelope.topic in ACK_TOPICS else None
+    return Incoming(
+        sender,
+        envelope.topic,
+        envelope.nonce,
+        envelope.created_ms,
+        envelope.attempt,
+        tuple([acker.hex() for acker in envelope.ackers]),
+        envelope.payload,
+        message.expires_at * 1_000,
+        message.message_id,
+    )
+
+
+def _read_acks(body: bytes, carrier: str) -> IncomingAcks | None:
+    try:
+        envelope = read_ack_envelope(body)
+    except DecodeError:
+        return None
+    return IncomingAcks(carrier, _identity_text(envelope.sender), envelope.receipts)
+
+
+def _identity_text(identity: bytes) -> str:
+    """The node id whose bytes these are."""
+    return identity.hex() if len(identity) == POOL_ID_BYTES else identity.decode(errors="replace")
+
+
+@lru_cache(maxsize=POOLS_REMEMBERED_MAX)
+def _name_of(cold_verification_key: bytes) -> str:
+    """Few pools send many messages, and the hash takes longer than looking it up."""
+    return pool_id(cold_verification_key).hex()
+
+
+def _pool_id(acker: str) -> PoolId:
+    identity = identity_bytes(acker)
+    if len(identity) != POOL_ID_BYTES:
+        raise ConfigError(
+            f"{acker!r} cannot acknowledge on a DMQ network: a node is named by its pool id there, 56 hex digits",
+            advice="`stagepost keys show` tells the pool id of a folder of keys",
+            found=acker,
+        )
+    return PoolId(identity)
+
+
+def _head_bytes(length: int) -> int:
+    return 1 if length < 24 else 2 if length < 256 else 3

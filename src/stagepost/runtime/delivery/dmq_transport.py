@@ -1,0 +1,298 @@
+"""The delivery layer's transport over a DMQ node: messages in envelopes, signed when they are sent.
+
+A node's local protocols submit messages and tell of new ones; its status page tells how many peers it has. A node of
+another make has no such page: then being connected means that the node itself is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from stagepost.delivery.envelope import TOPIC_BYTES_MAX
+from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.transport import (
+    Incoming,
+    IncomingAcks,
+    Outgoing,
+    Published,
+    SendFailed,
+    SendRefused,
+)
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.profiles import profile_named
+from stagepost.dmq.proof import check_proof
+from stagepost.dmq.validation import TTL_MAX_S
+from stagepost.errors import LocalProtocolError, StagepostError
+from stagepost.runtime.client import AsyncClient, ClientLimits
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.delivery.dmq_bodies import ack_bodies, data_body, payload_room, read_body
+from stagepost.runtime.delivery.dmq_connectivity import DmqConnectivity
+from stagepost.runtime.delivery.dmq_limits import DmqTransportCounters, DmqTransportLimits
+from stagepost.runtime.delivery.dmq_sending import DmqSending
+from stagepost.runtime.delivery.dmq_signer import DmqSigner, Signer
+from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
+from stagepost.runtime.delivery.node_peers import NodePeers
+from stagepost.runtime.delivery.submission_lanes import SubmissionLanes
+from stagepost.runtime.endpoint_options import require_positive
+from stagepost.runtime.local_node import LocalNode
+from stagepost.runtime.message_stream import ListenLimits
+from stagepost.runtime.network import Network, SocketNetwork
+
+EXPIRY_MARGIN_S = 10.0
+"""Producers stay so far below the longest life that a network allows: a clock that is a little fast costs nothing."""
+TTL_S = TTL_MAX_S - EXPIRY_MARGIN_S
+ACK_TTL_MAX_S = 60.0
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnConnectivity = Callable[[int], None]
+OnMessage = Callable[[Incoming | IncomingAcks], None]
+
+
+class DmqTransport:
+    """Open from `start` to `close`, or as `async with`. Starts without a node as well, and waits for it."""
+
+    def __init__(
+        self,
+        socket_path: str | Path,
+        network_magic: int,
+        keys: str | Path | Signer,
+        *,
+        profile: str = "dmq-node",
+        ttl_s: float = TTL_S,
+        node_data: str | Path | None = None,
+        verify: bool = False,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        limits: DmqTransportLimits | None = None,
+    ) -> None:
+        """`keys` is a folder of `stagepost keys new`, or whoever else signs. `node_data` is the node's data folder, if
+        that is not where its socket lies. `verify` checks every signature again, for a node that is not trusted."""
+        require_positive(ttl_s=ttl_s)
+        self._limits = limits or DmqTransportLimits()
+        self._clock = clock or SystemClock()
+        self._owns_signer = isinstance(keys, str | Path)
+        self._signer = (
+            DmqSigner(Path(keys), schedule=kes_schedule_for(network_magic), clock=self._clock)
+            if isinstance(keys, str | Path)
+            else keys
+        )
+        self.self_id = self._signer.pool_id.hex()
+        self.max_payload = payload_room("t" * TOPIC_BYTES_MAX, ())
+        self.counters = DmqTransportCounters()
+        self._ttl_s = min(ttl_s, TTL_S)
+        self._verify = verify
+        client_limits = ClientLimits(
+            submit_timeout_s=self._limits.submit_timeout_s,
+            listen=ListenLimits(
+                reconnect_delay_s=self._limits.reconnect_delay_s,
+                reconnect_delay_max_s=self._limits.reconnect_delay_max_s,
+                away_max_s=None,
+            ),
+        )
+        node = LocalNode(
+            Path(socket_path),
+            network_magic,
+            profile_named(profile),
+            network or SocketNetwork(),
+            client_limits.connect_timeout_s,
+        )
+        self._node = node
+        self._client_limits = client_limits
+        self._connectivity = DmqConnectivity(
+            NodePeers(Path(socket_path), None if node_data is None else Path(node_data)),
+            self._check,
+            self._tell_connectivity,
+            poll_s=self._limits.peers_poll_s,
+            poll_without_s=self._limits.peers_poll_without_s,
+        )
+        self._on_connectivity: list[OnConnectivity] = []
+        self._on_message: list[OnMessage] = []
+        self._listener: AsyncClient | None = None
+        self._sending: DmqSending | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._somebody_listens = asyncio.Event()
+        self._has_told = False
+
+    async def start(self) -> None:
+        """Connect, or begin to try. Returns when it is known whether the node and its peers are there."""
+        if self._sending is not None:
+            raise LocalProtocolError("this transport was started already")
+        lanes = SubmissionLanes(self._make_client, self._limits.lanes)
+        unreachable = self._connectivity.note_unreachable
+        self._sending = DmqSending(self._signer, lanes, self._clock, unreachable)
+        self._listener = self._make_client()
+        loop = asyncio.get_running_loop()
+        self._watching = loop.create_task(self._connectivity.run(), name="delivery-peers")
+        self._begin_to_listen(self._listener)
+        try:
+            async with asyncio.timeout(self._limits.first_look_s):
+                await self._connectivity.has_looked.wait()
+        except TimeoutError:
+            log.warning("node did not answer yet", extra={"waited_s": self._limits.first_look_s})
+
+    async def close(self) -> None:
+        """May be repeated; sends that are under way end with an error."""
+        tasks = [task for task in (self._watching, self._listening) if task is not None]
+        self._watching = self._listening = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._connectivity.stop()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            await sending.close()
+        if self._owns_signer:
+            await self._signer.close()
+
+    async def __aenter__(self) -> DmqTransport:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def connected_peers(self) -> int:
+        return self._connectivity.peers
+
+    @property
+    def is_node_there(self) -> bool:
+        """Whether the node answers, with peers or without."""
+        return self._connectivity.is_node_there
+
+    @property
+    def fault(self) -> StagepostError | None:
+        """Why the node cannot be used at present; None while it answers."""
+        return self._connectivity.fault
+
+    @property
+    def last_failure(self) -> str | None:
+        """What the last attempt to send failed of; None after one that went well."""
+        return None if self._sending is None else self._sending.last_failure
+
+    @property
+    def counted_peers(self) -> int | None:
+        """As the node tells it; None if it does not, or is not there."""
+        return self._connectivity.counted_peers
+
+    def payload_room(self, topic: str, ackers: Sequence[str]) -> int:
+        return payload_room(topic, ackers)
+
+    def on_connectivity(self, callback: OnConnectivity) -> Callable[[], None]:
+        return _registered(self._on_connectivity, callback)
+
+    def on_message(self, callback: OnMessage) -> Callable[[], None]:
+        """From what the node holds onwards: whoever registers late gets the past as well, and others hear it again."""
+        unregister = _registered(self._on_message, callback)
+        self._somebody_listens.set()
+        if self._has_told and self._listener is not None:
+            self._begin_to_listen(self._listener)
+        return unregister
+
+    async def publish(self, message: Outgoing) -> Published:
+        sending = self._sending
+        if sending is None:
+            raise SendFailed("the transport is not open", costs_attempt=False)
+        try:
+            body = data_body(message)
+        except StagepostError as error:
+            raise SendRefused(error.text, code=error.code, advice=error.advice) from error
+        signed = await sending.send(body, self._ttl_s)
+        return Published(signed.message_id)
+
+    async def publish_acks(self, receipts: Sequence[AckReceipt]) -> None:
+        """As many messages as it takes. One that fails does not keep the others back; it is counted, never repeated.
+
+        Where the node says that it is too soon, they wait for it: what comes meanwhile then travels together.
+        """
+        sending = self._sending
+        if sending is None:
+            raise SendFailed("the transport is not open", costs_attempt=False)
+        ttl_s = min(self._ttl_s, ACK_TTL_MAX_S)
+        failure: StagepostError | None = None
+        for body, count in ack_bodies(self.self_id, receipts):
+            try:
+                await sending.send_in_pace(body, ttl_s)
+            except (SendFailed, SendRefused) as error:
+                self.counters.acks_unsent += count
+                failure = error
+        if failure is not None:
+            raise failure
+
+    # Receiving
+
+    def _begin_to_listen(self, client: AsyncClient) -> None:
+        """From the oldest message that the node holds. Who listened before ends."""
+        before, self._has_told = self._listening, False
+        if before is not None:
+            before.cancel()
+        loop = asyncio.get_running_loop()
+        self._listening = loop.create_task(self._listen(client, before), name="delivery-listen")
+
+    async def _listen(self, client: AsyncClient, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        while True:
+            try:
+                async with client.listen(on_connection=self._connectivity.note_listening) as messages:
+                    async for message in messages:
+                        # A message that nobody hears would be gone: the node keeps them meanwhile.
+                        await self._somebody_listens.wait()
+                        await self._receive(message)
+            except StagepostError as error:
+                log.error("listening ended", extra={"reason": error.text, "code": error.code.value})
+                self._connectivity.note_listening(error)
+            await asyncio.sleep(self._limits.listen_again_s)
+
+    async def _receive(self, message: DmqMessage) -> None:
+        if self._verify and await asyncio.to_thread(check_proof, message) is not None:
+            self.counters.forged += 1
+            return
+        incoming = read_body(message)
+        if incoming is None:
+            self.counters.foreign_bodies += 1
+            return
+        self._has_told = True
+        for callback in list(self._on_message):
+            self._call(callback, incoming)
+
+    async def _check(self) -> None:
+        if self._sending is not None:
+            await self._sending.check()
+
+    def _make_client(self) -> AsyncClient:
+        return AsyncClient(self._node, self._client_limits, self._clock)
+
+    def _tell_connectivity(self, peers: int) -> None:
+        for callback in list(self._on_connectivity):
+            self._call(callback, peers)
+
+    def _call(self, callback: Callable[[Any], None], value: object) -> None:
+        try:
+            callback(value)
+        except Exception:
+            self.counters.callbacks_failed += 1
+            log.exception("a callback failed")
+
+
+def _registered(callbacks: list[T], callback: T) -> Callable[[], None]:
+    callbacks.append(callback)
+
+    def unregister() -> None:
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    return unregister

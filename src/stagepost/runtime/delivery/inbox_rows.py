@@ -1,0 +1,78 @@
+"""An inbox over any writer of rows: what the one on disk and its twin in memory have in common."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from stagepost.errors import StagepostError
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.delivery.inbox_book import InboxBook, InboxQueue, content_of
+from stagepost.runtime.delivery.inbox_store import KEEP_S, InboxContent, InboxRecord
+from stagepost.runtime.delivery.row_store import RowStore
+from stagepost.runtime.tables import Held
+
+DELIVERY_ID_BYTES = 32
+CLAIMS_TABLE = "stagepost_claims"
+
+
+class InboxRows(RowStore[InboxBook]):
+    """`clock` says until when a claim is kept of which nothing else is known."""
+
+    def __init__(self, held: Held, damage: Sequence[str], capacity: int, clock: Clock | None) -> None:
+        super().__init__(damage)
+        self._held = held
+        self._queue = InboxQueue(held, capacity)
+        self._clock = clock or SystemClock()
+
+    @property
+    def overflowed(self) -> int:
+        return self._queue.overflowed
+
+    def load(self) -> InboxContent:
+        self._report_damage()
+        return content_of(self._held, self._damage)
+
+    async def put(self, record: InboxRecord) -> None:
+        await self._writer.do(lambda book: book.put(record))
+
+    def mark(self, record: InboxRecord) -> None:
+        self._writer.soon(lambda book: book.put(record))
+
+    def expire(self, now_ms: int) -> None:
+        self._writer.soon(lambda book: book.expire(now_ms))
+
+    async def claim(self, delivery_id: bytes | str, keep_until_ms: int | None = None) -> bool:
+        key = as_bytes(delivery_id)
+        keep_ms = int((self._clock.unix_s() + KEEP_S) * 1_000) if keep_until_ms is None else keep_until_ms
+        return await self._writer.do(lambda book: book.claim(key, keep_ms))
+
+    async def release(self, delivery_id: bytes | str) -> None:
+        key = as_bytes(delivery_id)
+        await self._writer.do(lambda book: book.release(key))
+
+
+def as_bytes(delivery_id: bytes | str) -> bytes:
+    try:
+        key = bytes.fromhex(delivery_id) if isinstance(delivery_id, str) else bytes(delivery_id)
+    except ValueError:
+        key = b""
+    if len(key) != DELIVERY_ID_BYTES:
+        raise StagepostError(
+            f"a delivery id has {DELIVERY_ID_BYTES} bytes, or twice as many hexadecimal characters; "
+            f"found {delivery_id!r}",
+            found=delivery_id,
+        )
+    return key
+
+
+def claim_within(connection: sqlite3.Connection, delivery_id: bytes | str) -> bool:
+    """A claim inside the caller's own transaction: it commits together with the effect, or not at all.
+
+    True for the first. The table is made when it is missing; its rows are the caller's to delete.
+    """
+    connection.execute(
+        f"CREATE TABLE IF NOT EXISTS {CLAIMS_TABLE} (delivery_id BLOB PRIMARY KEY) WITHOUT ROWID"
+    )
+    statement = f"INSERT OR IGNORE INTO {CLAIMS_TABLE} VALUES (?)"
+    return connection.execute(statement, (as_bytes(delivery_id),)).rowcount == 1

@@ -1,0 +1,92 @@
+"""An outbox on disk as commands see it: what is in it, whether it is whole, and whether its totals balance.
+
+Everything here reads, beside a running publisher as well as without one, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stagepost.runtime.delivery.outbox_book import TABLES, content_of
+from stagepost.runtime.delivery.outbox_store import OutboxContent, OutboxTotals
+from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE
+from stagepost.runtime.delivery.store_folder import holder
+from stagepost.runtime.sqlite_file import beside
+from stagepost.runtime.table_file import Found
+from stagepost.runtime.table_reading import read_beside
+
+
+class OutboxCheck(msgspec.Struct, frozen=True):
+    """Counts are of rows that are whole. Times are Unix milliseconds, None where there is nothing to tell."""
+
+    folder: Path
+    used_by: int | None
+    """The process that has the outbox open, if any."""
+    totals: OutboxTotals
+    live: int
+    live_by_status: dict[str, int]
+    payload_bytes: int
+    oldest_created_ms: int | None
+    newest_created_ms: int | None
+    attempts_max: int
+    dead_letters: int
+    done_keys: int
+    damaged_rows: int
+    file_bytes: int
+    damage: tuple[str, ...]
+
+    @property
+    def imbalance(self) -> int:
+        """published − acked − sent-final − failed − live: 0, or messages were lost or counted twice."""
+        return self.totals.live - self.live
+
+    @property
+    def is_sound(self) -> bool:
+        return self.imbalance == 0 and not self.damage
+
+    def oldest_age_s(self, unix_s: float) -> float:
+        """How long the oldest live message has been waiting; 0 if there is none."""
+        return 0.0 if self.oldest_created_ms is None else max(0.0, unix_s - self.oldest_created_ms / 1_000)
+
+
+def read_outbox(folder: Path) -> OutboxContent:
+    """Everything, as the publisher would find it; `StorageError` if there is no outbox in the folder."""
+    found = _found(folder)
+    return content_of(found.held, found.damage)
+
+
+def check_outbox(folder: Path) -> OutboxCheck:
+    """`StorageError` if there is no outbox in the folder."""
+    found = _found(folder)
+    content = content_of(found.held, found.damage)
+    created = [record.created_ms for record in content.records]
+    statuses = [record.status.value for record in content.records]
+    return OutboxCheck(
+        folder=folder,
+        used_by=holder(folder),
+        totals=content.totals,
+        live=len(content.records),
+        live_by_status={status: statuses.count(status) for status in sorted(set(statuses))},
+        payload_bytes=sum(len(record.payload) for record in content.records),
+        oldest_created_ms=min(created, default=None),
+        newest_created_ms=max(created, default=None),
+        attempts_max=max((record.attempts for record in content.records), default=0),
+        dead_letters=len(content.dead_letters),
+        done_keys=len(content.done_keys),
+        damaged_rows=len(found.bad),
+        file_bytes=sum(_size(beside(folder / OUTBOX_FILE, ending)) for ending in ("", "-wal")),
+        damage=content.damage,
+    )
+
+
+def _found(folder: Path) -> Found:
+    return read_beside(folder / OUTBOX_FILE, TABLES, "outbox", is_in_use=holder(folder) is not None)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

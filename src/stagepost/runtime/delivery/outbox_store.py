@@ -1,0 +1,154 @@
+"""Where a publisher keeps what it has promised to send: rows that a restart finds again, and totals that balance.
+
+    published = acked + sent_final + failed + live, in every state that was ever written
+
+Every message that is stored counts as published once, and leaves the live ones by exactly one change: `Finished` or
+`DeadLetter`. A replay is stored, and counted, as a new message under the old delivery id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.errors import StagepostError
+
+NONCE_PREFIX_BYTES = 8
+COUNTER_BYTES = 8
+DEAD_LETTERS_MAX = 1_000
+DONE_KEYS_MAX = 10_000
+
+
+class OutboxRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One message on its way. `sequence` is its place in the queue, and is never used again."""
+
+    sequence: int
+    delivery_id: bytes
+    tier: Tier
+    topic: str
+    payload: bytes
+    nonce: bytes
+    created_ms: int
+    key_hash: bytes | None = None
+    ackers: tuple[str, ...] = ()
+    required: int = 0
+    status: DeliveryStatus = DeliveryStatus.QUEUED
+    attempts: int = 0
+    last_used: int = 0
+    maybe_duplicate: bool = False
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """A message that failed, as it was then. `error` is the name of an error class, `text` what it said."""
+
+    record: OutboxRecord
+    error: str
+    text: str
+    failed_ms: int
+
+
+class DoneKey(msgspec.Struct, frozen=True, array_like=True):
+    """How the message with this idempotency key ended; `error` and `text` are empty unless it failed."""
+
+    key_hash: bytes
+    delivery_id: bytes
+    status: DeliveryStatus
+    done_ms: int
+    acked_by: tuple[str, ...] = ()
+    error: str = ""
+    text: str = ""
+
+
+class OutboxTotals(msgspec.Struct, frozen=True, array_like=True):
+    """Since the outbox was made. `failed` is by the name of the error."""
+
+    published: int = 0
+    acked: int = 0
+    sent_final: int = 0
+    failed: dict[str, int] = {}
+
+    @property
+    def ended(self) -> int:
+        return self.acked + self.sent_final + sum(self.failed.values())
+
+    @property
+    def live(self) -> int:
+        """How many messages must be on their way if nothing was lost."""
+        return self.published - self.ended
+
+
+class OutboxContent(msgspec.Struct, frozen=True):
+    """What an outbox held when it was opened. `damage` is for people: one sentence for each thing that was wrong."""
+
+    records: tuple[OutboxRecord, ...] = ()
+    dead_letters: tuple[DeadLetter, ...] = ()
+    """The oldest first."""
+    done_keys: tuple[DoneKey, ...] = ()
+    """The oldest first."""
+    totals: OutboxTotals = OutboxTotals()
+    next_counter: int = 1
+    """For the next record, both as `sequence` and as the second half of its nonce."""
+    damage: tuple[str, ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A live message was tried, or used again."""
+
+    sequence: int
+    status: DeliveryStatus
+    attempts: int
+    last_used: int
+    maybe_duplicate: bool = False
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A live message reached its good end: `ACKED`, or `SENT` where nobody was asked to acknowledge."""
+
+    sequence: int
+    status: DeliveryStatus
+    done_ms: int
+    acked_by: tuple[str, ...] = ()
+
+
+OutboxChange: TypeAlias = Progress | Finished | DeadLetter
+OnStorageError: TypeAlias = Callable[[StagepostError], None]
+
+
+class OutboxStore(Protocol):
+    """One owner at a time. A failure is a `StorageError`; the store may be asked again at any time."""
+
+    on_storage_error: OnStorageError | None
+    """Told on the event loop about what no caller waits for: damage (by `load`), marks that could not be written."""
+
+    @property
+    def nonce_prefix(self) -> bytes:
+        """Drawn when the outbox was made: with it and a counter no two messages have the same nonce."""
+        ...
+
+    def load(self) -> OutboxContent:
+        """Everything, in order. Called once, before anything else."""
+        ...
+
+    async def insert(
+        self, record: OutboxRecord, dead: Sequence[DeadLetter] = (), *, replayed: int | None = None
+    ) -> None:
+        """Store a message, and in the same transaction bury those that made room for it.
+
+        `record.sequence` is higher than any before. `replayed` is the sequence of the dead letter that the record
+        is made from, which is then no dead letter any more. Returns when all of it is as durable as was asked for;
+        after `StorageError` nothing of it happened. A caller who stops waiting does not stop the writing.
+        """
+        ...
+
+    def mark(self, change: OutboxChange) -> None:
+        """In order with everything else, soon, and not lost by errors; a crash may lose the newest marks."""
+        ...
+
+    async def flush(self) -> None:
+        """Returns when every mark is as durable as an insert; `StorageError` if they cannot be written now."""
+        ...
+
+    async def close(self) -> None: ...

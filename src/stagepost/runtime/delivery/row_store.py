@@ -1,0 +1,41 @@
+"""What outbox and inbox have in common: rows behind a writer, damage that is reported, an end in good order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from stagepost.delivery.errors import ErrQueueCorrupt
+from stagepost.errors import StagepostError
+from stagepost.runtime.delivery.outbox_store import OnStorageError
+from stagepost.runtime.group_writer import Book, Writer
+
+B = TypeVar("B", bound=Book)
+
+
+class RowStore(Generic[B]):
+    """Made by its subclasses, which open what the rows are kept in."""
+
+    _writer: Writer[B]
+
+    def __init__(self, damage: Sequence[str]) -> None:
+        self.on_storage_error: OnStorageError | None = None
+        self._damage = tuple(damage)
+
+    async def flush(self) -> None:
+        await self._writer.do(_nothing)
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    def _report_damage(self) -> None:
+        for sentence in self._damage:
+            self._report(ErrQueueCorrupt(sentence))
+
+    def _report(self, error: StagepostError) -> None:
+        if self.on_storage_error is not None:
+            self.on_storage_error(error)
+
+
+def _nothing(book: Book) -> None:
+    """Done when everything before it is done."""

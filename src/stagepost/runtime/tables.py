@@ -1,0 +1,142 @@
+"""Rows that are held in memory and kept elsewhere: tables of values by key, and drafts that happen whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from stagepost.runtime.sqlite_rows import CHECKSUM_BYTES, DamagedRow, Row
+
+Key: TypeAlias = int | bytes | str
+Held: TypeAlias = dict[str, dict[Any, Any]]
+"""For each table its values by key, the oldest first."""
+
+K = TypeVar("K", bound=Key)
+V = TypeVar("V")
+
+_COLUMN_TYPES = {int: "INTEGER", bytes: "BLOB", str: "TEXT"}
+_NUMBER = Struct(">q")
+_LENGTH = Struct(">I")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Table(Generic[K, V]):
+    """Rows of one kind: key, value as MessagePack, checksum over both and the table's name.
+
+    `age` gives what rows are sorted by when they are read; where it is not given, they are sorted by key.
+    """
+
+    def __init__(
+        self, name: str, key: type[K], value: type[V], age: Callable[[V], Any] | None = None
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.age = age
+        self.schema = (
+            f"CREATE TABLE {name} (key {_COLUMN_TYPES[key]} PRIMARY KEY, content BLOB NOT NULL, "
+            f"checksum BLOB NOT NULL){'' if key is int else ' WITHOUT ROWID'}"
+        )
+        self.put = f"REPLACE INTO {name} VALUES (?, ?, ?)"
+        self.drop = f"DELETE FROM {name} WHERE key = ?"
+        # Text is read as bytes, and a damaged key may have any type: it must be met all the same.
+        self.drop_damaged = f"DELETE FROM {name} WHERE key IS ?1 OR CAST(key AS BLOB) = ?1"
+        self._begin = name.encode() + b"\0"
+        self._decoder = msgspec.msgpack.Decoder(value)
+
+    def write(self, key: Key, value: V) -> Row:
+        content = _encode(value)
+        return key, content, self._checksum(key, content)
+
+    def read(self, row: Row) -> tuple[K, V]:
+        """Text comes as bytes: damaged text need not be text any more."""
+        key, content, checksum = row
+        try:
+            if self.key is str and isinstance(key, bytes):
+                key = key.decode()
+            if not isinstance(key, self.key) or not isinstance(content, bytes):
+                raise DamagedRow("a column has the wrong type")
+            if checksum != self._checksum(key, content):
+                raise DamagedRow("the checksum does not fit")
+            return key, self._decoder.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DamagedRow(f"it is not what was written: {error}") from error
+
+    def _checksum(self, key: Key, content: bytes) -> bytes:
+        if isinstance(key, int):
+            key = _NUMBER.pack(key)
+        elif isinstance(key, str):
+            key = key.encode()
+        data = b"".join((self._begin, _LENGTH.pack(len(key)), key, content))
+        return blake2b(data, digest_size=CHECKSUM_BYTES).digest()
+
+
+AnyTable: TypeAlias = Table[Any, Any]
+
+
+def empty(tables: Mapping[str, AnyTable]) -> Held:
+    return {name: {} for name in tables}
+
+
+class Draft:
+    """Changes to what is held, seen by whoever reads through the draft, and by nobody else before `settle`."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self.changes: Held = {}
+        """By table and key; None is a row that is gone."""
+        self.is_settled = False
+
+    def get(self, table: Table[K, V], key: K) -> V | None:
+        changed = self.changes.get(table.name)
+        if changed is not None and key in changed:
+            value: V | None = changed[key]
+            return value
+        return self._held[table.name].get(key)
+
+    def put(self, table: Table[K, V], key: K, value: V) -> None:
+        """The newest of the table from now on."""
+        changed = self.changes.setdefault(table.name, {})
+        changed.pop(key, None)
+        changed[key] = value
+
+    def drop(self, table: Table[K, V], key: K) -> None:
+        changed = self.changes.setdefault(table.name, {})
+        changed.pop(key, None)
+        if key in self._held[table.name]:
+            changed[key] = None
+
+    def count(self, table: AnyTable) -> int:
+        held = self._held[table.name]
+        return len(held) + sum(
+            (value is not None) - (key in held) for key, value in self.changes.get(table.name, {}).items()
+        )
+
+    def keep_newest(self, table: AnyTable, count_max: int) -> None:
+        """Drop the oldest rows above a number of them."""
+        surplus = self.count(table) - count_max
+        if surplus <= 0:
+            return
+        changed = self.changes.get(table.name, {})
+        unchanged = (key for key in self._held[table.name] if key not in changed)
+        oldest = [key for key, _ in zip(unchanged, range(surplus), strict=False)]
+        oldest += [key for key, value in changed.items() if value is not None][: surplus - len(oldest)]
+        for key in oldest:
+            self.drop(table, key)
+
+    def settle(self) -> None:
+        """It has happened."""
+        settle(self._held, self.changes)
+        self.is_settled = True
+
+
+def settle(held: Held, changes: Held) -> None:
+    for name, changed in changes.items():
+        rows = held[name]
+        for key, value in changed.items():
+            rows.pop(key, None)
+            if value is not None:
+                rows[key] = value

@@ -1,0 +1,187 @@
+"""The checkers can fail: each of these defects, planted into publisher, queue, store or receiver, is caught."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from stagepost.delivery import errors, outbox
+from stagepost.delivery.entry import NEVER, Entry, Moment, Phase
+from stagepost.delivery.outbox import Outbox
+from stagepost.delivery.publisher import PublisherCore
+from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.receiver import ACCEPTED, Action, ReceiverCore, receipt_of
+from stagepost.delivery.result import Outcome
+from stagepost.delivery.settling import Settling
+from stagepost.delivery.status import AckType, DeliveryStatus
+from stagepost.delivery.taking_in import TakingIn
+from stagepost.delivery.transport import Incoming, SendFailed
+from stagepost.runtime.delivery.memory_inbox import MemoryInbox
+from stagepost.runtime.delivery.memory_outbox import MemoryOutbox
+from stagepost.runtime.delivery.receiver import Handler, Receiver
+from tests.simulation import delivery_worlds
+from tests.simulation.delivery_worlds import SCENARIOS, faults_found, run_delivery
+
+SEEDS_TRIED = 6
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def answers_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(delivery_worlds, "MemoryOutbox", partial(MemoryOutbox, is_safe=False))
+
+
+def forgets_the_outbox_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TakingIn, "recover", lambda core, stored, now: [])
+
+
+def evicts_silently(patch: pytest.MonkeyPatch) -> None:
+    end = Settling._end
+
+    def end_or_forget(core: Settling, entry: Entry, error: Any, now: Moment, **options: Any) -> None:
+        if isinstance(error, errors.ErrQueueEvicted):
+            core.outbox.remove(entry)
+            core.counters.published -= 1
+        else:
+            end(core, entry, error, now, **options)
+
+    patch.setattr(Settling, "_end", end_or_forget)
+
+
+def evicts_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(outbox, "_is_idle", lambda entry: entry.phase in (Phase.READY, Phase.AWAITING))
+
+
+def reports_the_end_twice(patch: pytest.MonkeyPatch) -> None:
+    settle = Settling._settle
+
+    def settle_twice(core: Settling, entry: Entry, *details: Any) -> Outcome:
+        outcome = settle(core, entry, *details)
+        core._effects.append(core._effects[-1])
+        return outcome
+
+    patch.setattr(Settling, "_settle", settle_twice)
+
+
+def loses_a_message_whose_send_failed(patch: pytest.MonkeyPatch) -> None:
+    failed = PublisherCore.send_failed
+
+    def failed_for_ever(core: PublisherCore, entry: Entry, error: SendFailed, now: Moment) -> Any:
+        effects = failed(core, entry, error, now)
+        if entry.phase is Phase.BACKING_OFF:
+            core.outbox.enter(entry, Phase.HELD)
+            entry.wait_until = NEVER
+        return effects
+
+    patch.setattr(PublisherCore, "send_failed", failed_for_ever)
+
+
+def wakes_the_caller_as_acked_when_time_is_over(patch: pytest.MonkeyPatch) -> None:
+    make = Settling._outcome
+
+    def rosy(core: Settling, entry: Entry, status: Any, error: Any, at_ms: int) -> Outcome:
+        if isinstance(error, errors.ErrAckTimeout):
+            status, error = DeliveryStatus.ACKED, None
+        return make(core, entry, status, error, at_ms)
+
+    patch.setattr(Settling, "_outcome", rosy)
+
+
+def takes_a_nack_for_an_ack(patch: pytest.MonkeyPatch) -> None:
+    weigh = PublisherCore._weigh
+
+    def kindly(
+        core: PublisherCore, entry: Entry, tally: Any, peer: str, receipt: AckReceipt, now: Moment
+    ) -> None:
+        weigh(core, entry, tally, peer, AckReceipt(receipt.message_id, 0, AckType.ACK), now)
+
+    patch.setattr(PublisherCore, "_weigh", kindly)
+
+
+def sends_the_newest_first(patch: pytest.MonkeyPatch) -> None:
+    def take_newest(queue: Outbox) -> Entry | None:
+        ready = [entry for entry in queue if entry.phase is Phase.READY]
+        return ready[-1] if ready else None
+
+    patch.setattr(Outbox, "take", take_newest)
+
+
+def miscounts(patch: pytest.MonkeyPatch) -> None:
+    accept = TakingIn.accept
+
+    def accept_uncounted(core: TakingIn, entry: Entry, now: Moment) -> Any:
+        core.counters.published -= bool(entry.evicted)
+        return accept(core, entry, now)
+
+    patch.setattr(TakingIn, "accept", accept_uncounted)
+
+
+def acknowledges_before_the_handler(patch: pytest.MonkeyPatch) -> None:
+    take = Receiver._take
+
+    def hasty(
+        receiver: Receiver, message_id: bytes, message: Incoming, handler: Handler, now: Moment
+    ) -> None:
+        if receiver._core.is_asked(message):
+            receiver._acks.put(receipt_of(message_id, ACCEPTED, now))
+        take(receiver, message_id, message, handler, now)
+
+    patch.setattr(Receiver, "_take", hasty)
+
+
+def forgets_what_it_has_seen(patch: pytest.MonkeyPatch) -> None:
+    received = ReceiverCore.received
+
+    def always_new(core: ReceiverCore, message_id: bytes, message: Incoming, now: Moment) -> Action:
+        core._seen.pop(message_id, None)
+        return received(core, message_id, message, now)
+
+    patch.setattr(ReceiverCore, "received", always_new)
+
+
+def grants_every_claim(patch: pytest.MonkeyPatch) -> None:
+    async def yes(inbox: MemoryInbox, delivery_id: object, keep_until_ms: int | None = None) -> bool:
+        return True
+
+    patch.setattr(MemoryInbox, "claim", yes)
+    # A receiver that stores its verdicts seldom needs a claim: let it forget them in a crash.
+    patch.setattr(Receiver, "_recall", lambda receiver: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "scenario", "rules"),
+    [
+        (answers_before_it_is_on_disk, "crashes", {"whatever_was_returned_comes_to_a_reported_end"}),
+        (forgets_the_outbox_at_a_restart, "crashes", {"whatever_was_returned_comes_to_a_reported_end"}),
+        (evicts_silently, "overload", {"whatever_was_returned_comes_to_a_reported_end"}),
+        (evicts_what_is_in_flight, "overload", {"nothing_is_dropped_silently"}),
+        (reports_the_end_twice, "lossy", {"statuses_follow_the_graph"}),
+        (loses_a_message_whose_send_failed, "lossy", {"whatever_was_returned_comes_to_a_reported_end"}),
+        (wakes_the_caller_as_acked_when_time_is_over, "lossy", {"every_waiting_call_ends_once"}),
+        (takes_a_nack_for_an_ack, "lossy", {"acked_means_processed_by_enough_critical_peers"}),
+        (sends_the_newest_first, "order", {"order_is_kept"}),
+        (miscounts, "overload", {"nothing_is_dropped_silently"}),
+        (acknowledges_before_the_handler, "lossy", {"acked_means_processed_by_enough_critical_peers"}),
+        (forgets_what_it_has_seen, "lossy", {"effects_happen_once"}),
+        (grants_every_claim, "crashes", {"effects_happen_once"}),
+    ],
+)
+def test_planted_defect_is_caught(
+    plant: Plant, scenario: str, rules: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    monkeypatch.setattr(delivery_worlds, "ENDING_S_MAX", 90)
+    logging.disable(logging.CRITICAL)
+    try:
+        broken: set[str] = set()
+        for seed in range(SEEDS_TRIED):
+            broken |= faults_found(SCENARIOS[scenario], run_delivery(SCENARIOS[scenario], seed)).keys()
+            if rules <= broken:
+                return
+    finally:
+        logging.disable(logging.NOTSET)
+    pytest.fail(f"{rules - broken} did not notice it; noticed: {broken or 'nothing'}")

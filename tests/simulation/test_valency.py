@@ -1,0 +1,145 @@
+"""Hot and warm peers of a topology's groups, and connections in one direction, between production nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, Profile
+from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.simulation.pools import SimulatedPools
+from stagepost.simulation.traffic import Traffic
+from stagepost.simulation.world import NODE_PORT, World
+from tests.simulation.dmq_worlds import NodeFactory, config_of
+
+POOLS = SimulatedPools(3)
+HOSTS = {"hub": "10.0.0.1", "one": "10.0.0.2", "two": "10.0.0.3", "three": "10.0.0.4"}
+RELAYS = ("one", "two", "three")
+
+
+def relays(profile: Profile = DMQ_NODE) -> tuple[AccessPoint, ...]:
+    return tuple(AccessPoint(HOSTS[name], NODE_PORT, profile) for name in RELAYS)
+
+
+def with_hub(root: LocalRoot, test: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    """A hub that dials three relays as `root` says; relays dial nobody, and nobody tells of others."""
+    configs = {name: config_of(name, (), peer_sharing=False) for name in HOSTS}
+    configs["hub"] = replace(configs["hub"], topology=Topology((root,)))
+
+    async def main() -> World:
+        async with World(1, list(HOSTS), NodeFactory(configs, POOLS)) as world:
+            for name in (*RELAYS, "hub"):
+                await world.start(name)
+            await asyncio.sleep(20)
+            await test(world)
+            return world
+
+    world = run_in_virtual_time(main())
+    assert world.history.bugs == []
+    assert world.history.accusations == []
+    return world
+
+
+def states(world: World, name: str = "hub") -> dict[str, str]:
+    """By the name of the peer, as `stagepost peers` shows them."""
+    names = {host: name for name, host in HOSTS.items()}
+    node = world.members[name].node
+    assert node is not None
+    return {names[peer["address"].partition(":")[0]]: peer["state"] for peer in node.status()["peers"]}
+
+
+def counted(shown: Mapping[str, str]) -> dict[str, int]:
+    return {state: list(shown.values()).count(state) for state in ("hot", "warm")}
+
+
+async def held_by(world: World, name: str) -> int:
+    node = world.members[name].node
+    assert node is not None
+    return int(node.status()["mempool"]["messages"])
+
+
+def test_as_many_are_connected_as_warm_valency_says_and_exchange_as_hot_valency_says() -> None:
+    async def test(world: World) -> None:
+        assert counted(states(world)) == {"hot": 1, "warm": 1}
+        await asyncio.sleep(300)
+        assert counted(states(world)) == {"hot": 1, "warm": 1}, "a warm connection is kept"
+
+    with_hub(LocalRoot(relays(), hot_valency=1, warm_valency=2), test)
+
+
+def test_without_a_warm_valency_all_that_are_connected_are_hot() -> None:
+    async def test(world: World) -> None:
+        assert counted(states(world)) == {"hot": 2, "warm": 0}
+
+    with_hub(LocalRoot(relays(), hot_valency=2, warm_valency=2), test)
+
+
+def test_nothing_is_asked_of_a_warm_peer_until_it_takes_the_place_of_a_hot_one() -> None:
+    async def test(world: World) -> None:
+        traffic = Traffic(world, POOLS, Random(1))
+        shown = states(world)
+        (hot,) = (name for name, state in shown.items() if state == "hot")
+        (warm,) = (name for name, state in shown.items() if state == "warm")
+        assert (await traffic.submit_at(warm, traffic.an_honest_message(1_700))).accepted
+        await asyncio.sleep(60)
+        assert await held_by(world, "hub") == 0
+
+        world.crash(hot)
+        await asyncio.sleep(30)
+
+        assert states(world)[warm] == "hot"
+        assert await held_by(world, "hub") == 1
+        assert counted(states(world)) == {"hot": 1, "warm": 1}, "the third one is kept warm now"
+
+    with_hub(LocalRoot(relays(), hot_valency=1, warm_valency=2), test)
+
+
+def test_a_group_may_be_all_warm() -> None:
+    async def test(world: World) -> None:
+        assert counted(states(world)) == {"hot": 0, "warm": 3}
+
+    with_hub(LocalRoot(relays(), hot_valency=0, warm_valency=3), test)
+
+
+def test_a_profile_with_keep_alive_of_its_own_can_be_warm_too() -> None:
+    async def test(world: World) -> None:
+        await asyncio.sleep(300)
+        assert len(states(world)) == 2
+
+    with_hub(LocalRoot(relays(SEED), hot_valency=1, warm_valency=2), test)
+
+
+def test_a_profile_without_keep_alive_is_connected_for_hot_places_only() -> None:
+    async def test(world: World) -> None:
+        assert counted(states(world)) == {"hot": 1, "warm": 0}
+
+    with_hub(LocalRoot(relays(GOUROBOROS), hot_valency=1, warm_valency=3), test)
+
+
+def test_over_a_connection_that_only_we_initiate_messages_come_and_none_are_asked_of_us() -> None:
+    async def test(world: World) -> None:
+        traffic = Traffic(world, POOLS, Random(1))
+        assert (await traffic.submit_at("one", traffic.an_honest_message(1_700))).accepted
+        assert (await traffic.submit_at("hub", traffic.an_honest_message(1_700))).accepted
+        await asyncio.sleep(30)
+        assert await held_by(world, "hub") == 2
+        assert [await held_by(world, name) for name in RELAYS] == [1, 0, 0]
+        assert counted(states(world, "one")) == {"hot": 0, "warm": 1}
+
+    with_hub(LocalRoot(relays(), hot_valency=3, warm_valency=3, initiator_only=True), test)
+
+
+def test_over_a_connection_in_both_directions_messages_go_both_ways() -> None:
+    async def test(world: World) -> None:
+        traffic = Traffic(world, POOLS, Random(1))
+        assert (await traffic.submit_at("one", traffic.an_honest_message(1_700))).accepted
+        assert (await traffic.submit_at("hub", traffic.an_honest_message(1_700))).accepted
+        await asyncio.sleep(30)
+        assert [await held_by(world, name) for name in HOSTS] == [2, 2, 2, 2]
+        assert counted(states(world, "one")) == {"hot": 1, "warm": 0}
+
+    with_hub(LocalRoot(relays(), hot_valency=3, warm_valency=3), test)

@@ -1,0 +1,71 @@
+"""The parts of `make soak` by name. A new one is a function from a `Run` to results, and a row in `PARTS`."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.soak.authentication_runs import keys, ways_in
+from tests.soak.clock_runs import clocks
+from tests.soak.day_runs import day
+from tests.soak.delivery_runs import kill_publisher
+from tests.soak.disk_runs import disks
+from tests.soak.fuzz_runs import fuzz, guided, signed_bits
+from tests.soak.node_runs import kill, simulate
+from tests.soak.power_runs import power_cuts
+from tests.soak.restart_runs import starts, stops
+from tests.soak.results import OWN_COUNT, Result, result
+from tests.soak.runs import Run
+from tests.soak.storm_runs import storms
+from tests.soak.suite_runs import SUITE_PROMISES, suite
+
+
+@dataclass(frozen=True)
+class Part:
+    """`promises` are the ids that it always gives a result for: if it breaks down, they have failed."""
+
+    name: str
+    promises: tuple[str, ...]
+    play: Callable[[Run], Iterator[Result]]
+
+
+PARTS = (
+    Part("fuzz", ("N1", "N2"), fuzz),
+    Part("guided", (), guided),
+    Part("signed-bits", ("S1",), signed_bits),
+    Part("simulation", ("N10", "N11", "W1"), simulate),
+    Part("kill", ("D1",), kill),
+    Part("kill-publisher", ("D5",), kill_publisher),
+    Part("power-cuts", ("D2",), power_cuts),
+    Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
+    Part("disks", ("D4",), disks),
+    Part("clocks", ("S4", "S5"), clocks),
+    Part("authentication", ("S2", "S3", "S4", "S6"), ways_in),
+    Part("keys", ("S8", "S9", "S10"), keys),
+    Part("stops", ("O4", "S3"), stops),
+    Part("starts", ("O3",), starts),
+    Part("day", ("O1",), day),
+    Part("suite", SUITE_PROMISES, suite),
+)
+PART_NAMES = tuple(part.name for part in PARTS)
+
+
+def play(part: Part, run: Run) -> Iterator[Result]:
+    """The results of a part; one that breaks down has broken its promises, and the parts after it still run."""
+    told: set[object] = set()
+    try:
+        for one in part.play(run):
+            told.add(one["promise"])
+            yield one
+        missing, fault = "gave no result", ""
+    except Exception as error:
+        missing, fault = f"broke down: {type(error).__name__}", traceback.format_exc()
+    left = [promise for promise in part.promises if promise not in told]
+    if fault:
+        left = left or list(part.promises) or [part.name]
+    elif run.named_scale == OWN_COUNT:
+        left = []  # a small try need not come by everything
+    for promise in left:
+        text = f"{part.name}, {promise}: {missing}\n{fault}".rstrip()
+        yield result(promise, part.name, missing, faults=[text], seed=run.seed)

@@ -1,0 +1,96 @@
+"""docs/promises.md says what its result lines say, and the parts of `make soak` speak of promises that it has."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+from tests.soak.parts import PARTS
+
+ROOT = Path(__file__).parents[2]
+LINE = {
+    "promise": "N1",
+    "test": "tests/fuzz",
+    "figure": "7 inputs, 0 failures",
+    "passed": True,
+    "seed": 3,
+    "scale": "commit",
+    "date": "2026-11-15T10:00:00+00:00",
+    "revision": "abc",
+    "command": "python tests/soak/run.py",
+    "processors": 2,
+    "machine": "x86_64",
+    "python": "3.11.7",
+}
+
+
+def promises_docs() -> ModuleType:
+    specification = importlib.util.spec_from_file_location(
+        "promises_docs", ROOT / "tools" / "promises_docs.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_page_and_kept_lines_agree() -> None:
+    tool = promises_docs()
+    lines = tool.read_lines(ROOT / "docs" / "promises.jsonl")
+
+    assert lines
+    assert [line["promise"] for line in lines] == list(tool.newest(lines)), "one line per promise, in order"
+    assert (ROOT / "docs" / "promises.md").read_text(encoding="utf-8") == tool.page(tool.newest(lines)), (
+        "run `make docs`"
+    )
+
+
+def test_newest_line_of_a_full_run_is_taken_over_and_stays(tmp_path: Path) -> None:
+    tool = promises_docs()
+    later = {**LINE, "date": "2026-11-16T10:00:00+00:00", "figure": "9 inputs", "passed": False}
+    a_try = {**later, "date": "2026-11-17T10:00:00+00:00", "scale": "sample", "figure": "1 input"}
+    unknown = {**later, "promise": "Z9"}
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(line) + "\n" for line in (later, LINE, a_try, unknown)))
+
+    tool.main(tmp_path / "promises.md", results)
+    text = (tmp_path / "promises.md").read_text(encoding="utf-8")
+    results.unlink()
+    tool.main(tmp_path / "promises.md", results)
+
+    assert "9 inputs" in text
+    assert "**broken**" in text
+    assert "7 inputs" not in text
+    assert "1 input " not in text
+    assert "not run" in text
+    assert "0 kept, 1 broken" in text
+    assert (tmp_path / "promises.md").read_text(encoding="utf-8") == text
+
+
+def test_every_part_speaks_of_known_promises() -> None:
+    known = promises_docs().statements()
+
+    assert {promise for part in PARTS for promise in part.promises} <= known.keys()
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+def test_a_run_that_broke_the_promise_is_not_hidden_by_a_later_one_that_kept_it(tmp_path: Path) -> None:
+    tool = promises_docs()
+    broken = {**LINE, "passed": False}
+    kept = {**LINE, "date": "2026-11-15T11:00:00+00:00"}
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(line) + "\n" for line in (broken, kept)))
+
+    tool.main(tmp_path / "promises.md", results)
+    tool.main(tmp_path / "promises.md", results)
+    text = (tmp_path / "promises.md").read_text(encoding="utf-8")
+    results.unlink()
+    tool.main(tmp_path / "promises.md", results)
+
+    assert "kept; **broken in 1 of 2 runs** of this revision" in text
+    assert (tmp_path / "promises.md").read_text(encoding="utf-8") == text
+    later = {**kept, "date": "2026-11-16T11:00:00+00:00", "revision": "def"}
+    assert tool.newest([broken, kept, later])["N1"]["broken_runs"] == 0
