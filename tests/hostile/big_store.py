@@ -28,6 +28,8 @@ LIVES_S = range(1_000, 1_790)
 POOLS = 2_000
 """No pool has two messages that expire in the same second: honest ones do not."""
 BODY_BYTES = 90
+PEER = "192.0.2.1:3141"
+"""Who brought them: on a network nearly everything comes from peers."""
 
 
 class PatientVictim(Victim):
@@ -101,7 +103,7 @@ async def _fill(path: Path, pools: list[Forger], records: int, say: Callable[[st
                 body=os.urandom(BODY_BYTES),
                 expires_cbor=uint(now_ms // 1_000 + lives_s),
             )
-            group.append(Entry(place, DmqMessage.decode(made.raw), now_ms, "local"))
+            group.append(Entry(place, DmqMessage.decode(made.raw), now_ms, PEER))
         await store.put(group)
         if time.monotonic() - said_at > 10:
             said_at = time.monotonic()

@@ -6,10 +6,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests.soak.agreement_runs import PROMISES as AGREEMENT_PROMISES
+from tests.soak.agreement_runs import agree
 from tests.soak.authentication_runs import keys, ways_in
 from tests.soak.clock_runs import clocks
 from tests.soak.day_runs import day
 from tests.soak.delivery_runs import kill_publisher
+from tests.soak.delivery_world_runs import simulate_delivery
 from tests.soak.disk_runs import disks
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.node_runs import kill, simulate
@@ -37,6 +40,8 @@ PARTS = (
     Part("simulation", ("N10", "N11", "W1"), simulate),
     Part("kill", ("D1",), kill),
     Part("kill-publisher", ("D5",), kill_publisher),
+    Part("delivery-worlds", ("D5", "D6", "D7", "D8"), simulate_delivery),
+    Part("agreement", AGREEMENT_PROMISES, agree),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
     Part("disks", ("D4",), disks),

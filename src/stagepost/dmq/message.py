@@ -227,6 +227,12 @@ def _number(item: bytes) -> int:
     return item[0] if len(item) == 1 else int.from_bytes(item[1:], "big")
 
 
+# Periods and counters are small numbers nearly always, and looking one up costs a third of working it out.
+_SHORT_NUMBERS = {
+    item: _number(item) for item in [bytes([n]) for n in range(24)] + [bytes([24, n]) for n in range(256)]
+}
+
+
 def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> DmqMessage | None:
     before = _UNTIL_BODY.match(data, start, end)
     if before is None:
@@ -240,15 +246,19 @@ def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> 
     if after is None:
         return None
     kes_period, expires_at, issue_number, start_period = after.groups()
-    expires_at_unix_s = _number(expires_at)
+    expires_at_unix_s = int.from_bytes(expires_at[1:], "big") if len(expires_at) > 1 else expires_at[0]
     if expires_at_unix_s >> EXPIRES_AT_BITS:
         return None
+    short = _SHORT_NUMBERS.get
+    period, issue, start_at = short(kes_period), short(issue_number), short(start_period)
+    if period is None or issue is None or start_at is None:
+        period, issue, start_at = map(_number, (kes_period, issue_number, start_period))
     return DmqMessage(
         MessageId(message_id),
-        _number(kes_period),
+        period,
         expires_at_unix_s,
-        _number(issue_number),
-        _number(start_period),
+        issue,
+        start_at,
         data[start : after.end()],
         after.end(2) - start,
         _USUAL_SPANS,

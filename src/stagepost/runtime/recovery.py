@@ -46,10 +46,12 @@ def restore(
     rules = validator.rules
     # Nothing that a sweep at this time would remove is taken in, so nothing of it can be replayed either.
     mempool.expire(now - rules.skew_s)
+    over, too_far = now - rules.skew_s, now + rules.ttl_max_s + rules.skew_s
     for entry in state.messages:
-        if entry.message.expires_at <= now - rules.skew_s:
+        expires_at = entry.message.expires_at
+        if expires_at <= over:
             expired.append(entry)
-        elif entry.message.expires_at >= now + rules.ttl_max_s + rules.skew_s:
+        elif expires_at >= too_far:
             unkept.append(entry)
         else:
             # Even beyond a limit that was lowered meanwhile: accepted is accepted.

@@ -88,12 +88,13 @@ func (supplier *supplier) add(message *pcommon.DmqMessage) {
 	supplier.added.Broadcast()
 }
 
-// In a goroutine of its own: the library's reader must not wait until there is news.
+// A blocking request is answered in a goroutine of its own, for the library's reader must not wait until there is news.
+// Any other is answered at once: what the node asked for behind it must not be answered before it.
 func (supplier *supplier) requestIds(
 	context messagesubmission.CallbackContext, blocking bool, acknowledged, requested uint16,
 ) {
 	Say("ids-asked", Event{"blocking": blocking, "acknowledged": acknowledged, "requested": requested})
-	go func() {
+	reply := func() {
 		var err error
 		if blocking || supplier.eager {
 			err = context.Client.ReplyMessageIds(supplier.next(blocking, int(requested)))
@@ -105,7 +106,12 @@ func (supplier *supplier) requestIds(
 		if err != nil {
 			Say("send-failed", Event{"text": err.Error()})
 		}
-	}()
+	}
+	if blocking {
+		go reply()
+	} else {
+		reply()
+	}
 }
 
 func (supplier *supplier) next(blocking bool, requested int) []pcommon.MessageIDAndSize {

@@ -53,6 +53,13 @@ def make_outbox(folder: Path, records: Sequence[OutboxRecord], changes: Sequence
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _now() -> None:
+    """Commands look at the real clock, and a whole suite may have run since this file was read."""
+    global NOW_MS
+    NOW_MS = int(time.time() * 1_000)
+
+
 @pytest.fixture
 def outbox(tmp_path: Path) -> Path:
     """Two wait, one failed, one was sent."""
