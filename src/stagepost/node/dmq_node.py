@@ -123,7 +123,8 @@ class DmqNode:
         """Take over what is stored, then listen and dial. What cannot be is a `ConfigError`, and nothing runs on."""
         self._started_mono_s = self.clock.mono_s()
         restored = self.intake.restore(accept_stored_time=self.config.unsafe.accept_stored_time)
-        self._pool_watch.restored(self.mempool)
+        if self.config.refuse_equivocation:
+            self._pool_watch.restored(self.mempool)
         log.info("messages restored", extra={"messages": restored.messages, "expired": restored.expired})
         try:
             await self._listen()
@@ -135,6 +136,9 @@ class DmqNode:
             loop.create_task(self.intake.expire_loop(), name="expiry"),
             loop.create_task(self._dialler.run(), name="dialling"),
         ]
+        if not self.config.refuse_equivocation:
+            watching = self._pool_watch.restored_meanwhile(self.mempool)
+            self._tasks.append(loop.create_task(watching, name="restored pools"))
 
     async def _listen(self) -> None:
         local = LocalService(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.runtime.clock import Clock
 
 POOLS_SHOWN_MAX = 20
+RESTORED_AT_ONCE = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +41,21 @@ class PoolWatch:
 
     def restored(self, mempool: Mempool) -> None:
         """What the store brought along counts like what came since."""
-        for entry in mempool.after(0, mempool.count, FIVE_AND_FOUR):
+        self._look_at(mempool, 0, mempool.count)
+
+    async def restored_meanwhile(self, mempool: Mempool) -> None:
+        """The same a little at a time: where nobody is refused for it, nobody need wait for it."""
+        index, last = 0, mempool.last_index
+        while index < last:
+            index = self._look_at(mempool, index, RESTORED_AT_ONCE)
+            await asyncio.sleep(0)
+
+    def _look_at(self, mempool: Mempool, index: int, count: int) -> int:
+        """Entries behind an index; the index of the last one."""
+        entries = mempool.after(index, count, FIVE_AND_FOUR)
+        for entry in entries:
             self.accepted(entry)
+        return entries[-1].index if entries else mempool.last_index
 
     def accepted(self, entry: Entry) -> None:
         self.equivocations.hold(entry.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -52,13 +53,18 @@ def test_status_shows_the_latest_pools_up_to_a_limit(monkeypatch: pytest.MonkeyP
     assert POOLS_SHOWN_MAX == 20
 
 
-def test_what_a_restart_brought_along_counts() -> None:
+@pytest.mark.parametrize("is_meanwhile", [False, True])
+def test_what_a_restart_brought_along_counts(is_meanwhile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagepost.node.pool_watch.RESTORED_AT_ONCE", 1)
     mempool = Mempool()
     for index, tag in enumerate((1, 2), start=1):
         mempool.insert(an_entry(Signer().sign(tag, evolution=50), index, LOCAL_SOURCE))
     watch = a_watch()
 
-    watch.restored(mempool)
+    if is_meanwhile:
+        asyncio.run(watch.restored_meanwhile(mempool))
+    else:
+        watch.restored(mempool)
 
     assert watch.status()["count"] == 1
     assert watch.kes_periods_remaining == 12
