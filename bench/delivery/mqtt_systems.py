@@ -55,6 +55,9 @@ class Mosquitto:
     async def send(self, payload: bytes) -> None:
         await self._client.publish(TOPIC, payload, qos=1, timeout=30)
 
+    async def settle(self) -> None:
+        return
+
     def process_ids(self) -> Sequence[int]:
         return self._processes.ids
 

@@ -40,6 +40,9 @@ class _Nats:
         await until(lambda: accepts(self._port), server)
         self._connection = await nats.connect(f"nats://127.0.0.1:{self._port}")
 
+    async def settle(self) -> None:
+        return
+
     def process_ids(self) -> Sequence[int]:
         return self._processes.ids
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,9 @@ IN_FLIGHT_MAX = 1_024
 QUEUE_SIZE = 1_000_000
 QUEUE_BYTES_OFF = 0
 CONNECTED_WITHIN_S = 10.0
+SETTLED_WITHIN_S = 60.0
+SETTLED_LOOK_S = 0.01
+DRAINED = 1_000
 
 
 class _OverSockets:
@@ -53,6 +57,11 @@ class _OverSockets:
     def publisher(self) -> ReliablePublisher:
         assert self._publisher is not None, "not started"
         return self._publisher
+
+    async def settle(self) -> None:
+        async with asyncio.timeout(SETTLED_WITHIN_S):
+            while self.publisher.stats()["queue_len"]:
+                await asyncio.sleep(SETTLED_LOOK_S)
 
     def process_ids(self) -> Sequence[int]:
         return self._processes.ids
@@ -103,6 +112,36 @@ class Acked(_OverSockets):
 
     async def send(self, payload: bytes) -> None:
         await self.publisher.publish_with_ack(TOPIC, payload)
+
+
+async def drain_s(folder: Path, *, on_disk: bool, payload: bytes) -> float:
+    """How long a queue of a thousand takes to empty, from the moment at which somebody is there."""
+    ready, socket = folder / "ready", folder / "recipient"
+    processes = Processes()
+    transport = SocketTransport(SENDER)
+    config = ReliablePublisherConfig(
+        queue_size=DRAINED,
+        persistence="disk" if on_disk else "memory",
+        queue_path=str(folder / "outbox") if on_disk else None,
+    )
+    try:
+        async with ReliablePublisher(transport, config) as publisher:
+            async with asyncio.TaskGroup() as storing:
+                for _ in range(DRAINED):
+                    storing.create_task(publisher.publish_queued(TOPIC, payload))
+            assert publisher.stats()["queue_len"] == DRAINED, "nobody is there to take them yet"
+            process = processes.start_python(
+                "bench.delivery.recipients", "hub", str(socket), str(ready), "recipient", folder=folder
+            )
+            await until(ready.exists, process)
+            began = time.perf_counter()
+            await transport.dial(socket)
+            async with asyncio.timeout(SETTLED_WITHIN_S):
+                while publisher.stats()["queue_len"]:
+                    await asyncio.sleep(0.001)
+            return time.perf_counter() - began
+    finally:
+        processes.stop()
 
 
 async def receive_over_hub(socket: Path, ready: Path, name: str) -> None:

@@ -41,6 +41,9 @@ class RedisStream:
     async def send(self, payload: bytes) -> None:
         await self._client.xadd(STREAM, {b"m": payload}, maxlen=STREAM_LENGTH_MAX, approximate=True)
 
+    async def settle(self) -> None:
+        return
+
     def process_ids(self) -> Sequence[int]:
         return self._processes.ids
 

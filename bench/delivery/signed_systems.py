@@ -78,6 +78,9 @@ class SignedAcked:
     async def send(self, payload: bytes) -> None:
         await self._publisher.publish_with_ack(TOPIC, payload)
 
+    async def settle(self) -> None:
+        return
+
     def process_ids(self) -> Sequence[int]:
         return [*self._processes.ids, *self._node_ids]
 

@@ -37,6 +37,10 @@ class System(Protocol):
         """One message, until what the promise says has happened."""
         ...
 
+    async def settle(self) -> None:
+        """Return when nothing is left to do for what was sent: the next one measured is not to feel it."""
+        ...
+
     def process_ids(self) -> Sequence[int]:
         """Every process that works for it besides the driver's own."""
         ...
