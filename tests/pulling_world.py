@@ -93,7 +93,12 @@ class Node:
     submissions: list[tuple[str, MessageId]] = field(default_factory=list)
 
     def offer(
-        self, messages: Sequence[DmqMessage], source: str, settled: Callable[[list[Outcome]], None]
+        self,
+        messages: Sequence[DmqMessage],
+        source: str,
+        settled: Callable[[list[Outcome]], None],
+        *,
+        gives_up: bool = False,
     ) -> None:
         def judge() -> None:
             settled([self._submit(message, source) for message in messages])

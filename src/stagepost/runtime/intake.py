@@ -53,12 +53,13 @@ _NOT_HANDLED = Rejected(Reason.OTHER, "the message could not be handled")
 class _Offer:
     """What one caller brought. `outcomes` is complete when none is `unsettled`."""
 
-    __slots__ = ("messages", "outcomes", "settled", "source", "unsettled")
+    __slots__ = ("gives_up", "messages", "outcomes", "settled", "source", "unsettled")
 
-    def __init__(self, messages: Sequence[DmqMessage], source: str, settled: Settled) -> None:
+    def __init__(self, messages: Sequence[DmqMessage], source: str, settled: Settled, gives_up: bool) -> None:
         self.messages = messages
         self.source = source
         self.settled = settled
+        self.gives_up = gives_up
         self.outcomes: list[Outcome] = [_NOT_HANDLED] * len(messages)
         self.unsettled = len(messages)
 
@@ -78,7 +79,7 @@ class _Batch(Request):
         unix_s: float,
         mono_s: float,
     ) -> None:
-        super().__init__(messages)
+        super().__init__(messages, gives_up=offer.gives_up)
         self.offer = offer
         self.places = places
         self.keys = keys
@@ -146,9 +147,14 @@ class Intake:
         self.offer(messages, source, settled)
         return await done
 
-    def offer(self, messages: Sequence[DmqMessage], source: str, settled: Settled) -> None:
-        """`settled` is called once, perhaps at once, with the fate of each message, in the same order."""
-        offer = _Offer(messages, source, settled)
+    def offer(
+        self, messages: Sequence[DmqMessage], source: str, settled: Settled, *, gives_up: bool = False
+    ) -> None:
+        """`settled` is called once, perhaps at once, with the fate of each message, in the same order.
+
+        `gives_up`: the source is cut off for one forgery, and what it brought beside it need not be looked at.
+        """
+        offer = _Offer(messages, source, settled, gives_up)
         self._look(offer, range(len(messages)))
 
     def _look(self, offer: _Offer, places: Iterable[int]) -> None:

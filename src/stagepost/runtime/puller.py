@@ -29,9 +29,14 @@ class Submitter(Protocol):
     """The way into the mempool."""
 
     def offer(
-        self, messages: Sequence[DmqMessage], source: str, settled: Callable[[list[Outcome]], None]
+        self,
+        messages: Sequence[DmqMessage],
+        source: str,
+        settled: Callable[[list[Outcome]], None],
+        *,
+        gives_up: bool = False,
     ) -> None:
-        """`settled` is called once with the fate of each message, now or later."""
+        """`settled` is called once with the fate of each message, now or later; `gives_up` at the first forgery."""
         ...
 
 
@@ -132,7 +137,9 @@ class Puller:
             return False
         if isinstance(action, Submit):
             self._is_judging = True
-            self._intake.offer(action.messages, self._core.name, partial(self._judged, action.messages))
+            judged = partial(self._judged, action.messages)
+            # One forgery ends the connection, so whatever stands beside it has to come from somebody else.
+            self._intake.offer(action.messages, self._core.name, judged, gives_up=True)
             return not self._is_judging
         if isinstance(action, AskIds):
             if action.blocking and self._is_finishing:

@@ -14,12 +14,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.outcome import Reason, Rejected
 
 SLICE_MESSAGES = 20
 """How many the loop checks before it looks at everything else again: about half a millisecond."""
@@ -33,13 +34,22 @@ VALID_MESSAGES_MEMOISED_MAX = 65_536
 Check: TypeAlias = Callable[[DmqMessage], Rejected | None]
 
 
+NOT_CHECKED = Rejected(Reason.OTHER, "not looked at, because another message of the same relay is forged")
+
+
 class Request:
-    """Messages of one caller. Once it is answered there is a verdict for each, or the bug that kept us from it."""
+    """Messages of one caller. Once it is answered there is a verdict for each, or the bug that kept us from it.
 
-    __slots__ = ("bug", "messages", "unchecked", "verdicts")
+    `gives_up`: whoever brought them is cut off for a single forgery, so that the first one found ends the checking.
+    Otherwise one connection could make us check as many forgeries as a reply may hold.
+    """
 
-    def __init__(self, messages: Sequence[DmqMessage]) -> None:
+    __slots__ = ("bug", "gives_up", "is_given_up", "messages", "unchecked", "verdicts")
+
+    def __init__(self, messages: Sequence[DmqMessage], *, gives_up: bool = False) -> None:
         self.messages = messages
+        self.gives_up = gives_up
+        self.is_given_up = False
         self.unchecked = len(messages)
         self.verdicts: list[Rejected | None] = [None] * len(messages)
         self.bug: Exception | None = None
@@ -80,9 +90,10 @@ class _Piece:
         messages, verdicts = request.messages, request.verdicts
         try:
             for position in range(self.start, self.end):
-                verdict = check(messages[position])
+                verdict = NOT_CHECKED if request.is_given_up else check(messages[position])
                 if verdict is not None:
                     verdicts[position] = verdict
+                    request.is_given_up = request.gives_up
         except Exception as bug:
             request.bug = bug
 
@@ -223,17 +234,15 @@ class InlineVerifier:
 
     def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
         for request in requests:
-            try:
-                request.verdicts = [self._check_one(message, check) for message in request.messages]
-            except Exception as bug:
-                request.bug = bug
+            piece = _Piece(request, 0, len(request.messages), partial(self._check_one, check), answered)
+            piece.run()
         answered(list(requests))
 
     async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
         """The verdicts, in the order of the messages."""
         return await checked(self, messages, check)
 
-    def _check_one(self, message: DmqMessage, check: Check) -> Rejected | None:
+    def _check_one(self, check: Check, message: DmqMessage) -> Rejected | None:
         if self._memory is None:
             return check(message)
         if self._memory.get(message.raw):

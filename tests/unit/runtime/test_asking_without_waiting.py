@@ -302,7 +302,9 @@ def test_a_peer_that_takes_what_we_say_slowly_is_asked_all_the_same(bytes_max: i
 
 def test_a_judgement_that_comes_at_once_is_as_good_as_one_that_comes_later() -> None:
     class Hasty(Node):
-        def offer(self, messages: Any, source: str, settled: Callable[[list[Any]], None]) -> None:
+        def offer(
+            self, messages: Any, source: str, settled: Callable[[list[Any]], None], *, gives_up: bool = False
+        ) -> None:
             settled([self._submit(message, source) for message in messages])
 
     async def main() -> None:

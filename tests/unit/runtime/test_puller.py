@@ -470,7 +470,12 @@ class BusyNode(Node):
     """What one of the peers brings is not judged for a long time."""
 
     def offer(
-        self, messages: Sequence[DmqMessage], source: str, settled: Callable[[list[Outcome]], None]
+        self,
+        messages: Sequence[DmqMessage],
+        source: str,
+        settled: Callable[[list[Outcome]], None],
+        *,
+        gives_up: bool = False,
     ) -> None:
         delay_s = 100 if source == "busy" else 0
         asyncio.get_running_loop().call_later(delay_s, super().offer, messages, source, settled)

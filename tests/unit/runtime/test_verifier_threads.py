@@ -135,3 +135,31 @@ def test_there_is_a_thread_for_each_further_processor(monkeypatch: pytest.Monkey
         available: Callable[[], int] = lambda count=count: count  # type: ignore[misc]  # noqa: E731
         monkeypatch.setattr(verifier_module, "processors", available)
         assert Verifier()._workers == count - 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_relay_that_is_cut_off_for_one_forgery_makes_us_check_no_more_than_that(workers: int) -> None:
+    checked: list[DmqMessage] = []
+
+    def check(message: DmqMessage) -> Rejected | None:
+        checked.append(message)
+        return BAD
+
+    async def run(gives_up: bool) -> list[Rejected | None]:
+        verifier = Verifier(workers)
+        request = Request(MESSAGES[:SLICE_MESSAGES], gives_up=gives_up)
+        done = asyncio.Event()
+        verifier.verify([request], check, lambda _: done.set())
+        async with asyncio.timeout(LIMIT_S):
+            await done.wait()
+        await verifier.close()
+        return request.verdicts
+
+    assert asyncio.run(run(gives_up=False)) == [BAD] * SLICE_MESSAGES
+    assert len(checked) == SLICE_MESSAGES
+    checked.clear()
+    verdicts = asyncio.run(run(gives_up=True))
+    # Each of those who check at the same time may have begun one.
+    assert 1 <= len(checked) <= workers + 1
+    assert verdicts.count(BAD) == len(checked)
+    assert verdicts.count(verifier_module.NOT_CHECKED) == SLICE_MESSAGES - len(checked)
