@@ -73,7 +73,7 @@ class NodeConfig:
     protocol_idle_timeout_s: float = _default_seconds("node.protocol_idle_timeout_s")
     churn_interval_s: float = _default_seconds("node.churn_interval_s")
     verification_threads: int = 0
-    """0: one per core."""
+    """Beside the loop; 0: one per further core."""
     metrics_port: int | None = 0
     """None: no metrics, health and status over HTTP."""
     unsafe: UnsafeOverrides = field(default_factory=UnsafeOverrides)

@@ -59,6 +59,8 @@ def restore(
     mempool.skip_to(state.index_max)
     if expired or unkept:
         store.forget(expired + unkept, now)
+        # As after every sweep: what is gone by this time stays gone, whatever the clock says next.
+        clock.raise_floor(now)
     return Restored(mempool.count, len(expired), len(unkept), len(validator.pools_remembered), state.damage)
 
 

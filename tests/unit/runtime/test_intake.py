@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stagepost.crypto.bounded_cache import BoundedCache
@@ -511,6 +511,7 @@ async def test_a_limit_that_was_lowered_does_not_drop_what_was_accepted() -> Non
 # Any mixture
 
 
+@example(steps=[("submit", [0]), ("wait", [30.0]), ("crash", []), ("back", [600.0])])
 @settings(max_examples=60)
 @given(
     steps=st.lists(
