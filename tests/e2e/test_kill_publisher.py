@@ -30,6 +30,7 @@ DEFECT_CYCLES_MAX = 12
 LIFE_S_MAX = 0.5
 DRAINED_WITHIN_S = 60
 HANDLERS_AT_ONCE = 8
+LOST = "are lost|more is undone than kills explain"
 ROOT = Path(__file__).parents[2]
 
 
@@ -156,7 +157,8 @@ def test_no_returned_id_is_lost_and_no_effect_happens_twice_through_kill_9(run_s
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "fault"),
-    list(zip(DEFECTS[1:], ["are lost", "are lost", "happened twice"], strict=True)),
+    # What is lost shows at the publisher or at the receiver, whichever is looked at first.
+    list(zip(DEFECTS[1:], [LOST, LOST, "happened twice"], strict=True)),
 )
 def test_a_planted_defect_is_found(defect: str, fault: str, run_seed: int) -> None:
     """The control: a loop that does not find these finds nothing."""
