@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from stagepost.catchain.block import decode_update
@@ -40,7 +42,7 @@ def run_once(seed: int, *, size: int | None = None, prepare: Prepare | None = No
         for index in receivers:
             peer = world.peers[index]
             assert isinstance(peer, Validator)
-            world.at(random.uniform(1.0, FAULTS_UNTIL_S), lambda p=peer, m=one: p.hand_over(m))  # type: ignore[misc]
+            world.at(random.uniform(1.0, FAULTS_UNTIL_S), partial(peer.hand_over, one))
     _plan_faults(world, random)
     world.run(FAULTS_UNTIL_S)
     heal(world)
@@ -63,24 +65,21 @@ def _plan_faults(world: World, random: Random) -> None:
     for peer in random.sample(honest, random.randint(0, max(1, len(honest) // 3))):
         at = random.uniform(1.0, FAULTS_UNTIL_S - 1)
         world.at(at, peer.crash)
-        world.at(at + random.uniform(0.05, 1.0), lambda p=peer: None if p.is_up else p.start())  # type: ignore[misc]
+        world.at(at + random.uniform(0.05, 1.0), peer.start_if_down)
 
 
 def heal(world: World) -> None:
     world.network.loss = 0.0
     world.network.groups.clear()
     for peer in world.peers:
-        if not peer.is_up:
-            peer.start()
+        peer.start_if_down()
 
 
 def check(world: World, handed_over: set[bytes]) -> None:
-    honest = [peer for peer in world.peers if is_honest(peer)]
+    honest = [peer for peer in world.peers if is_honest(peer) and isinstance(peer, Validator)]
     first = honest[0]
-    assert isinstance(first, Validator)
     known = first.queue.known_ids
     for peer in honest:
-        assert isinstance(peer, Validator)
         assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
         assert not {other for other in peer.blamed if is_honest(world.peers[other])}, (
             f"member {peer.index} blames honest members: {sorted(peer.blamed)}"
@@ -90,39 +89,21 @@ def check(world: World, handed_over: set[bytes]) -> None:
         assert not more, f"member {peer.index} knows {len(more)} ids that member {first.index} does not"
         wrong = [one for one in known if peer.queue.rejected_by(one) != first.queue.rejected_by(one)]
         assert not wrong, f"member {peer.index} counts other rejects for {len(wrong)} messages"
-        blocks = {
-            peer.member.graph.hash_of(_reference(frame, world)): decode_update(frame) for frame in peer.disk
-        }
-        check_causal_order(peer, blocks, world.rules.version)
-    _check_what_honest_members_took(world, honest, handed_over)
+        taken = {message_id for message_id, statuses in peer.told.items() if statuses} & handed_over
+        assert taken <= known, f"member {peer.index} took a message that member {first.index} never heard of"
+        written = [decode_update(frame) for frame in peer.disk]
+        version = world.rules.version
+        check_causal_order(peer, {peer.member.graph.hash_of(one.reference(version)): one for one in written})
     _check_forkers(world, honest)
 
 
-def _check_what_honest_members_took(world: World, honest: list, handed_over: set[bytes]) -> None:  # type: ignore[type-arg]
-    for peer in honest:
-        for message_id, statuses in peer.told.items():
-            if statuses and message_id in handed_over:
-                for other in honest:
-                    assert message_id in other.queue.known_ids, (
-                        f"member {peer.index} took a message that member {other.index} never heard of"
-                    )
-
-
-def _check_forkers(world: World, honest: list) -> None:  # type: ignore[type-arg]
-    shown: dict[int, dict[int, set[bytes]]] = {}
+def _check_forkers(world: World, honest: Sequence[Validator]) -> None:
+    shown: dict[tuple[int, int], set[bytes]] = defaultdict(set)
     for peer in honest:
         for frame in peer.disk:
             block = decode_update(frame)
-            shown.setdefault(block.source, {}).setdefault(block.height, set()).add(_identity(frame, world))
-    forkers = {source for source, heights in shown.items() if any(len(ids) > 1 for ids in heights.values())}
+            shown[block.source, block.height].add(block.data_hash(world.rules.version))
+    forkers = {source for (source, _), blocks in shown.items() if len(blocks) > 1}
     for peer in honest:
         unblamed = forkers - peer.blamed
         assert not unblamed, f"member {peer.index} does not blame {sorted(unblamed)}"
-
-
-def _reference(frame: bytes, world: World):  # type: ignore[no-untyped-def]
-    return decode_update(frame).reference(world.rules.version)
-
-
-def _identity(frame: bytes, world: World) -> bytes:
-    return decode_update(frame).data_hash(world.rules.version)

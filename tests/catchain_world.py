@@ -14,7 +14,7 @@ from hashlib import sha256
 from itertools import count
 from random import Random
 
-from stagepost.catchain.block import Block, HashVersion, incarnation_of
+from stagepost.catchain.block import Block, incarnation_of
 from stagepost.catchain.effects import (
     Ask,
     Blamed,
@@ -78,7 +78,6 @@ class Peer:
         self.disk: list[bytes] = []
         self.to_say: list[bytes] = []
         self.delivered: list[tuple[int, int, bytes, bytes]] = []
-        self.ever_delivered: set[bytes] = set()
         self.blamed: set[int] = set()
         self.refused: list[Refused] = []
         self.recovered = 0
@@ -109,6 +108,10 @@ class Peer:
         )
         self.perform(self.member.restore(self.disk, world.now))
         self.wake_later()
+
+    def start_if_down(self) -> None:
+        if not self.is_up:
+            self.start()
 
     def crash(self) -> None:
         self.is_up = False
@@ -147,7 +150,6 @@ class Peer:
                     world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
                 case Deliver(source, height, block_hash, payload):
                     self.delivered.append((source, height, block_hash, payload))
-                    self.ever_delivered.add(block_hash)
                 case Blamed(source, _):
                     self.blamed.add(source)
                 case Refused():
@@ -238,15 +240,13 @@ class World:
         self.now = until
 
 
-def check_causal_order(peer: Peer, blocks: dict[bytes, Block], version: HashVersion) -> None:
+def check_causal_order(peer: Peer, blocks: dict[bytes, Block]) -> None:
     """Nothing is delivered before what it rests on; recomputed from the frames alone."""
     graph = peer.member.graph
-    seen: set[bytes] = set()
-    for _, _, block_hash, _ in peer.delivered:
+    places = {block_hash: place for place, (_, _, block_hash, _) in enumerate(peer.delivered)}
+    for block_hash, place in places.items():
         block = blocks[block_hash]
         for reference in (block.previous, *block.dependencies):
-            if reference.height:
-                parent = graph.hash_of(reference)
-                if parent in {one for _, _, one, _ in peer.delivered}:
-                    assert parent in seen, "delivered before what it rests on"
-        seen.add(block_hash)
+            # Blocks with nothing for those above are not told, and neither is the root.
+            parent = places.get(graph.hash_of(reference), -1)
+            assert parent < place, "delivered before what it rests on"

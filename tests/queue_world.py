@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
-from random import Random
 
 from stagepost.catchain.effects import Blamed, Deliver, Effect
 from stagepost.remp.life import LifeWindow
@@ -123,7 +122,3 @@ def validators(size: int, seed: int, loss: float = 0.0) -> tuple[World, list[Val
     world = World(size, seed, loss=loss, make_peer=Validator)
     found = [peer for peer in world.peers if isinstance(peer, Validator)]
     return world, found
-
-
-def seeded(seed: int) -> Random:
-    return Random(seed)

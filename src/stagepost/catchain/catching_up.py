@@ -34,7 +34,6 @@ from stagepost.catchain.queries import (
 
 SYNC_MIN_S, SYNC_MAX_S = 0.1, 0.2
 ROTATE_MIN_S, ROTATE_MAX_S = 60.0, 120.0
-NEIGHBOURS_MAX = 5
 QUERY_TIMEOUT_S = 2.0
 ASKED_AT_ONCE_MAX = 16
 DIFFERENCE_BLOCKS_MAX = 100
@@ -70,7 +69,7 @@ class CatchingUp:
 
     @property
     def next_wake(self) -> float:
-        return now_if(self._to_pass_on, self._next_sync)
+        return 0.0 if self._to_pass_on else self._next_sync
 
     # Sending on
 
@@ -254,7 +253,3 @@ def _even_share(wanted: dict[int, int], total: int) -> dict[int, int]:
             share[source] += given
             left -= given
     return share
-
-
-def now_if(pending: list[Vertex], otherwise: float) -> float:
-    return 0.0 if pending else otherwise

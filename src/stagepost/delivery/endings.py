@@ -135,7 +135,6 @@ def closed(entry: Entry) -> ErrClosed:
 
 
 def dead_letter(entry: Entry, error: DeliveryError, failed_ms: int) -> FailedMessage:
-    tally = entry.tally
     return FailedMessage(
         entry.id_text,
         entry.sequence,
@@ -145,8 +144,8 @@ def dead_letter(entry: Entry, error: DeliveryError, failed_ms: int) -> FailedMes
         entry.nonce,
         entry.created_ms,
         entry.key_hash,
-        () if tally is None else tally.critical,
-        0 if tally is None else tally.required,
+        entry.critical,
+        entry.required,
         entry.attempt_number,
         type(error).__name__,
         error.text,

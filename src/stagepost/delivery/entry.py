@@ -132,3 +132,13 @@ class Entry:
     @property
     def acked_by(self) -> tuple[str, ...]:
         return () if self.tally is None else tuple(self.tally.acked)
+
+    @property
+    def critical(self) -> tuple[str, ...]:
+        """Whose confirmation counts; nobody's, where none is asked for."""
+        return () if self.tally is None else self.tally.critical
+
+    @property
+    def required(self) -> int:
+        """How many of them."""
+        return 0 if self.tally is None else self.tally.required

@@ -66,7 +66,3 @@ DELIVERY = Lifecycle(
     },
 )
 """With confirmation. A retry happens silently inside Sent; without confirmation Sent is the end."""
-
-
-def is_terminal(status: DeliveryStatus, *, wants_ack: bool) -> bool:
-    return DELIVERY.is_final(status) or (status is DeliveryStatus.SENT and not wants_ack)

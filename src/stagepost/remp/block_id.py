@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.wire.tl import INT256_BYTES, Reader, Writer
+from stagepost.wire.tl import ZERO_INT256, Reader, Writer
 
 BLOCK_ID_BYTES = 80
 MASTERCHAIN = -1
 WHOLE_SHARD = 0x8000_0000_0000_0000
 """The tagged prefix of a workchain that is not split."""
-
-_ZERO_HASH = bytes(INT256_BYTES)
-_SIGN = 1 << 63
 
 
 class BlockId(msgspec.Struct, frozen=True):
@@ -21,8 +18,8 @@ class BlockId(msgspec.Struct, frozen=True):
     workchain: int = 0
     shard: int = WHOLE_SHARD
     seqno: int = 0
-    root_hash: bytes = _ZERO_HASH
-    file_hash: bytes = _ZERO_HASH
+    root_hash: bytes = ZERO_INT256
+    file_hash: bytes = ZERO_INT256
 
     @property
     def is_named(self) -> bool:
@@ -31,8 +28,8 @@ class BlockId(msgspec.Struct, frozen=True):
     def write(self, writer: Writer) -> None:
         """Bare."""
         writer.write_int(self.workchain)
-        writer.write_long(self.shard - (1 << 64) if self.shard & _SIGN else self.shard)
-        writer.write_int(self.seqno - (1 << 32) if self.seqno >> 31 else self.seqno)
+        writer.write_unsigned_long(self.shard)
+        writer.write_unsigned_int(self.seqno)
         writer.write_int256(self.root_hash)
         writer.write_int256(self.file_hash)
 
@@ -42,7 +39,10 @@ UNKNOWN_BLOCK = BlockId()
 
 
 def read_block_id(reader: Reader) -> BlockId:
-    workchain = reader.read_int()
-    shard = reader.read_long() & 0xFFFF_FFFF_FFFF_FFFF
-    seqno = reader.read_int() & 0xFFFF_FFFF
-    return BlockId(workchain, shard, seqno, reader.read_int256(), reader.read_int256())
+    return BlockId(
+        reader.read_int(),
+        reader.read_unsigned_long(),
+        reader.read_unsigned_int(),
+        reader.read_int256(),
+        reader.read_int256(),
+    )

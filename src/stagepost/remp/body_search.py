@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stagepost.wire.tl import ZERO_INT256
+
 ASK_AGAIN_S = 2.0
-_NOTHING = bytes(32)
 
 
 class _Search:
@@ -33,7 +34,7 @@ class BodySearch:
 
     def begin(self, message_id: bytes, member: int, now: float) -> int | None:
         """Whom to ask now; None if somebody is asked already, or there is nobody but ourselves."""
-        if message_id in self._searches or message_id == _NOTHING or member == self._index:
+        if message_id in self._searches or message_id == ZERO_INT256 or member == self._index:
             return None
         self._searches[message_id] = _Search(member, now + ASK_AGAIN_S)
         return member

@@ -22,8 +22,9 @@ from stagepost.remp.queue_records import (
     Reject,
     decode_payload,
 )
-from stagepost.remp.queue_state import NOBODY, REJECTED_BY_MOST, Entry, QueueState
+from stagepost.remp.queue_state import REJECTED_BY_MOST, Entry, QueueState
 from stagepost.remp.status import Level
+from stagepost.wire.tl import ZERO_INT256
 
 SEQNO_AHEAD_MAX = 1
 """Another validator may have seen the next master block before us, but not the one after it."""
@@ -82,7 +83,7 @@ class Hearing:
                 self._hear_header(source, record, now)
             case OlderHeader(message_id, uid, source_key_id, source_index, seqno):
                 heard_ms = int(now * 1_000)
-                header = Header(message_id, uid, 0, NOBODY, source_key_id, source_index, seqno, heard_ms)
+                header = Header(message_id, uid, 0, ZERO_INT256, source_key_id, source_index, seqno, heard_ms)
                 self._hear_header(source, header, now)
             case Reject(message_id):
                 self._hear_reject(source, message_id)
@@ -155,7 +156,7 @@ class Hearing:
 
     @staticmethod
     def _add_origin(cached: CachedMessage, header: Header) -> None:
-        if header.source_key_id != NOBODY:
+        if header.source_key_id != ZERO_INT256:
             cached.add_origin(Origin(header.source_key_id, header.source_index, header.timestamp_ms))
 
     def _hear_reject(self, source: int, message_id: bytes) -> None:
@@ -171,7 +172,7 @@ class Hearing:
             return
         for one in ids:
             if self._cache.get(one.message_id) is None:
-                header = Header(one.message_id, one.uid, 0, NOBODY, NOBODY, -1, seqno, 0)
+                header = Header(one.message_id, one.uid, 0, ZERO_INT256, ZERO_INT256, -1, seqno, 0)
                 cached = self._cache.add(header, status, Standing.FORWARDED_FINAL, now)
                 self._state.enter(cached, 0)
 

@@ -27,11 +27,10 @@ class LifeWindow:
         """A master block rotated to this number. Going back, or staying, changes nothing."""
         if masterchain_seqno <= self.current:
             return
-        self._starts[masterchain_seqno] = start_s
-        is_first = self.current < 0
-        self.current = masterchain_seqno
-        if is_first:
+        if self.current < 0:
             self.lowest = masterchain_seqno
+        self._starts[masterchain_seqno] = start_s
+        self.current = masterchain_seqno
         if self._rule is LifeRule.TWO_CATCHAINS:
             # A validator that begins now takes part in the previous one's messages as well.
             self.lowest = max(0, masterchain_seqno - 1)
@@ -47,7 +46,3 @@ class LifeWindow:
         ]
         if old_enough:
             self.lowest = max(self.lowest, *old_enough)
-
-    def would_hold(self, masterchain_seqno: int, at: int) -> bool:
-        """Whether a message of the one number may enter a session of the other, by numbers alone."""
-        return masterchain_seqno + 2 > at

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 from stagepost.remp.queue_records import Header
-
-ACCOUNT_BYTES = 32
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):
@@ -20,10 +17,6 @@ class ExternalMessage(msgspec.Struct, frozen=True):
     workchain: int
     account: bytes
     body: bytes
-
-
-Parse = Callable[[bytes], ExternalMessage]
-"""From a message's bytes; `DecodeError` if they are none. The ledger gives it."""
 
 
 class UidKey(NamedTuple):

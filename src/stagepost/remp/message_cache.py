@@ -14,11 +14,12 @@ import msgspec
 
 from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.life import LifeWindow
-from stagepost.remp.message import ExternalMessage, Origin, UidKey, uid_key
+from stagepost.remp.message import ExternalMessage, Origin, UidKey, header_of, uid_key
 from stagepost.remp.message_states import CLOSED, FINAL, IN_SHARD, OPEN, place_of
 from stagepost.remp.message_status import Accepted, MessageStatus, block_of
 from stagepost.remp.queue_records import Header
 from stagepost.remp.status import Level
+from stagepost.wire.tl import ZERO_INT256
 
 ORIGINS_MAX = 8
 """Full nodes that are told of one message; a ninth that sends the same one hears nothing."""
@@ -165,10 +166,7 @@ class MessageCache:
         status = Accepted(Level.MASTERCHAIN, block_id, master_id)
         cached = self.get(message.message_id)
         if cached is None:
-            nobody = bytes(len(message.message_id))
-            header = Header(
-                message.message_id, message.uid, message.workchain, message.account, nobody, -1, masterchain_seqno, 0
-            )  # fmt: skip
+            header = header_of(message, Origin(ZERO_INT256, -1, 0), masterchain_seqno)
             cached = self.add(header, status, Standing.OWN, now)
         cached.status = status
         cached.standing = Standing.OWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stagepost.crypto import ed25519
-from stagepost.wire.tl import INT256_BYTES, Reader, Writer, constructor_id, key_id
+from stagepost.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
 
 MESSAGE_BYTES_MAX = 65_535
 """Of an external message."""
@@ -17,7 +17,6 @@ MESSAGE_ID = constructor_id(
 )
 BODY_ID = constructor_id("tonNode.rempMessageBody message:bytes = tonNode.rempMessageBody")
 QUERY_ID = constructor_id("tonNode.rempMessageQuery message_id:int256 = tonNode.rempMessageQuery")
-RECEIVED_ID = constructor_id("tonNode.rempReceived = tonNode.RempReceived")
 
 
 class RempMessage(msgspec.Struct, frozen=True):
@@ -91,7 +90,7 @@ class MessageQuery(msgspec.Struct, frozen=True):
     @property
     def is_for_nothing(self) -> bool:
         """The zero id stands for no message and is never asked for."""
-        return self.message_id == bytes(INT256_BYTES)
+        return self.message_id == ZERO_INT256
 
     def encode(self) -> bytes:
         writer = Writer()

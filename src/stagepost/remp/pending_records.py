@@ -41,13 +41,7 @@ class PendingRecords:
     def add(self, record: Record) -> None:
         """What waits already is not said twice."""
         if self._limits.older_records and isinstance(record, Header):
-            record = OlderHeader(
-                record.message_id,
-                record.uid,
-                record.source_key_id,
-                record.source_index,
-                record.masterchain_seqno,
-            )
+            record = record.in_older_form
         self._waiting.setdefault(_key(record), record)
 
     def drop_header(self, message_id: bytes) -> None:

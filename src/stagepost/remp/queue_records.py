@@ -13,7 +13,7 @@ import msgspec
 
 from stagepost.errors import DecodeError
 from stagepost.remp.block_id import BlockId, read_block_id
-from stagepost.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
+from stagepost.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 
 RECORDS_MAX = 64
 PAYLOAD_BYTES_MAX = 15 * 1024
@@ -27,7 +27,6 @@ ERROR_TEXT_BYTES_MAX = 1_024
 
 _COMMIT_BYTES_MIN = 44
 _IDS_BYTES = 64
-_NOBODY = bytes(INT256_BYTES)
 
 UPDATE_ID = constructor_id(
     "validatorSession.blockUpdate ts:long actions:(vector validatorSession.round.Message) state:int "
@@ -79,6 +78,12 @@ class Header(msgspec.Struct, frozen=True):
     source_index: int
     masterchain_seqno: int
     timestamp_ms: int
+
+    @property
+    def in_older_form(self) -> OlderHeader:
+        return OlderHeader(
+            self.message_id, self.uid, self.source_key_id, self.source_index, self.masterchain_seqno
+        )
 
 
 class OlderHeader(msgspec.Struct, frozen=True):
@@ -149,15 +154,11 @@ def encode_record(record: Record) -> bytes:
             writer.write_int(record.masterchain_seqno)
         case Reject():
             writer.write_constructor(REJECT_ID)
-            writer.write_int256(record.message_id)
-            writer.write_int256(record.uid)
-            writer.write_int(record.masterchain_seqno)
+            _write_judged(writer, record)
             writer.write_string(record.error)
         case Accept():
             writer.write_constructor(ACCEPT_ID)
-            writer.write_int256(record.message_id)
-            writer.write_int256(record.uid)
-            writer.write_int(record.masterchain_seqno)
+            _write_judged(writer, record)
             record.block_id.write(writer)
         case Digest():
             writer.write_constructor(DIGEST_ID)
@@ -169,6 +170,12 @@ def encode_record(record: Record) -> bytes:
             writer.write_int(record.masterchain_seqno)
             _write_ids(writer, record.rejected)
     return writer.written()
+
+
+def _write_judged(writer: Writer, record: Reject | Accept) -> None:
+    writer.write_int256(record.message_id)
+    writer.write_int256(record.uid)
+    writer.write_int(record.masterchain_seqno)
 
 
 def decode_record(data: bytes) -> Record:
@@ -191,13 +198,15 @@ def _read_older_header(reader: Reader) -> OlderHeader:
 
 
 def _read_reject(reader: Reader) -> Reject:
-    message_id, uid, seqno = reader.read_int256(), reader.read_int256(), reader.read_int()
-    return Reject(message_id, uid, seqno, reader.read_string(ERROR_TEXT_BYTES_MAX))
+    return Reject(*_read_judged(reader), reader.read_string(ERROR_TEXT_BYTES_MAX))
 
 
 def _read_accept(reader: Reader) -> Accept:
-    message_id, uid, seqno = reader.read_int256(), reader.read_int256(), reader.read_int()
-    return Accept(message_id, uid, seqno, read_block_id(reader))
+    return Accept(*_read_judged(reader), read_block_id(reader))
+
+
+def _read_judged(reader: Reader) -> tuple[bytes, bytes, int]:
+    return reader.read_int256(), reader.read_int256(), reader.read_int()
 
 
 _READERS: dict[int, Callable[[Reader], Record]] = {
@@ -234,7 +243,7 @@ def encode_payload(records: Sequence[Record], number: int) -> bytes:
     for record in records:
         writer.write_constructor(COMMIT_ID)
         writer.write_int(0)
-        writer.write_int256(_NOBODY)
+        writer.write_int256(ZERO_INT256)
         writer.write_bytes(encode_record(record))
     writer.write_int(number)
     return writer.written()
@@ -250,7 +259,7 @@ def decode_payload(data: bytes) -> list[Record]:
     for _ in range(reader.read_vector_count(RECORDS_MAX, _COMMIT_BYTES_MIN)):
         reader.read_constructor(COMMIT_ID)
         offset = reader.offset
-        if reader.read_int() or reader.read_int256() != _NOBODY:
+        if reader.read_int() or reader.read_int256() != ZERO_INT256:
             raise DecodeError("a commit of a queue's payload names a round or a candidate", offset=offset)
         records.append(decode_record(reader.read_bytes(RECORD_BYTES_MAX, "record")))
     reader.read_int()

@@ -13,11 +13,11 @@ from stagepost.remp.message_status import MessageStatus, Timeout
 from stagepost.remp.pending_records import PendingRecords, RecordLimits
 from stagepost.remp.queue_effects import BroadcastBody, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue_records import Header, Record
+from stagepost.wire.tl import ZERO_INT256
 
 MESSAGE_TIMEOUT_S = 240.0
 MESSAGES_MAX = 10_000
 COUNTS_WITHOUT_HEADER_MAX = 10_000
-NOBODY = bytes(32)
 REJECTED_BY_MOST = "rejected by two thirds of the validators"
 
 
@@ -88,7 +88,6 @@ class QueueState:
             entry.is_accepted_elsewhere = early.is_accepted_elsewhere
         self.entries[cached.message_id] = entry
         self._note_openness(cached)
-        heappush(self._by_age, (cached.first_seen_s, cached.message_id))
         if self.do_most_reject(entry):
             self.apply(cached, Event.MOST_REJECT, error=REJECTED_BY_MOST)
         return entry
@@ -103,7 +102,7 @@ class QueueState:
         if entry is None:
             if len(self._early) >= COUNTS_WITHOUT_HEADER_MAX:
                 del self._early[next(iter(self._early))]
-            nothing = Header(message_id, NOBODY, 0, NOBODY, NOBODY, -1, 0, 0)
+            nothing = Header(message_id, ZERO_INT256, 0, ZERO_INT256, ZERO_INT256, -1, 0, 0)
             entry = Entry(CachedMessage(nothing, Timeout(), Standing.FORWARDED_FINAL, 0.0), 0)
             self._early[message_id] = entry
         return entry

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from enum import Enum
 from typing import NewType
 
 import msgspec
@@ -101,8 +100,7 @@ class Receipt(msgspec.Struct, frozen=True):
                 ErrorCode.RECEIPT_FORMAT, f"the receipt has {size} bytes, at most {RECEIPT_BYTES_MAX} fit"
             )
         try:
-            members = read_object(data)
-            common = receipt_fields.read_common(members)
+            common = receipt_fields.read_common(read_object(data))
         except JsonFault as fault:
             raise _fault(ErrorCode.RECEIPT_FORMAT, str(fault)) from None
         if record_key is not None and record_key.lower() != common.message_id.hex():
@@ -110,7 +108,7 @@ class Receipt(msgspec.Struct, frozen=True):
         if common.kind is None:
             raise _fault(ErrorCode.RECEIPT_KIND, f"no kind is called {common.kind_text!r}")
         try:
-            status = receipt_fields.read_status(common.kind, members)
+            status = receipt_fields.read_status(common.kind, common.given)
         except JsonFault as fault:
             raise _fault(ErrorCode.RECEIPT_FORMAT, f"{common.kind.name}: {fault}") from None
         return cls(
@@ -156,18 +154,6 @@ def _fault(code: ErrorCode, text: str) -> DecodeError:
 # Whether a receipt counts
 
 
-class Reason(Enum):
-    """Why a record is set aside, in the order in which it is looked at."""
-
-    FORMAT = "RECEIPT_FORMAT"
-    KIND = "RECEIPT_KIND"
-    UNSIGNED = "RECEIPT_UNSIGNED"
-    SOURCE = "RECEIPT_SOURCE"
-    ROLE = "RECEIPT_ROLE"
-    FUTURE = "RECEIPT_FUTURE"
-    SIGNATURE = "RECEIPT_SIGNATURE"
-
-
 class Counting(msgspec.Struct, frozen=True):
     """It passed every check."""
 
@@ -176,25 +162,27 @@ class Counting(msgspec.Struct, frozen=True):
 
 
 class Quarantined(msgspec.Struct, frozen=True):
-    reason: Reason
+    """`reason` is one of the codes that begin with RECEIPT_: the first check, in their order, that failed."""
+
+    reason: ErrorCode
     text: str
 
 
 def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) -> Counting | Quarantined:
     """The checks of a receipt that could be read; the signature, which costs most, comes last."""
     if not receipt.signature_text:
-        return Quarantined(Reason.UNSIGNED, "the signature is empty")
+        return Quarantined(ErrorCode.RECEIPT_UNSIGNED, "the signature is empty")
     source = sets.source(receipt.source_id, receipt.timestamp_ms)
     if isinstance(source, str):
-        return Quarantined(Reason.SOURCE, source)
+        return Quarantined(ErrorCode.RECEIPT_SOURCE, source)
     kind = receipt.kind
     if not _may_sign(source.role, kind):
-        return Quarantined(Reason.ROLE, f"a {source.role.value} does not sign {kind.name}")
+        return Quarantined(ErrorCode.RECEIPT_ROLE, f"a {source.role.value} does not sign {kind.name}")
     if arrived_ms is not None and receipt.timestamp_ms - arrived_ms > FUTURE_MS_MAX:
         ahead_s = (receipt.timestamp_ms - arrived_ms) / 1_000
-        return Quarantined(Reason.FUTURE, f"dated {ahead_s:.0f} s after its arrival")
+        return Quarantined(ErrorCode.RECEIPT_FUTURE, f"dated {ahead_s:.0f} s after its arrival")
     if not receipt.is_signed_by(source.public_key):
-        return Quarantined(Reason.SIGNATURE, "the signature does not hold")
+        return Quarantined(ErrorCode.RECEIPT_SIGNATURE, "the signature does not hold")
     return Counting(receipt, source.role)
 
 

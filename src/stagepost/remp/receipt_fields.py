@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from stagepost.remp.block_id import MASTERCHAIN, UNKNOWN_BLOCK, WHOLE_SHARD, BlockId
+from stagepost.remp.hex_text import HASH_DIGITS, SHARD_DIGITS, read_hash, read_shard
 from stagepost.remp.message_status import (
     Accepted,
     Duplicate,
@@ -29,12 +29,9 @@ TIMESTAMP_MAX = (1 << 63) - 1
 
 Members = Sequence[tuple[str, Any]]
 
-_HASH = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-_SHARD = re.compile(r"[0-9a-fA-F]{16}", re.ASCII)
-
 
 class Common(msgspec.Struct, frozen=True):
-    """What every kind has. `kind` is None for a word that means nothing to us."""
+    """What every kind has, and all that was given by name. `kind` is None for a word that means nothing to us."""
 
     kind: Kind | None
     kind_text: str
@@ -42,6 +39,7 @@ class Common(msgspec.Struct, frozen=True):
     timestamp_ms: int
     source_id: bytes
     signature: str
+    given: Mapping[str, Any]
 
 
 def read_common(members: Members) -> Common:
@@ -55,6 +53,7 @@ def read_common(members: Members) -> Common:
         _integer(found, "timestamp", 0, TIMESTAMP_MAX),
         _hash(found, "source_id"),
         _string(found, "signature"),
+        found,
     )
 
 
@@ -81,8 +80,7 @@ def _is_finalized_without_master_hash(members: Members) -> bool:
     return kind is not None and is_finally_accepted(kind)
 
 
-def read_status(kind: Kind, members: Members) -> MessageStatus:
-    found = _by_name(members)
+def read_status(kind: Kind, found: Mapping[str, Any]) -> MessageStatus:
     match kind.fields:
         case Fields.NOTHING:
             return New() if kind.status is Status.NEW else Timeout()
@@ -140,7 +138,7 @@ def _write_master(block: BlockId) -> dict[str, object]:
     }
 
 
-def _block(found: dict[str, Any], *, is_required: bool) -> BlockId:
+def _block(found: Mapping[str, Any], *, is_required: bool) -> BlockId:
     if not is_required and not any(name in found for name in BLOCK_FIELDS):
         return UNKNOWN_BLOCK
     return BlockId(
@@ -152,7 +150,7 @@ def _block(found: dict[str, Any], *, is_required: bool) -> BlockId:
     )
 
 
-def _master_block(found: dict[str, Any], *, is_required: bool) -> BlockId:
+def _master_block(found: Mapping[str, Any], *, is_required: bool) -> BlockId:
     if not is_required and not any(name in found for name in MASTER_FIELDS):
         return UNKNOWN_BLOCK
     return BlockId(
@@ -164,20 +162,20 @@ def _master_block(found: dict[str, Any], *, is_required: bool) -> BlockId:
     )
 
 
-def _given(found: dict[str, Any], name: str) -> Any:
+def _given(found: Mapping[str, Any], name: str) -> Any:
     if name not in found:
         raise JsonFault(f"{name} is missing")
     return found[name]
 
 
-def _string(found: dict[str, Any], name: str) -> str:
+def _string(found: Mapping[str, Any], name: str) -> str:
     value = _given(found, name)
     if not isinstance(value, str):
         raise JsonFault(f"{name} is no text")
     return value
 
 
-def _integer(found: dict[str, Any], name: str, least: int, greatest: int) -> int:
+def _integer(found: Mapping[str, Any], name: str, least: int, greatest: int) -> int:
     value = _given(found, name)
     if type(value) is not int:
         raise JsonFault(f"{name} is no integer")
@@ -186,19 +184,19 @@ def _integer(found: dict[str, Any], name: str, least: int, greatest: int) -> int
     return value
 
 
-def _int32(found: dict[str, Any], name: str) -> int:
+def _int32(found: Mapping[str, Any], name: str) -> int:
     return _integer(found, name, -(1 << 31), (1 << 31) - 1)
 
 
-def _hash(found: dict[str, Any], name: str) -> bytes:
-    text = _string(found, name)
-    if _HASH.fullmatch(text) is None:
-        raise JsonFault(f"{name} is not 64 hexadecimal digits")
-    return bytes.fromhex(text)
+def _hash(found: Mapping[str, Any], name: str) -> bytes:
+    value = read_hash(_given(found, name))
+    if value is None:
+        raise JsonFault(f"{name} is not {HASH_DIGITS} hexadecimal digits")
+    return value
 
 
-def _shard(found: dict[str, Any]) -> int:
-    text = _string(found, "shard")
-    if _SHARD.fullmatch(text) is None:
-        raise JsonFault("shard is not 16 hexadecimal digits")
-    return int(text, 16)
+def _shard(found: Mapping[str, Any]) -> int:
+    value = read_shard(_given(found, "shard"))
+    if value is None:
+        raise JsonFault(f"shard is not {SHARD_DIGITS} hexadecimal digits")
+    return value

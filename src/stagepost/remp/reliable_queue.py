@@ -99,10 +99,6 @@ class ReliableQueue:
 
     # From other validators
 
-    @property
-    def has_records(self) -> bool:
-        return bool(self._state.pending)
-
     def next_payload(self) -> bytes | None:
         """For the next block of ours; None if there is nothing to say."""
         self._payload_number += 1

@@ -11,22 +11,18 @@ from collections.abc import Callable
 import msgspec
 
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_cache import CachedMessage
 from stagepost.remp.message_states import FINAL, OPEN, REFUSED, place_of
 from stagepost.remp.queue_records import (
     DIGEST_IDS_MAX,
     Digest,
-    Header,
     Ids,
     OlderDigest,
-    OlderHeader,
     Record,
 )
 from stagepost.remp.reliable_queue import ReliableQueue
 from stagepost.remp.status import Status
 
 CATCHAINS_OF_LIFE = 2
-PREFIX_BITS_MAX = 60
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -94,19 +90,10 @@ def to_forward(
             if cached.body is None or not next_shard.holds(cached.header.workchain, cached.header.account):
                 left_behind += 1
             elif not is_known_there(cached.message_id):
-                headers.append(_header(cached, older_records))
+                headers.append(cached.header.in_older_form if older_records else cached.header)
                 bodies.append(cached.body)
     digests = _digests(rejected, accepted, older_records)
     return Forwarding((*headers, *digests), tuple(bodies), left_behind)
-
-
-def _header(cached: CachedMessage, older_records: bool) -> Header | OlderHeader:
-    header = cached.header
-    if not older_records:
-        return header
-    return OlderHeader(
-        header.message_id, header.uid, header.source_key_id, header.source_index, header.masterchain_seqno
-    )
 
 
 def _digests(

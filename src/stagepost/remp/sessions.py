@@ -66,7 +66,7 @@ def _hash(identifier: int, facts: SessionFacts) -> bytes:
     writer = Writer()
     writer.write_constructor(identifier)
     writer.write_int(facts.workchain)
-    writer.write_long(facts.shard - (1 << 64) if facts.shard >> 63 else facts.shard)
+    writer.write_unsigned_long(facts.shard)
     writer.write_int(facts.vertical_seqno)
     writer.write_int(facts.last_key_block_seqno)
     writer.write_int(facts.catchain_seqno)

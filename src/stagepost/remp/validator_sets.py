@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from stagepost.errors import ConfigFaults, Fault, StorageError
+from stagepost.remp.hex_text import HASH_DIGITS, SHARD_DIGITS, read_hash, read_shard
 from stagepost.wire.documents import NotADocument, Part, read_object
 from stagepost.wire.expected import Expected, optional, unfit, whole
 from stagepost.wire.tl import key_id
@@ -122,24 +122,23 @@ class ValidatorSets:
         return f"validator {source_id.hex()} was in no session at {timestamp_ms}"
 
 
-_HASH = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-_SHARD = re.compile(r"[0-9a-fA-F]{16}", re.ASCII)
+T = TypeVar("T")
 
 
-def _read_hash(value: object) -> bytes:
-    if not isinstance(value, str) or _HASH.fullmatch(value) is None:
-        raise unfit("64 hexadecimal digits", value)
-    return bytes.fromhex(value)
+def _expected(digits: int, read: Callable[[object], T | None]) -> Expected[T]:
+    what = f"{digits} hexadecimal digits"
+
+    def read_or_refuse(value: object) -> T:
+        found = read(value)
+        if found is None:
+            raise unfit(what, value)
+        return found
+
+    return Expected(what, read_or_refuse)
 
 
-def _read_shard(value: object) -> int:
-    if not isinstance(value, str) or _SHARD.fullmatch(value) is None:
-        raise unfit("16 hexadecimal digits", value)
-    return int(value, 16)
-
-
-_EXPECTED_HASH: Expected[bytes] = Expected("64 hexadecimal digits", _read_hash)
-_EXPECTED_SHARD: Expected[int] = Expected("16 hexadecimal digits", _read_shard)
+_EXPECTED_HASH = _expected(HASH_DIGITS, read_hash)
+_EXPECTED_SHARD = _expected(SHARD_DIGITS, read_shard)
 _TIME: Expected[int | None] = optional(whole(0, INT64_MAX, "a time in milliseconds"))
 
 

@@ -15,7 +15,7 @@ import msgspec
 from stagepost.remp.receipt import Counting, Receipt, check
 from stagepost.remp.status import Kind, Level, Stage, Status, is_closed
 from stagepost.remp.validator_sets import Session, ValidatorSets
-from stagepost.remp.verdict_state import MessageState, Position, RowKey, ValidatorRow
+from stagepost.remp.verdict_state import MessageState, RowKey, ValidatorRow
 
 
 class Conclusion(Enum):
@@ -49,23 +49,6 @@ class Verdict(msgspec.Struct, frozen=True):
     rejected_by: tuple[int, ...]
     silent: tuple[int, ...]
     receipts: int
-
-
-class _Member:
-    """What one validator of the deciding session has said, over all its rows that count there."""
-
-    __slots__ = ("first_ms", "last", "last_kind")
-
-    def __init__(self) -> None:
-        self.first_ms: int | None = None
-        self.last: Position | None = None
-        self.last_kind: Kind | None = None
-
-    def add(self, row: ValidatorRow) -> None:
-        assert row.first_ms is not None, "a row is made together with its first receipt"
-        self.first_ms = row.first_ms if self.first_ms is None else min(self.first_ms, row.first_ms)
-        if row.last is not None and (self.last is None or row.last > self.last):
-            self.last, self.last_kind = row.last, row.last_kind
 
 
 def verdict(
@@ -180,19 +163,21 @@ def _deciding(
 
 def _members(
     state: MessageState, candidates: Mapping[RowKey, Mapping[bytes, Session]], session: Session | None
-) -> dict[int, _Member]:
-    """Those of the deciding session that have spoken, by index."""
+) -> dict[int, ValidatorRow]:
+    """Those of the deciding session that have spoken, by index: all rows of theirs that count there, joined."""
     if session is None:
         return {}
     indexes = {validator.key_id: validator.index for validator in session.validators}
-    members: dict[int, _Member] = {}
+    members: dict[int, ValidatorRow] = {}
     for key, row in state.rows.items():
         if session.session_id in candidates[key]:
-            members.setdefault(indexes[key.source_id], _Member()).add(row)
+            members.setdefault(indexes[key.source_id], ValidatorRow()).join(row)
     return members
 
 
-def _first_seen(state: MessageState, session: Session | None, members: Mapping[int, _Member]) -> int | None:
+def _first_seen(
+    state: MessageState, session: Session | None, members: Mapping[int, ValidatorRow]
+) -> int | None:
     sent_ms = state.first_of_full_nodes("SentToValidators")
     if sent_ms is not None:
         return sent_ms
@@ -233,7 +218,7 @@ def _conclude(
     state: MessageState,
     sets: ValidatorSets,
     session: Session | None,
-    members: Mapping[int, _Member],
+    members: Mapping[int, ValidatorRow],
     is_life_over: bool,
 ) -> Conclusion:
     lasts = [member.last_kind for member in members.values() if member.last_kind is not None]

@@ -6,18 +6,17 @@ is not in here: it is worked out when somebody reads, from this, the validator s
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from stagepost.remp.hex_text import read_hash
 from stagepost.remp.message_status import block_of
 from stagepost.remp.receipt import Counting
 from stagepost.remp.status import Kind, Stage, is_finally_accepted
 from stagepost.remp.validator_sets import Role
 
+Key = TypeVar("Key")
 Position = tuple[int, int, int]
 """(timestamp, level, rank): the greatest of a validator is its last status."""
-
-_SESSION_HINT = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 class RowKey(NamedTuple):
@@ -69,6 +68,7 @@ class MessageState:
         self.signed: set[bytes] = set()
 
     def add(self, counting: Counting, hint: str | None = None) -> None:
+        """`hint` is the session that the record's header names; anything that is no session id is none."""
         receipt = counting.receipt
         kind = receipt.kind
         self.signed.add(receipt.signed_bytes)
@@ -84,7 +84,7 @@ class MessageState:
             return
         block = block_of(receipt.status)
         key = RowKey(
-            receipt.source_id, read_hint(hint), (block.workchain, block.shard) if block.is_named else None
+            receipt.source_id, read_hash(hint), (block.workchain, block.shard) if block.is_named else None
         )
         row = self.rows.setdefault(key, ValidatorRow())
         row.add(receipt.timestamp_ms, kind, has_finalized=is_finally_accepted(kind))
@@ -109,14 +109,7 @@ class MessageState:
         )
 
 
-def read_hint(text: str | None) -> bytes | None:
-    """The session id of a record's header; anything that is none is no hint."""
-    if text is None or _SESSION_HINT.fullmatch(text) is None:
-        return None
-    return bytes.fromhex(text)
-
-
-def _keep_least(table: dict, key: object, value: int) -> None:  # type: ignore[type-arg]
+def _keep_least(table: dict[Key, int], key: Key, value: int) -> None:
     known = table.get(key)
     if known is None or value < known:
         table[key] = value

@@ -15,6 +15,9 @@ from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError
 
 INT256_BYTES = 32
 INT512_BYTES = 64
+ZERO_INT256 = bytes(INT256_BYTES)
+"""Stands for nobody and nothing where TL has no way to leave a hash out."""
+
 CONSTRUCTOR_BYTES = 4
 LENGTH_FORM_LONG = 0xFE
 LENGTH_SHORT_MAX = 253
@@ -23,6 +26,7 @@ LENGTH_MAX = 0xFF_FFFF
 _INT = Struct("<i")
 _UNSIGNED_INT = Struct("<I")
 _LONG = Struct("<q")
+_UNSIGNED_LONG = Struct("<Q")
 _DOUBLE = Struct("<d")
 
 
@@ -76,6 +80,15 @@ class Reader:
 
     def read_long(self) -> int:
         value: int = self._unpack(_LONG, "long")
+        return value
+
+    def read_unsigned_int(self) -> int:
+        value: int = self._unpack(_UNSIGNED_INT, "int")
+        return value
+
+    def read_unsigned_long(self) -> int:
+        """For what TL calls a long and uses as 64 bits, such as the prefix of a shard."""
+        value: int = self._unpack(_UNSIGNED_LONG, "long")
         return value
 
     def read_double(self) -> float:
@@ -219,6 +232,12 @@ class Writer:
     def write_long(self, value: int) -> None:
         self._written += _signed(value, 8, "long")
 
+    def write_unsigned_int(self, value: int) -> None:
+        self._written += _unsigned(value, 4, "int")
+
+    def write_unsigned_long(self, value: int) -> None:
+        self._written += _unsigned(value, 8, "long")
+
     def write_double(self, value: float) -> None:
         self._written += _DOUBLE.pack(value)
 
@@ -269,6 +288,15 @@ def _signed(value: int, size: int, name: str) -> bytes:
     except OverflowError:
         bits = size * 8 - 1
         raise LocalProtocolError(f"TL {name} holds -2^{bits}..2^{bits}-1, not {value}", found=value) from None
+
+
+def _unsigned(value: int, size: int, name: str) -> bytes:
+    try:
+        return value.to_bytes(size, "little")
+    except OverflowError:
+        raise LocalProtocolError(
+            f"TL unsigned {name} holds 0..2^{size * 8}-1, not {value}", found=value
+        ) from None
 
 
 def _exactly(value: bytes, size: int, name: str) -> bytes:

@@ -126,6 +126,7 @@ def test_what_is_told_is_always_a_legal_step(before: MessageStatus) -> None:
         # A full node hears of no taking, so what it heard last is that the message is in the queue.
         heard = kind_of(NEW if before == TAKEN or is_collatable(before) else before)
         for status in change.told:
+            assert kind_of(status).is_emitted, "it is read and understood, but never said"
             assert is_legal_step(heard, kind_of(status)), (kind_of(before).name, event)
             heard = kind_of(status)
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.remp.receipt import Counting, Quarantined, Reason, check
+from stagepost.errors import ErrorCode
+from stagepost.remp.receipt import Counting, Quarantined, check
 from stagepost.remp.status import KINDS, Level
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict import Verdict, evaluate, verdict
@@ -266,35 +267,35 @@ def test_nothing_that_counts_gives_no_row() -> None:
 
 def reason_of(
     counting: Counting, sets: ValidatorSets = SEVEN, arrived_ms: int | None = None
-) -> Reason | None:
+) -> ErrorCode | None:
     found = check(counting.receipt, sets, arrived_ms)
     return found.reason if isinstance(found, Quarantined) else None
 
 
 def test_checks_come_in_order_and_the_signature_last() -> None:
     assert reason_of(said(0, "PutIntoQueue", signed=True)) is None
-    assert reason_of(said(0, "PutIntoQueue")) is Reason.UNSIGNED
-    assert reason_of(said(50, "PutIntoQueue", signed=True)) is Reason.SOURCE
-    assert reason_of(said(0, "SentToValidators", signed=True)) is Reason.ROLE
-    assert reason_of(said(FULL_NODE, "PutIntoQueue", signed=True)) is Reason.ROLE
+    assert reason_of(said(0, "PutIntoQueue")) is ErrorCode.RECEIPT_UNSIGNED
+    assert reason_of(said(50, "PutIntoQueue", signed=True)) is ErrorCode.RECEIPT_SOURCE
+    assert reason_of(said(0, "SentToValidators", signed=True)) is ErrorCode.RECEIPT_ROLE
+    assert reason_of(said(FULL_NODE, "PutIntoQueue", signed=True)) is ErrorCode.RECEIPT_ROLE
     assert reason_of(said(FULL_NODE, "Finalized", signed=True)) is None
     forged = said(0, "PutIntoQueue").receipt.with_signature(bytes(64))
-    assert reason_of(Counting(forged, said(0, "PutIntoQueue").role)) is Reason.SIGNATURE
+    assert reason_of(Counting(forged, said(0, "PutIntoQueue").role)) is ErrorCode.RECEIPT_SIGNATURE
 
 
 def test_a_receipt_may_be_dated_five_minutes_ahead_and_no_more() -> None:
     ahead = said(0, "PutIntoQueue", 300_000, signed=True)
     assert reason_of(ahead, arrived_ms=0) is None
-    assert reason_of(said(0, "PutIntoQueue", 300_001, signed=True), arrived_ms=0) is Reason.FUTURE
+    assert reason_of(said(0, "PutIntoQueue", 300_001, signed=True), arrived_ms=0) is ErrorCode.RECEIPT_FUTURE
     assert reason_of(said(0, "PutIntoQueue", 300_001, signed=True)) is None
 
 
 def test_a_validator_outside_of_its_window_is_no_source() -> None:
     sets = sets_of(session(1, range(3), from_ms=100, to_ms=200))
-    assert reason_of(said(0, "PutIntoQueue", 99, signed=True), sets) is Reason.SOURCE
+    assert reason_of(said(0, "PutIntoQueue", 99, signed=True), sets) is ErrorCode.RECEIPT_SOURCE
     assert reason_of(said(0, "PutIntoQueue", 100, signed=True), sets) is None
     assert reason_of(said(0, "PutIntoQueue", 199, signed=True), sets) is None
-    assert reason_of(said(0, "PutIntoQueue", 200, signed=True), sets) is Reason.SOURCE
+    assert reason_of(said(0, "PutIntoQueue", 200, signed=True), sets) is ErrorCode.RECEIPT_SOURCE
 
 
 def test_signing_again_with_another_key_changes_the_source() -> None:

@@ -68,7 +68,7 @@ def test_standing_still_is_an_error() -> None:
         run_in_virtual_time(main())
 
 
-def stuck_with(main: Coroutine[Any, Any, None], patience: Patience | None = None) -> str:
+def stuck_with(main: Coroutine[Any, Any, object], patience: Patience | None = None) -> str:
     with pytest.raises(VirtualTimeStuck) as caught:
         run_in_virtual_time(main, patience)
     return str(caught.value)
@@ -123,11 +123,13 @@ def test_as_many_turns_at_once_as_are_allowed_are_no_fault() -> None:
 
 
 def test_turns_are_counted_anew_whenever_time_passes() -> None:
-    async def main() -> None:
+    async def main(pause_s: float) -> int:
         for turn in range(3_000):
-            await asyncio.sleep(0.001 if turn % 100 == 0 else 0)
+            await asyncio.sleep(pause_s if turn % 100 == 0 else 0)
+        return turn
 
-    run_in_virtual_time(main(), Patience(steps_at_once_max=1_000))
+    assert run_in_virtual_time(main(0.001), Patience(steps_at_once_max=1_000)) == 2_999
+    assert "without any time passing" in stuck_with(main(0), Patience(steps_at_once_max=1_000))
 
 
 def test_a_run_that_goes_on_for_ever_ends_at_its_virtual_limit() -> None:

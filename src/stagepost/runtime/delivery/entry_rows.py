@@ -20,7 +20,6 @@ from stagepost.runtime.delivery.result import DeliveryResult
 
 
 def record_of(entry: Entry) -> OutboxRecord:
-    tally = entry.tally
     return OutboxRecord(
         entry.sequence,
         entry.delivery_id,
@@ -30,8 +29,8 @@ def record_of(entry: Entry) -> OutboxRecord:
         entry.nonce,
         entry.created_ms,
         entry.key_hash,
-        () if tally is None else tally.critical,
-        0 if tally is None else tally.required,
+        entry.critical,
+        entry.required,
         DeliveryStatus.QUEUED,
         entry.attempts,
         entry.last_used,
