@@ -1,0 +1,65 @@
+"""What the parts above need of the links among the members of one session, and what the links need of them.
+
+Calls, not tasks: a frame that came is handled in the same turn of the loop, so that nothing stands between a message
+and its receipt. A member is named by its index in the session; links have proved who is at the other end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+Answered = Callable[[bytes | None], None]
+"""None: there is no answer, because the link broke or the time was over."""
+
+
+class Overlay(Protocol):
+    """The links of one member to the others of its session. What cannot be sent now is dropped, and said so."""
+
+    def push(self, peer: int, frame: bytes) -> bool:
+        """One way, at most once. False if there is no link, or its queue is full."""
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        """`answered` is called once, never before this call returns."""
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        """The peer sent what no honest member sends: its link is closed, and stays so for a while."""
+
+
+class OverlayEvents(Protocol):
+    """Who is told what comes over the links of one session. A `DecodeError` raised here closes the link by name."""
+
+    def pushed(self, peer: int, frame: bytes) -> None: ...
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None: ...
+
+    def linked(self, peer: int) -> None:
+        """There is a link to the peer, or there is one again."""
+
+
+class ValidatorLinks(Protocol):
+    """A validator's links to full nodes. A full node is named by its key id."""
+
+    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+        """False if that full node has no link here now, or its queue is full."""
+
+
+class ValidatorLinkEvents(Protocol):
+    def message_came(self, full_node: bytes, message: bytes) -> None:
+        """A boxed `tonNode.rempMessage`."""
+
+    def full_node_linked(self, full_node: bytes) -> None: ...
+
+
+class FullNodeLinks(Protocol):
+    """A full node's links to validators, named by their key ids."""
+
+    def send(self, validator: bytes, message: bytes) -> bool:
+        """False if there is no link to it now, or its queue is full."""
+
+
+class FullNodeLinkEvents(Protocol):
+    def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
+        """A boxed `tonNode.rempCombinedReceipt`."""
+
+    def validator_linked(self, validator: bytes) -> None: ...
