@@ -16,7 +16,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -31,7 +31,8 @@ from stagepost.identifiers import PoolId
 from stagepost.node.config import NodeConfig, UnsafeOverrides
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.clock import SystemClock
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
+from stagepost.runtime.garbage import look_less_often
+from stagepost.runtime.message_store import StoredMessage, StoredState, Written
 from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters
 from stagepost.runtime.verifier import Verifier
@@ -47,6 +48,27 @@ class AllPools:
 
     def stake(self, pool_id: PoolId) -> int | None:
         return 1
+
+
+class NoStore:
+    """Nothing is kept: the rows without a disk measure the node alone. The twin that simulations use would count, too."""
+
+    fault: str | None = None
+
+    def load(self) -> StoredState:
+        return StoredState()
+
+    def write(self, records: Sequence[StoredMessage], written: Written) -> None:
+        written(None)
+
+    def forget(self, records: Sequence[StoredMessage], unix_s: float) -> None:
+        return
+
+    def reset_time(self, unix_s: float) -> None:
+        return
+
+    async def close(self) -> None:
+        return
 
 
 class Surroundings(Protocol):
@@ -161,7 +183,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         around = await InOtherProcess.start(options, messages)
     else:
         around = InMemory(options, messages)
-    store = SqliteStore(folder / "messages.sqlite") if options.durable else MemoryStore(MemoryDisk())
+    store = SqliteStore(folder / "messages.sqlite") if options.durable else NoStore()
     verifier = Verifier(options.threads)
     node = DmqNode(
         _config(folder, around.ports),
@@ -174,6 +196,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     )
     await node.start()
     await around.join(node.config.local_socket)
+    look_less_often()
     await around.supply(options.warm_up)
     gc.collect()
     before_bytes = _resident_bytes()

@@ -100,6 +100,10 @@ class Mempool:
         """For a key that `file_key` made."""
         return key in self._by_key
 
+    def find(self, key: bytes) -> Entry | None:
+        """For a key that `file_key` made."""
+        return self._by_key.get(key)
+
     @property
     def next_expiry(self) -> int | None:
         """The second at which the next messages expire."""
@@ -110,6 +114,14 @@ class Mempool:
         if self.holds(message):
             return rejected(ErrorCode.MSG_DUPLICATE, "this message is held already")
         return self.check_limits(message)
+
+    def has_room_for(self, count: int, size: int, first_expires_at: int) -> bool:
+        """Whether `check_limits` would find nothing wrong with any of these, which are not held."""
+        return (
+            first_expires_at > self.expired_through
+            and len(self._by_key) + count <= self.limits.messages_max
+            and self.bytes + size <= self.limits.bytes_max
+        )
 
     def check_limits(
         self, message: DmqMessage, reserved_count: int = 0, reserved_bytes: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -29,6 +30,8 @@ VERIFICATION_KEY_BYTES = 32
 COLD_SIGNATURE_BYTES = 64
 EXPIRES_AT_BITS = 32
 COUNTER_BITS = 64
+
+NUMBERS_REMEMBERED_MAX = 4_096
 
 _ANY_BYTES_MAX = 65_535
 
@@ -223,14 +226,10 @@ class UsualShape:
 USUAL_SHAPE = UsualShape()
 
 
+@lru_cache(maxsize=NUMBERS_REMEMBERED_MAX)
 def _number(item: bytes) -> int:
+    """Periods and counters are the same few numbers nearly always, and remembering one costs a third of reading it."""
     return item[0] if len(item) == 1 else int.from_bytes(item[1:], "big")
-
-
-# Periods and counters are small numbers nearly always, and looking one up costs a third of working it out.
-_SHORT_NUMBERS = {
-    item: _number(item) for item in [bytes([n]) for n in range(24)] + [bytes([24, n]) for n in range(256)]
-}
 
 
 def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> DmqMessage | None:
@@ -249,16 +248,12 @@ def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> 
     expires_at_unix_s = int.from_bytes(expires_at[1:], "big") if len(expires_at) > 1 else expires_at[0]
     if expires_at_unix_s >> EXPIRES_AT_BITS:
         return None
-    short = _SHORT_NUMBERS.get
-    period, issue, start_at = short(kes_period), short(issue_number), short(start_period)
-    if period is None or issue is None or start_at is None:
-        period, issue, start_at = map(_number, (kes_period, issue_number, start_period))
     return DmqMessage(
         MessageId(message_id),
-        period,
+        _number(kes_period),
         expires_at_unix_s,
-        issue,
-        start_at,
+        _number(issue_number),
+        _number(start_period),
         data[start : after.end()],
         after.end(2) - start,
         _USUAL_SPANS,

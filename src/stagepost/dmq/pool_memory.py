@@ -69,9 +69,10 @@ class PoolMemories:
         """Take note of a valid message, unless what was committed meanwhile stands against it."""
         memory = self._memories.get(pool_id)
         if memory is not None:
-            fault = self.check_gap(pool_id, mono) or self.check_counter(pool_id, issue_number)
-            if fault is not None:
-                return fault
+            if self._message_gap_s > 0 or issue_number < memory.issue_number:
+                fault = self.check_gap(pool_id, mono) or self.check_counter(pool_id, issue_number)
+                if fault is not None:
+                    return fault
             mono = max(mono, memory.last_valid_mono_s)
         # A pool of the distribution always fits: the bound is far above the number of pools there are.
         elif len(self._memories) >= self._pools_max:

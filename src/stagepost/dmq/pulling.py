@@ -55,8 +55,10 @@ class HeldKeys(Protocol):
     def get(self, key: MessageKey, /) -> Entry | None: ...
 
     def holds_key(self, key: bytes, /) -> bool:
-        """The same question about the newer layout alone, where the id is the key: for it is asked most."""
+        """The same questions about the newer layout alone, where the id is the key: for they are asked most."""
         ...
+
+    def find(self, key: bytes, /) -> Entry | None: ...
 
 
 class _Fate(Enum):
@@ -388,12 +390,10 @@ class PeerPulling:
 
     def _is_repeated(self, message_id: MessageId) -> bool:
         """Whether the peer has announced this message before, if we hold it; from now on it has."""
-        get = self._held.get
-        for layout in self._layouts:
-            entry = get((layout, message_id))
-            if entry is not None:
-                return not self._announced_indexes.add(entry.index)
-        return False
+        entry = self._held.find(message_id) if self._knows_newer else None
+        if entry is None and self._knows_older:
+            entry = self._held.get((MessageLayout.FOUR, message_id))
+        return entry is not None and not self._announced_indexes.add(entry.index)
 
     def _count_rejection(self, now: float, code: ErrorCode, message_id: MessageId) -> None:
         self.score.rejected(now)

@@ -20,6 +20,7 @@ from stagepost.node.dmq_node import DmqNode
 from stagepost.node.node_status import NodeStatus
 from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.data_folder import DataFolder
+from stagepost.runtime.garbage import look_less_often
 from stagepost.runtime.logs import configure_logs
 from stagepost.runtime.metrics import Metrics
 from stagepost.runtime.network import SocketNetwork, TcpAddress
@@ -93,6 +94,7 @@ async def running_node(config: NodeConfig) -> AsyncIterator[DmqNode]:
         parts.push_async_callback(_cancel, watching)
         facts = _facts(config, node, metrics_port)
         folder.describe(facts)
+        look_less_often()
         log.info("node started", extra=facts | {"pools": pools.pool_count})
         yield node
         log.info("node stopping")

@@ -269,15 +269,20 @@ class Intake:
         before: dict[PoolId, PoolMemory | None] = {}
         reserved_bytes = 0
         index = mempool.last_index
+        messages = [message for batch in group for message in batch.messages]
+        fits = mempool.has_room_for(
+            len(messages),
+            sum([len(message.raw) for message in messages]),
+            min([message.expires_at for message in messages]),
+        )
         for batch in group:
             outcomes, places = batch.offer.outcomes, batch.places
             for message, place, pool_id in zip(batch.messages, places, batch.pool_ids, strict=True):
                 if pool_id not in before:
                     before[pool_id] = remembered.get(pool_id)
                 # Nobody else can have added it since it was claimed, so it is no duplicate here.
-                fault = mempool.check_limits(message, len(entries), reserved_bytes) or validator.commit(
-                    message, batch.mono_s, pool_id
-                )
+                fault = None if fits else mempool.check_limits(message, len(entries), reserved_bytes)
+                fault = fault or validator.commit(message, batch.mono_s, pool_id)
                 if fault is not None:
                     outcomes[place] = fault
                     continue

@@ -23,7 +23,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Reason, Rejected
 
 SLICE_MESSAGES = 20
-"""How many the loop checks before it looks at everything else again: about half a millisecond."""
+"""How many the loop checks before it looks at everything else again: about a millisecond."""
 
 PIECE_MESSAGES = 5
 KEPT_MESSAGES_MAX = 5
