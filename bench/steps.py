@@ -14,6 +14,11 @@ from bench.traffic import MESSAGE_BYTES, Signers
 from stagepost.crypto import ed25519, kes
 from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq.message import USUAL_SHAPE, DmqMessage, sign_message
+from stagepost.remp.block_id import WHOLE_SHARD, BlockId
+from stagepost.remp.message_status import Accepted
+from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipt_shapes import decode_members
+from stagepost.remp.status import Level
 from stagepost.runtime.bearer import Bearer
 from stagepost.wire.framing import Framer, ItemLimits
 from stagepost.wire.mux import Direction, lane_number, split_payload
@@ -88,7 +93,7 @@ def different_messages() -> list[DmqMessage]:
 def steps() -> Iterator[list[Step]]:
     """The steps of one message on its way through a node, in that order. The last one needs an event loop of its own."""
     message, key = a_message()
-    raw, content = message.raw, message.signed_bytes
+    raw, content, receipt = message.raw, message.signed_bytes, _a_receipt()
     messages = different_messages()
     cache = kes.PathCache()
     assert all(_verify_cached(cache, message) for message in messages)
@@ -105,9 +110,20 @@ def steps() -> Iterator[list[Step]]:
             Step("id hash of one message", repeated(lambda: message.has_valid_id), 0.04),
             Step("receive one segment of 1.5 kB", receive, 0.04),
             Step("frame one message of 1.5 kB", repeated(lambda: _frame(raw))),
+            Step("decode one receipt, checked", repeated(lambda: decode_members(receipt)), 0.02),
+            Step("one receipt, JSON to values", repeated(lambda: Receipt.from_json(receipt))),
             Step("KES evolve, worst period", _evolve_at_half()),
             Step("KES key generation", repeated(lambda: kes.SigningKey.generate(_KES_SEED))),
         ]
+
+
+def _a_receipt() -> bytes:
+    """As a topic has it: pretty-printed, with a block."""
+    block = BlockId(0, WHOLE_SHARD, 1_000, bytes(range(32)), bytes(range(32)))
+    receipt = Receipt(
+        ExternalMessageId(bytes(32)), Accepted(Level.COLLATOR, block), 1_700_000_000_000, bytes(32)
+    )
+    return receipt.sign(_COLD_SEED).to_json().encode()
 
 
 def _verify_cold(message: DmqMessage) -> bool:

@@ -15,6 +15,7 @@ from stagepost.remp.block_id import BlockId
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.messages import MessageBody, MessageQuery, RempMessage
 from stagepost.remp.receipt import ExternalMessageId, Receipt, read_receipt
+from stagepost.remp.receipt_shapes import read_usual
 from stagepost.remp.status import Level
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.fuzz.harness import Verdict, attempt, require
@@ -71,6 +72,8 @@ def check_remp(data: bytes) -> Verdict:
 
 def _check_json(data: bytes) -> Verdict:
     receipt = attempt(lambda: Receipt.from_json(data), len(data), DecodeError)
+    if read_usual(data) is not None:
+        require(receipt == Receipt._from_any_json(data, None), "two ways of reading a receipt differ")
     if receipt is None:
         return Verdict.REFUSED
     require(Receipt.from_json(receipt.to_json()) == receipt, "a receipt's own JSON says another thing")

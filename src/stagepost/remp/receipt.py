@@ -16,6 +16,7 @@ from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp import receipt_fields
 from stagepost.remp.message_status import MessageStatus, kind_of, read_status, write_status
+from stagepost.remp.receipt_shapes import read_usual
 from stagepost.remp.status import Kind, Level, is_finally_accepted
 from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, ValidatorSets
@@ -94,11 +95,18 @@ class Receipt(msgspec.Struct, frozen=True):
 
         `record_key` is the key under which the record stood; it must be the message's id.
         """
-        size = len(data) if isinstance(data, bytes) else len(data.encode("utf-8", "surrogatepass"))
-        if size > RECEIPT_BYTES_MAX:
-            raise _fault(
-                ErrorCode.RECEIPT_FORMAT, f"the receipt has {size} bytes, at most {RECEIPT_BYTES_MAX} fit"
-            )
+        encoded = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+        if len(encoded) > RECEIPT_BYTES_MAX:
+            text = f"the receipt has {len(encoded)} bytes, at most {RECEIPT_BYTES_MAX} fit"
+            raise _fault(ErrorCode.RECEIPT_FORMAT, text)
+        usual = read_usual(encoded)
+        if usual is None or (record_key is not None and record_key.lower() != usual[0].hex()):
+            return cls._from_any_json(data, record_key)
+        message_id, status, timestamp_ms, source_id, signature = usual
+        return cls(ExternalMessageId(message_id), status, timestamp_ms, source_id, signature)
+
+    @classmethod
+    def _from_any_json(cls, data: bytes | str, record_key: str | None) -> Receipt:
         try:
             common = receipt_fields.read_common(read_object(data))
         except JsonFault as fault:
