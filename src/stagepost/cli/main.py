@@ -35,6 +35,8 @@ SUBCOMMANDS = {
     "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
     "send": ("stagepost.cli.send", "sign a message and hand it to a node, or deliver it reliably"),
     "listen": ("stagepost.cli.listen", "the messages of a node, as they come"),
+    "trace": ("stagepost.cli.trace", "every receipt of one message, as lanes"),
+    "verify": ("stagepost.cli.verify", "check receipts or a topic dump offline"),
     "queue": ("stagepost.cli.queue", "what waits, in a node or an outbox: ls, show, flush, replay, check"),
     "peers": ("stagepost.cli.peers", "connections of a node and their state"),
     "check": ("stagepost.cli.check", "health of a node, for monitors"),
