@@ -28,7 +28,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "simulation": CORE | {"runtime", "bus", "node"},
     "pipeline": CORE | {"bus"},
     "façade": ASSEMBLED,
-    **dict.fromkeys(("web", "cli"), ASSEMBLED | {"pipeline", "façade"}),
+    "web": ASSEMBLED | {"pipeline", "façade"},
+    "cli": ASSEMBLED | {"pipeline", "façade", "web"},
 }
 ONLY_IN = {"pyspark": "pipeline", "click": "cli"}
 # Clocks, randomness, files, sockets, threads and logs: handed to the core, never fetched by it.

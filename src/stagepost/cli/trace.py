@@ -45,6 +45,9 @@ def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> s
 )
 @click.option("--as-of", "as_of_ms", type=click.IntRange(min=0), help="Unix milliseconds; default: now.")
 @click.option(
+    "--svg", "drawing_path", type=click.Path(path_type=Path), help="Draw the lanes into this file instead."
+)
+@click.option(
     "--only-trouble", is_flag=True, help="Only lanes in which something went wrong, or nothing came."
 )
 @click.option(
@@ -57,6 +60,7 @@ def trace(
     dump: str,
     sets_path: Path,
     as_of_ms: int | None,
+    drawing_path: Path | None,
     only_trouble: bool,
     as_json: bool,
 ) -> int:
@@ -78,12 +82,26 @@ def trace(
     ((message_id, records),) = found.items()
     now_ms = int(time.time() * 1_000) if as_of_ms is None else as_of_ms
     result = trace_of(bytes.fromhex(message_id), records, sets, now_ms)
-    if as_json:
+    if drawing_path is not None:
+        _draw(result, drawing_path)
+    elif as_json:
         click.echo(json.dumps(_as_object(result), ensure_ascii=False))
     else:
         for line in trace_lines(result, only_trouble=only_trouble):
             click.echo(line, color=context.color)
     return 0
+
+
+def _draw(result: Trace, path: Path) -> None:
+    from stagepost.errors import StorageError
+    from stagepost.web.trace_drawing import draw_trace
+
+    try:
+        path.write_text(draw_trace(result), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror}", advice="give another file with --svg"
+        ) from error
 
 
 def _matching(records: Iterable[StatusRecord], prefix: str) -> dict[str, list[StatusRecord]]:

@@ -10,6 +10,7 @@ from stagepost.cli.durations import format_duration
 from stagepost.remp.status import Status
 from stagepost.remp.trace import Lane, Mark, Point, Trace, block_named, signatures_valid
 from stagepost.remp.verdict import Conclusion, Verdict
+from stagepost.web.time_scale import round_step
 
 WIDTH = 62
 """Columns of the time axis."""
@@ -153,7 +154,7 @@ class _Axis:
 
     def ticks(self) -> str:
         line = ""
-        step_ms = _round_step(self._span_ms / TICKS)
+        step_ms = round_step(self._span_ms / TICKS)
         at_ms = self._zero_ms - (self._zero_ms - self._from_ms) // step_ms * step_ms
         while at_ms <= self._from_ms + self._span_ms:
             column = self.column(at_ms)
@@ -199,13 +200,3 @@ def _label(lane: Lane) -> str:
 def _printable(text: str) -> str:
     """What strangers had a say in must not steer the terminal."""
     return "".join(character if character.isprintable() else "·" for character in text)
-
-
-def _round_step(least_ms: float) -> int:
-    """1, 2 or 5 times a power of ten."""
-    power = 1
-    while True:
-        for factor in (1, 2, 5):
-            if factor * power >= least_ms:
-                return factor * power
-        power *= 10

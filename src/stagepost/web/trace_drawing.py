@@ -1,0 +1,179 @@
+"""The trace of one message as a drawing: lanes of everybody who has spoken or should have, over time.
+
+Plain SVG that needs no library and no script. Every mark carries a title, so that nothing is told by colour or shape
+alone; trouble is written beside its lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from itertools import pairwise
+
+from stagepost.errors import ErrorCode
+from stagepost.remp.status import Level
+from stagepost.remp.trace import Lane, Mark, Point, Trace
+from stagepost.web.time_scale import Fold, TimeScale
+
+WIDTH = 760
+NAMES_WIDTH = 120
+LABELS_WIDTH = 400
+LANE_HEIGHT = 34
+AXIS_HEIGHT = 36
+MARGIN = 14
+MARK_RADIUS = 6.0
+LABEL_CHARACTERS_MAX = 52
+
+_STYLE = """
+.trace{--ink:#1b1f24;--quiet:#59636e;--rule:#d1d9e0;--paper:#ffffff;--green:#1a7f37;--orange:#9a6700;--red:#cf222e;--blue:#0969da;
+font:13px system-ui,sans-serif}
+@media (prefers-color-scheme:dark){.trace{--ink:#f0f6fc;--quiet:#9198a1;--rule:#3d444d;--paper:#0d1117;--green:#3fb950;--orange:#d29922;
+--red:#f85149;--blue:#4493f8}}
+.trace .paper{fill:var(--paper)}.trace text{fill:var(--ink)}.trace .quiet{fill:var(--quiet)}.trace .rule{stroke:var(--rule)}
+.trace .label{fill:var(--red)}.trace .label.back-label{fill:var(--orange)}
+.trace .life{stroke:var(--green);stroke-width:5;stroke-linecap:butt}.trace .life.level-0,.trace .life.level-1{opacity:.25}.trace .life.level-2{opacity:.45}
+.trace .life.level-3{opacity:.7}.trace .life.level-4{opacity:1}
+.trace .tail{stroke:var(--quiet);stroke-width:2;stroke-dasharray:2 5}.trace .back{stroke:var(--orange);fill:none;stroke-width:1.5}
+.trace .fold{fill:var(--rule);opacity:.45}
+.trace .queued{fill:var(--paper);stroke:var(--green);stroke-width:2}.trace .way{fill:var(--green)}.trace .final{fill:var(--blue)}
+.trace .never{stroke:var(--red);stroke-width:3;fill:none}.trace .returned{stroke:var(--orange);stroke-width:2.5;fill:none}
+.trace .unknown{fill:none;stroke:var(--quiet);stroke-width:2;stroke-dasharray:3 2}
+.trace .untrusted{fill:var(--paper);stroke:var(--red);stroke-width:2}.trace .untrusted-sign{fill:var(--red);font-weight:700;font-size:10px}
+"""
+
+
+def draw_trace(trace: Trace) -> str:
+    """A whole SVG document."""
+    return "".join(_pieces(trace))
+
+
+def _pieces(trace: Trace) -> Iterator[str]:
+    points = trace.points
+    times = [point.timestamp_ms for point in points]
+    zero_ms = trace.first_ms if trace.first_ms is not None else 0
+    scale = TimeScale([*times, *([trace.first_ms] if trace.first_ms is not None else [])], WIDTH)
+    height = AXIS_HEIGHT + LANE_HEIGHT * len(trace.lanes) + MARGIN
+    width = NAMES_WIDTH + WIDTH + LABELS_WIDTH + 2 * MARGIN
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="trace" role="img" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}"><title>Life of message {trace.message_id.hex()}</title>'
+        f'<style>{_STYLE}</style><rect class="paper" width="{width}" height="{height}"/>'
+    )
+    bottom = height - MARGIN
+    for fold in scale.folds:
+        yield _fold(fold, bottom)
+    for after_ms in scale.ticks(zero_ms):
+        yield _tick(after_ms, _at(scale, zero_ms + after_ms), bottom)
+    for number, lane in enumerate(trace.lanes):
+        y = AXIS_HEIGHT + LANE_HEIGHT * number + LANE_HEIGHT / 2
+        yield _lane(lane, y, scale, zero_ms, is_open=trace.is_open)
+    yield "</svg>"
+
+
+def _at(scale: TimeScale, at_ms: int) -> float:
+    return round(MARGIN + NAMES_WIDTH + scale.x(at_ms), 1)
+
+
+def _tick(after_ms: int, x: float, bottom: float) -> str:
+    text = f"{after_ms} ms" if abs(after_ms) < 1_000 else f"{after_ms / 1_000:g} s"
+    return (
+        f'<line class="rule" x1="{x}" x2="{x}" y1="{AXIS_HEIGHT - 8}" y2="{bottom}"/>'
+        f'<text class="quiet tick" x="{x}" y="{AXIS_HEIGHT - 14}" text-anchor="middle">{text}</text>'
+    )
+
+
+def _fold(fold: Fold, bottom: float) -> str:
+    left = round(MARGIN + NAMES_WIDTH + fold.left, 1)
+    width = round(fold.right - fold.left, 1)
+    length_s = (fold.to_ms - fold.from_ms) / 1_000
+    return (
+        f"<g><title>Nothing happened for {length_s:.1f} s</title>"
+        f'<rect class="fold" x="{left}" y="{AXIS_HEIGHT - 8}" width="{width}" height="{bottom - AXIS_HEIGHT + 8}"/>'
+        f'<text class="quiet folded" x="{left + width / 2}" y="{bottom + 11}" text-anchor="middle">'
+        f"{length_s:.1f} s</text></g>"
+    )
+
+
+def _lane(lane: Lane, y: float, scale: TimeScale, zero_ms: int, *, is_open: bool) -> str:
+    pieces = [f'<g class="lane" data-name="{escape(lane.name)}">']
+    pieces.append(f'<text x="{MARGIN}" y="{y + 4}">{escape(lane.name)}</text>')
+    counting = [point for point in lane.points if point.refused is None]
+    for before, after in pairwise(counting):
+        # What was given back is in the queue again.
+        level = int(Level.QUEUE if before.mark is Mark.RETURNED else before.receipt.kind.level)
+        pieces.append(
+            f'<line class="life level-{level}" x1="{_at(scale, before.timestamp_ms)}" '
+            f'x2="{_at(scale, after.timestamp_ms)}" y1="{y}" y2="{y}"/>'
+        )
+    if is_open and counting and counting[-1].mark not in (Mark.NEVER, Mark.FINAL):
+        start = _at(scale, counting[-1].timestamp_ms)
+        end = MARGIN + NAMES_WIDTH + WIDTH + 24
+        pieces.append(f'<line class="tail" x1="{start}" x2="{end}" y1="{y}" y2="{y}"/>')
+    pieces += _arcs(counting, y, scale)
+    pieces += [_mark(point, _at(scale, point.timestamp_ms), y, zero_ms, lane.name) for point in lane.points]
+    pieces.append(_label(lane, y))
+    pieces.append("</g>")
+    return "".join(pieces)
+
+
+def _arcs(points: list[Point], y: float, scale: TimeScale) -> Iterator[str]:
+    """From where a message was given back to where it had stood in the queue."""
+    queued: Point | None = None
+    for point in points:
+        if point.mark is Mark.QUEUED:
+            queued = point
+        elif point.mark is Mark.RETURNED and queued is not None:
+            start, end = _at(scale, point.timestamp_ms), _at(scale, queued.timestamp_ms)
+            top = y - LANE_HEIGHT * 0.75
+            middle = round((start + end) / 2, 1)
+            yield (
+                f'<path class="back" d="M{start} {y - MARK_RADIUS}Q{middle} {top} {end} {y - MARK_RADIUS}">'
+                f"<title>Back to the queue</title></path>"
+            )
+
+
+def _mark(point: Point, x: float, y: float, zero_ms: int, lane: str) -> str:
+    after_ms = point.timestamp_ms - zero_ms
+    said = "counts" if point.refused is None else f"does not count: {point.refused.text}"
+    title = escape(f"{point.label}, {lane}, {after_ms:+} ms, {said}")
+    return f'<g class="mark" data-mark="{point.mark.name}"><title>{title}</title>{_shape(point, x, y)}</g>'
+
+
+def _shape(point: Point, x: float, y: float) -> str:
+    r = MARK_RADIUS
+    if point.refused is not None and point.refused.reason is ErrorCode.RECEIPT_SOURCE:
+        return f'<circle class="unknown" cx="{x}" cy="{y}" r="{r - 1}"/>'
+    match point.mark:
+        case Mark.QUEUED:
+            return f'<circle class="queued" cx="{x}" cy="{y}" r="{r - 1}"/>'
+        case Mark.ON_ITS_WAY:
+            return f'<circle class="way" cx="{x}" cy="{y}" r="{r}"/>'
+        case Mark.FINAL:
+            return f'<path class="final" d="M{x} {y - r - 2}l{r + 2} {r + 2}l-{r + 2} {r + 2}l-{r + 2} -{r + 2}z"/>'
+        case Mark.NEVER:
+            side = 2 * r - 2
+            return (
+                f'<path class="never" d="M{x - r + 1} {y - r + 1}l{side} {side}m0 -{side}l-{side} {side}"/>'
+            )
+        case Mark.RETURNED:
+            return f'<path class="returned" d="M{x + r} {y + r - 2}h-{r}a{r - 1} {r - 1} 0 0 1 0 -{2 * r - 2}h{r - 2}m-3 -3l3 3l-3 3"/>'
+        case Mark.UNTRUSTED:
+            return (
+                f'<path class="untrusted" d="M{x} {y - r - 2}l{r + 2} {2 * r + 2}h-{2 * r + 4}z"/>'
+                f'<text class="untrusted-sign" x="{x}" y="{y + r - 1}" text-anchor="middle">!</text>'
+            )
+
+
+def _label(lane: Lane, y: float) -> str:
+    """Only trouble, and silence, is written out; titles have the rest."""
+    x = MARGIN + NAMES_WIDTH + WIDTH + 34
+    if not lane.points:
+        return f'<text class="quiet silent" x="{x}" y="{y + 4}">silent</text>'
+    troubles = [point for point in lane.points if point.is_trouble]
+    if not troubles:
+        return ""
+    whole = ", ".join(point.label for point in troubles)
+    shown = whole if len(whole) <= LABEL_CHARACTERS_MAX else whole[: LABEL_CHARACTERS_MAX - 1] + "…"
+    is_returned = all(point.mark is Mark.RETURNED for point in troubles)
+    kind = "label back-label" if is_returned else "label"
+    return f'<text class="{kind}" x="{x}" y="{y + 4}"><title>{escape(whole)}</title>{escape(shown)}</text>'
