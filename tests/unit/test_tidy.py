@@ -118,7 +118,7 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
         ("stagepost.pipeline.jobs", "from stagepost.runtime.tcp import listen"),
         ("stagepost.web.app", "import pyspark.sql"),
         ("stagepost.node.devnet", "from click import echo"),
-        ("stagepost.cli.main", "from stagepost.web.app import app"),
+        ("stagepost.web.app", "from stagepost.cli.main import main"),
         ("stagepost.node.devnet", "from stagepost.simulation.world import World"),
     ],
 )
