@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -183,10 +183,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="beside.py", description=__doc__)
     parser.add_argument("--full", action="store_true", help="every payload, window and second")
     parser.add_argument("--check", action="store_true", help="fail when a target is missed")
-    parser.add_argument("--only", help="systems whose name contains this")
+    parser.add_argument("--only", action="append", help="systems whose name contains this; may be repeated")
+    parser.add_argument("--window", type=int, action="append", help="only so many at once; may be repeated")
     options = parser.parse_args(arguments)
-    chosen = [make for make in everybody() if options.only is None or options.only in make().name]
-    outcome = asyncio.run(measure(FULL if options.full else QUICK, chosen))
+    chosen = [
+        make
+        for make in everybody()
+        if options.only is None or any(part in make().name for part in options.only)
+    ]
+    plan = FULL if options.full else QUICK
+    if options.window is not None:
+        plan = replace(plan, windows=tuple(options.window))
+    outcome = asyncio.run(measure(plan, chosen))
     lines, is_met = against_targets(outcome.figures)
     if options.only is None:
         drained = drains()

@@ -10,16 +10,22 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import msgspec
 
 from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, Published, SendFailed
 
-LENGTH_BYTES = 4
 PAYLOAD_BYTES_MAX = 1_900
+UNSENT_BYTES_MAX = 8_192
+"""What is said in one turn of the loop is one write, but not much more than this: the other side is to begin meanwhile."""
+
+_NONE = NackReason.NONE
 _PUBLISHED = Published(network_id=None)
+_LENGTH = Struct(">I")
 
 
 class _Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -38,8 +44,8 @@ class _Data(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class _Receipt(msgspec.Struct, frozen=True, array_like=True):
     message_id: bytes
     timestamp_ms: int
-    ack_type: int
-    reason: int
+    ack_type: AckType
+    reason: NackReason
     retry_after_ms: int | None
 
 
@@ -55,8 +61,10 @@ class _Peer(asyncio.Protocol):
     def __init__(self, transport: SocketTransport) -> None:
         self.name = ""
         self._owner = transport
-        self._unread = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._unread = b""
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._socket: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -65,26 +73,31 @@ class _Peer(asyncio.Protocol):
         self.send(_encode(_Hello(self._owner.self_id)))
 
     def send(self, frame: bytes) -> None:
-        # All that is said in one turn of the loop is one write.
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._unsent += (len(frame).to_bytes(LENGTH_BYTES, "big"), frame)
+            self._loop.call_soon(self._flush)
+        self._unsent += (_LENGTH.pack(len(frame)), frame)
+        self._unsent_bytes += len(frame)
+        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            self._flush()
 
     def _flush(self) -> None:
-        self._socket.write(b"".join(self._unsent))
-        self._unsent.clear()
+        if self._unsent:
+            self._socket.write(b"".join(self._unsent))
+            self._unsent.clear()
+            self._unsent_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        unread = self._unread
-        unread += data
-        position = 0
-        while len(unread) - position >= LENGTH_BYTES:
-            end = position + LENGTH_BYTES + int.from_bytes(unread[position : position + LENGTH_BYTES], "big")
-            if len(unread) < end:
+        if self._unread:
+            data = self._unread + data
+        begin, heard = 0, self._owner.heard
+        while len(data) - begin >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(data, begin)
+            end = begin + _LENGTH.size + size
+            if end > len(data):
                 break
-            self._owner.heard(self, _decode(bytes(unread[position + LENGTH_BYTES : end])))
-            position = end
-        del unread[:position]
+            heard(self, _decode(data[begin + _LENGTH.size : end]))
+            begin = end
+        self._unread = data[begin:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._owner.left(self)
@@ -129,17 +142,20 @@ class SocketTransport:
         return _PUBLISHED
 
     async def publish_acks(self, receipts: Sequence[AckReceipt]) -> None:
-        said = tuple(
-            _Receipt(
-                receipt.message_id,
-                receipt.timestamp_ms,
-                int(receipt.ack_type),
-                int(receipt.reason),
-                receipt.retry_after_ms,
+        frame = _encode(
+            _Acks(
+                tuple(
+                    _Receipt(
+                        receipt.message_id,
+                        receipt.timestamp_ms,
+                        receipt.ack_type,
+                        NackReason(receipt.reason) if receipt.reason else _NONE,
+                        receipt.retry_after_ms,
+                    )
+                    for receipt in receipts
+                )
             )
-            for receipt in receipts
         )
-        frame = _encode(_Acks(said))
         for peer in self._peers.values():
             peer.send(frame)
 
@@ -153,11 +169,6 @@ class SocketTransport:
 
     def heard(self, peer: _Peer, said: Any) -> None:
         match said:
-            case _Hello(name):
-                peer.name = name
-                self._peers[name] = peer
-                for changed in self._connectivity:
-                    changed(len(self._peers))
             case _Data():
                 incoming = Incoming(
                     sender=peer.name,
@@ -173,24 +184,28 @@ class SocketTransport:
                 for listener in self._listeners:
                     listener(incoming)
             case _Acks(receipts):
-                acks = IncomingAcks(peer.name, peer.name, tuple(_receipt(receipt) for receipt in receipts))
+                read = tuple(
+                    AckReceipt(
+                        receipt.message_id,
+                        receipt.timestamp_ms,
+                        receipt.ack_type,
+                        receipt.reason,
+                        receipt.retry_after_ms,
+                    )
+                    for receipt in receipts
+                )
+                acks = IncomingAcks(peer.name, peer.name, read)
                 for listener in self._listeners:
                     listener(acks)
+
+            case _Hello(name):
+                peer.name = name
+                self._peers[name] = peer
+                for changed in self._connectivity:
+                    changed(len(self._peers))
 
     def left(self, peer: _Peer) -> None:
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
             for changed in self._connectivity:
                 changed(len(self._peers))
-
-
-def _receipt(said: _Receipt) -> AckReceipt:
-    from stagepost.delivery.status import AckType, NackReason
-
-    return AckReceipt(
-        said.message_id,
-        said.timestamp_ms,
-        AckType(said.ack_type),
-        NackReason(said.reason),
-        said.retry_after_ms,
-    )

@@ -121,7 +121,7 @@ class PublisherMachine(RuleBasedStateMachine):
         size=st.integers(0, 12),
         required=st.integers(1, 3),
         budget=st.sampled_from([1.0, 8.0, 30.0]),
-        storing=st.sampled_from(["at once", "at once", "at once", "later", "in vain"]),
+        storing=st.sampled_from(["at once", "at once", "at once, to be sent", "later", "in vain"]),
     )
     def publish(
         self, tier: str, key: bytes | None, size: int, required: int, budget: float, storing: str
@@ -147,6 +147,11 @@ class PublisherMachine(RuleBasedStateMachine):
             self.storing.append(entry)
         elif storing == "in vain":
             self.core.withdraw(entry)
+        elif storing == "at once, to be sent":
+            is_taken = self.core.accept_to_send(entry, self.now) is not None
+            self.see(self.core.take_effects())
+            if is_taken:
+                self.sending.append(entry)
         else:
             self.see(self.core.accept(entry, self.now))
 

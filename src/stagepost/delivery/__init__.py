@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     )
     from stagepost.delivery.status import AckType, DeliveryStatus, NackReason, Tier
     from stagepost.runtime.delivery.dmq_transport import DmqTransport
+    from stagepost.runtime.delivery.handling import Busy, Message, Reject
+    from stagepost.runtime.delivery.inbox_rows import claim_within
     from stagepost.runtime.delivery.memory_network import MemoryNetwork
     from stagepost.runtime.delivery.publisher import ReliablePublisher
-    from stagepost.runtime.delivery.receiver import Busy, Message, Receiver, Reject
+    from stagepost.runtime.delivery.receiver import Receiver
     from stagepost.runtime.delivery.result import DeliveryResult
 
 _HOMES = {
@@ -75,9 +77,11 @@ _HOMES = {
     ),
     "stagepost.delivery.status": ("AckType", "DeliveryStatus", "NackReason", "Tier"),
     "stagepost.runtime.delivery.dmq_transport": ("DmqTransport",),
+    "stagepost.runtime.delivery.handling": ("Busy", "Message", "Reject"),
+    "stagepost.runtime.delivery.inbox_rows": ("claim_within",),
     "stagepost.runtime.delivery.memory_network": ("MemoryNetwork",),
     "stagepost.runtime.delivery.publisher": ("ReliablePublisher",),
-    "stagepost.runtime.delivery.receiver": ("Busy", "Message", "Receiver", "Reject"),
+    "stagepost.runtime.delivery.receiver": ("Receiver",),
     "stagepost.runtime.delivery.result": ("DeliveryResult",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -121,6 +125,7 @@ __all__ = [
     "ReliablePublisher",
     "ReliablePublisherConfig",
     "Tier",
+    "claim_within",
 ]
 
 

@@ -23,8 +23,9 @@ class AckTally:
         if peer in self.acked:
             return False
         self.acked[peer] = None
-        self.refused.pop(peer, None)
-        self.refused_for_now.pop(peer, None)
+        if self.refused or self.refused_for_now:
+            self.refused.pop(peer, None)
+            self.refused_for_now.pop(peer, None)
         return True
 
     def refuse(self, peer: str, reason: NackReason | int, *, for_now: bool) -> bool:
@@ -41,7 +42,8 @@ class AckTally:
         return True
 
     def begin_attempt(self) -> None:
-        self.refused_for_now.clear()
+        if self.refused_for_now:
+            self.refused_for_now.clear()
 
     @property
     def is_complete(self) -> bool:
@@ -61,6 +63,8 @@ class AckTally:
     def missing(self) -> tuple[str, ...]:
         if not self.acked:
             return self.critical
+        if len(self.acked) == len(self.critical):
+            return ()
         return tuple(peer for peer in self.critical if peer not in self.acked)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from numbers import Real
 
@@ -104,18 +105,18 @@ class ReliablePublisherConfig:
         if not isinstance(self.required_acks, int) or not 1 <= self.required_acks <= most:
             yield f"required_acks is {self.required_acks!r}, expected 1 to {most}, the number of critical_peers"
 
-    @property
+    @cached_property
     def required(self) -> int:
         """How many of the critical peers must confirm."""
         if self.required_acks is not None:
             return self.required_acks
         return len(self.critical_peers) if self.require_all_acks else 1
 
-    @property
+    @cached_property
     def attempts_max(self) -> int:
         return 1 + self.max_retries
 
-    @property
+    @cached_property
     def budget_s(self) -> float:
         """What one acked call may take altogether."""
         if self.delivery_timeout is not None:

@@ -17,24 +17,31 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
         self._entries: dict[int, Entry] = {}
+        self.next_at = NEVER
+        """Not later than the next deadline; `NEVER` if there is none."""
 
     def watch(self, entries: dict[int, Entry]) -> None:
         """The table that tells which entries are still there."""
         self._entries = entries
 
-    @property
-    def next_at(self) -> float:
-        """Not later than the next deadline; `NEVER` if there is none."""
-        return self._heap[0][0] if self._heap else NEVER
-
     def set(self, entry: Entry) -> None:
         """To be called whenever one of the entry's times may have come nearer."""
-        wanted = min(entry.wait_until, entry.budget_at, entry.expires_at)
+        wanted = entry.wait_until
+        if entry.budget_at < wanted:
+            wanted = entry.budget_at
+        if entry.expires_at < wanted:
+            wanted = entry.expires_at
         if wanted < entry.timer_at:
-            entry.timer_at = wanted
-            heappush(self._heap, (wanted, entry.sequence))
-            if len(self._heap) > STALE_MAX + 2 * len(self._entries):
-                self._clean()
+            self.look_at(entry, wanted)
+
+    def look_at(self, entry: Entry, at: float) -> None:
+        """Not later than that, whatever happens to its times until then."""
+        entry.timer_at = at
+        heappush(self._heap, (at, entry.sequence))
+        if at < self.next_at:
+            self.next_at = at
+        if len(self._heap) > STALE_MAX + 2 * len(self._entries):
+            self._clean()
 
     def due(self, now_s: float) -> list[Entry]:
         """Entries whose item has come up, in order of time; the caller looks what is due and sets them again."""
@@ -45,6 +52,7 @@ class Deadlines:
             if entry is not None and entry.timer_at == at:
                 entry.timer_at = NEVER
                 found.append(entry)
+        self._first_has_changed()
         return found
 
     def _clean(self) -> None:
@@ -54,3 +62,7 @@ class Deadlines:
             if (entry := self._entries.get(sequence)) is not None and entry.timer_at == at
         ]
         heapify(self._heap)
+        self._first_has_changed()
+
+    def _first_has_changed(self) -> None:
+        self.next_at = self._heap[0][0] if self._heap else NEVER

@@ -28,10 +28,12 @@ class LastOnes(Generic[Key, Value]):
         return len(self._values)
 
     def put(self, key: Key, value: Value) -> None:
-        self._values.pop(key, None)
-        self._values[key] = value
-        if len(self._values) > self._count_max:
-            self._values.popitem(last=False)
+        values = self._values
+        if key in values:
+            del values[key]
+        values[key] = value
+        if len(values) > self._count_max:
+            values.popitem(last=False)
 
     def get(self, key: Key) -> Value | None:
         return self._values.get(key)

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from stagepost.delivery.entry import NEVER, Entry, Phase
-from stagepost.delivery.status import DeliveryStatus
+from stagepost.delivery.entry import (
+    AWAITING,
+    BACKING_OFF,
+    ENDED,
+    HELD,
+    LEAVING,
+    NEVER,
+    READY,
+    SENDING,
+    STORING,
+    Entry,
+    Phase,
+)
+from stagepost.delivery.status import PENDING, QUEUED, SENT, DeliveryStatus
 
 STALE_MAX = 256
 """Items of entries that are gone or were used again, before a heap is cleaned."""
 
-_UNSENT = (DeliveryStatus.PENDING, DeliveryStatus.QUEUED)
+_UNSENT = (PENDING, QUEUED)
+_TO_BE_SENT = (READY, BACKING_OFF, HELD)
+_IN_THE_QUEUE = (READY, BACKING_OFF, HELD, LEAVING)
 
 
 class Outbox:
@@ -84,23 +98,38 @@ class Outbox:
 
     def add(self, entry: Entry) -> None:
         """It holds its place from now on; `accept` follows when it is stored."""
-        assert entry.phase is Phase.STORING
+        assert entry.phase is STORING
         self.storing += 1
         self.entries[entry.sequence] = entry
         self.by_id[entry.delivery_id] = entry
         self.bytes_held += entry.size
-        for victim in entry.evicted:
-            self.enter(victim, Phase.LEAVING)
-            self._leaving += 1
-            self._leaving_bytes += victim.size
+        if entry.evicted:
+            for victim in entry.evicted:
+                self.enter(victim, LEAVING)
+                self._leaving += 1
+                self._leaving_bytes += victim.size
+
+    def add_used(self, entry: Entry) -> None:
+        """As `add`, and that is a use of it."""
+        self.add(entry)
+        self._uses += 1
+        entry.last_used = self._uses
 
     def remove(self, entry: Entry) -> None:
         """For good."""
-        was_unsent = entry.status in _UNSENT and entry.phase is not Phase.STORING
-        # Its turn, if it had one, passes to the next that is held back.
-        passes_on = was_unsent and (entry.wants_ack or self._is_strict)
-        self._leave_flight(entry)
-        self.enter(entry, Phase.ENDED)
+        if entry.phase is AWAITING:
+            # The usual end: it was sent, and nothing waits for its turn.
+            passes_on = False
+            entry.phase = ENDED
+            self.acked_in_flight -= 1
+            if self._held:
+                self.release()
+        else:
+            was_unsent = entry.status in _UNSENT and entry.phase is not STORING
+            # Its turn, if it had one, passes to the next that is held back.
+            passes_on = was_unsent and (entry.wants_ack or self._is_strict)
+            self._leave_flight(entry)
+            self.enter(entry, ENDED)
         del self.entries[entry.sequence]
         if self.by_id.get(entry.delivery_id) is entry:
             del self.by_id[entry.delivery_id]
@@ -133,9 +162,9 @@ class Outbox:
         was_waiting = _is_waiting(entry, before)
         is_waiting = _is_waiting(entry, phase)
         self.waiting += is_waiting - was_waiting
-        self._ready_count += (phase is Phase.READY) - (before is Phase.READY)
-        self.storing -= before is Phase.STORING
-        if before is Phase.LEAVING:
+        self._ready_count += (phase is READY) - (before is READY)
+        self.storing -= before is STORING
+        if before is LEAVING:
             self._leaving -= 1
             self._leaving_bytes -= entry.size
         if _is_idle(entry):
@@ -143,7 +172,7 @@ class Outbox:
 
     def make_ready(self, entry: Entry) -> None:
         entry.wait_until = NEVER
-        self.enter(entry, Phase.READY)
+        self.enter(entry, READY)
         heappush(self._ready, entry.sequence)
         if entry.status in _UNSENT and self._is_strict:
             heappush(self._unsent, entry.sequence)
@@ -155,7 +184,7 @@ class Outbox:
         entry.status = status
         self.waiting += _is_waiting(entry, entry.phase) - waited
         if was_unsent and status not in _UNSENT:
-            if entry.phase is Phase.SENDING:
+            if entry.phase is SENDING:
                 self._sending_unsent -= 1
             if self._is_strict:
                 self.release()
@@ -183,15 +212,15 @@ class Outbox:
         """The next one to be sent, as far as limits allow; it is the caller's task to say that it is being sent."""
         while self._ready:
             entry = self.entries.get(self._ready[0])
-            if entry is None or entry.phase is not Phase.READY:
+            if entry is None or entry.phase is not READY:
                 heappop(self._ready)
                 continue
             if entry.is_sent or self._may_go(entry):
                 heappop(self._ready)
                 return entry
             heappop(self._ready)
-            self.enter(entry, Phase.HELD)
-            if entry.status is DeliveryStatus.PENDING:
+            self.enter(entry, HELD)
+            if entry.status is PENDING:
                 self.must_be_told.append(entry)
             heappush(self._held, entry.sequence)
         return None
@@ -212,12 +241,32 @@ class Outbox:
         return None
 
     def begin_send(self, entry: Entry) -> None:
-        self.enter(entry, Phase.SENDING)
+        self.enter(entry, SENDING)
         if entry.status in _UNSENT:
             self._sending_unsent += 1
             if entry.wants_ack:
                 self.acked_in_flight += 1
         self.use(entry)
+
+    def begin_send_at_once(self, entry: Entry) -> None:
+        """A new one that asks for acknowledgements goes out without ever having waited."""
+        self.storing -= 1
+        entry.phase = SENDING
+        self._sending_unsent += 1
+        self.acked_in_flight += 1
+        self._uses += 1
+        entry.last_used = self._uses
+        if self._is_strict:
+            heappush(self._unsent, entry.sequence)
+
+    def await_answers(self, entry: Entry) -> None:
+        """It was sent, for the first time or again; observers are told by the caller."""
+        entry.phase = AWAITING
+        if entry.status is not SENT:
+            entry.status = SENT
+            self._sending_unsent -= 1
+            if self._is_strict:
+                self.release()
 
     def send_failed(self, entry: Entry) -> None:
         """Before it ever was sent: it is no longer in flight. The caller says what it does next."""
@@ -225,7 +274,7 @@ class Outbox:
             self._leave_flight(entry)
 
     def _leave_flight(self, entry: Entry) -> None:
-        is_sending_unsent = entry.phase is Phase.SENDING and entry.status in _UNSENT
+        is_sending_unsent = entry.phase is SENDING and entry.status in _UNSENT
         self._sending_unsent -= is_sending_unsent
         if entry.wants_ack and (is_sending_unsent or entry.is_sent):
             self.acked_in_flight -= 1
@@ -235,7 +284,7 @@ class Outbox:
         """One that was held back may try again."""
         while self._held:
             entry = self.entries.get(heappop(self._held))
-            if entry is not None and entry.phase is Phase.HELD:
+            if entry is not None and entry.phase is HELD:
                 self.make_ready(entry)
                 return
 
@@ -250,12 +299,8 @@ class Outbox:
 
 def _is_idle(entry: Entry) -> bool:
     """Whether it may be evicted: it waits in the queue, no send is running, nothing is on its way to it."""
-    return entry.status is DeliveryStatus.QUEUED and entry.phase in (
-        Phase.READY,
-        Phase.BACKING_OFF,
-        Phase.HELD,
-    )
+    return entry.status is QUEUED and entry.phase in _TO_BE_SENT
 
 
 def _is_waiting(entry: Entry, phase: Phase) -> bool:
-    return entry.status in _UNSENT and phase in (Phase.READY, Phase.BACKING_OFF, Phase.HELD, Phase.LEAVING)
+    return entry.status in _UNSENT and phase in _IN_THE_QUEUE

@@ -10,10 +10,20 @@ from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.backoff import delay_before, spread
 from stagepost.delivery.effects import Effect, Wake
-from stagepost.delivery.entry import NEVER, Entry, Moment, Phase
+from stagepost.delivery.entry import (
+    AWAITING,
+    BACKING_OFF,
+    ENDED,
+    LEAVING,
+    NEVER,
+    SENDING,
+    STORING,
+    Entry,
+    Moment,
+)
 from stagepost.delivery.receipts import RETRY_AFTER_MS_MAX, AckReceipt
 from stagepost.delivery.settling import WAITING
-from stagepost.delivery.status import AckType, DeliveryStatus, Step
+from stagepost.delivery.status import ACK, MUST_WAIT, SENT
 from stagepost.delivery.taking_in import TakingIn
 from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed
 
@@ -31,26 +41,12 @@ class PublisherCore(TakingIn):
 
     # Going out.
 
-    def may_send_now(self, entry: Entry) -> bool:
-        """Whether whoever publishes it may hand it over himself: then it is taken, and nobody else sends it."""
-        if (
-            not self.is_connected
-            or entry.status is not DeliveryStatus.PENDING
-            or entry.phase is not Phase.READY
-        ):
-            return False
-        # A pending entry is ready only when nobody was before it, so the next one is this one.
-        taken = self.outbox.take()
-        if taken is not entry and taken is not None:
-            self.outbox.make_ready(taken)
-        return taken is entry
-
     def next_to_send(self, now: Moment) -> Entry | None:
         if not self.is_connected:
             return None
         entry = self.outbox.take()
         while self.outbox.must_be_told:
-            self._become(self.outbox.must_be_told.pop(), Step.MUST_WAIT, None, now)
+            self._become(self.outbox.must_be_told.pop(), MUST_WAIT, None, now)
         return entry
 
     def begin_send(self, entry: Entry, now: Moment) -> Outgoing:
@@ -72,7 +68,7 @@ class PublisherCore(TakingIn):
 
     def sent(self, entry: Entry, published: Published, now: Moment) -> list[Effect]:
         """The network took it."""
-        if entry.phase is not Phase.SENDING:
+        if entry.phase is not SENDING:
             return self._done()
         entry.sends += 1
         entry.network_id = published.network_id
@@ -82,25 +78,34 @@ class PublisherCore(TakingIn):
             self.counters.sent += 1
             self._end(entry, None, now)
             return self._done()
-        self._now_sent(entry, now)
+        tally = entry.tally
+        if entry.status is not SENT:
+            if self._flushing is not None:
+                self._count_flushed(entry)
+            self.counters.sent += 1
+            self.outbox.await_answers(entry)
+            self._report(entry, None, now)
+        else:
+            self.outbox.await_answers(entry)
         entry.attempts += 1
         entry.expires_at = NEVER
-        if entry.tally.is_complete:
+        if tally.acked and tally.is_complete:
             self._end(entry, None, now)
-        elif entry.tally.is_out_of_reach:
+        elif tally.refused and tally.is_out_of_reach:
             self._end(entry, endings.nacked(entry), now)
         else:
-            self.outbox.enter(entry, Phase.AWAITING)
             entry.wait_until = now.mono_s + self.config.ack_timeout
-            self._deadlines.set(entry)
-            self._save(entry)
-            if entry.tally.refused_for_now:
+            if entry.wait_until < entry.timer_at:
+                self._deadlines.set(entry)
+            if self._is_stored:
+                self._save(entry)
+            if tally.refused_for_now:
                 self._try_again_soon(entry, None, now)
         return self._done()
 
     def send_failed(self, entry: Entry, error: SendFailed, now: Moment) -> list[Effect]:
         """The network did not take it this time. Losing the connection costs no attempt."""
-        if entry.phase is not Phase.SENDING:
+        if entry.phase is not SENDING:
             return self._done()
         cause = endings.send_failed(entry, error)
         entry.last_cause = cause
@@ -117,9 +122,9 @@ class PublisherCore(TakingIn):
         if not self.is_connected:
             self.outbox.make_ready(entry)
         else:
-            self.outbox.enter(entry, Phase.BACKING_OFF)
+            self.outbox.enter(entry, BACKING_OFF)
             entry.wait_until = now.mono_s + delay_s
-        self._become(entry, Step.MUST_WAIT, cause, now)
+        self._become(entry, MUST_WAIT, cause, now)
         self._deadlines.set(entry)
         self._leave_flush(entry)
         self._save(entry)
@@ -127,13 +132,13 @@ class PublisherCore(TakingIn):
 
     def send_refused(self, entry: Entry, error: Exception, now: Moment) -> list[Effect]:
         """The network will never take it."""
-        if entry.phase is Phase.SENDING:
+        if entry.phase is SENDING:
             self._end(entry, endings.rejected(entry, error), now)
         return self._done()
 
     def send_interrupted(self, entry: Entry) -> None:
         """The shell stopped in the middle of it: it goes back to its place, and may be out all the same."""
-        if entry.phase is Phase.SENDING:
+        if entry.phase is SENDING:
             entry.is_fate_unknown = True
             self.outbox.send_failed(entry)
             self.outbox.make_ready(entry)
@@ -150,30 +155,33 @@ class PublisherCore(TakingIn):
         if acks.sender != acks.carrier:
             self.counters.bad_acks += len(acks.receipts)
             return self._done()
+        peer, live, outcomes = acks.sender, self.outbox.by_id, self.ended.outcomes
+        latest_ms = now.unix_ms + RECEIPT_AHEAD_MAX_MS
         for receipt in acks.receipts:
-            entry = self.outbox.by_id.get(receipt.message_id)
-            if entry is None and self.ended.outcomes.get(receipt.message_id) is None:
+            entry = live.get(receipt.message_id)
+            if entry is None and outcomes.get(receipt.message_id) is None:
                 continue  # somebody else's: the network carries them to everybody
-            if receipt.timestamp_ms > now.unix_ms + RECEIPT_AHEAD_MAX_MS:
+            if receipt.timestamp_ms > latest_ms:
                 self.counters.bad_acks += 1
             elif entry is None:
                 self.counters.late_acks += 1
-            elif entry.tally is None or acks.sender not in entry.tally.critical:
+            elif entry.tally is None or peer not in entry.tally.critical:
                 self.counters.outside_acks += 1
-            elif entry.phase not in (Phase.STORING, Phase.LEAVING):
-                self._weigh(entry, entry.tally, acks.sender, receipt, now)
+            elif entry.phase is not STORING and entry.phase is not LEAVING:
+                self._weigh(entry, entry.tally, peer, receipt, now)
         return self._done()
 
     def _weigh(self, entry: Entry, tally: AckTally, peer: str, receipt: AckReceipt, now: Moment) -> None:
-        if receipt.ack_type is AckType.ACK:
+        if receipt.ack_type is ACK:
             is_news = tally.acknowledge(peer)
         else:
             is_news = tally.refuse(peer, receipt.reason, for_now=receipt.is_transient)
         if not is_news:
             self.counters.duplicates_in += 1
         elif tally.is_complete:
-            # An answer can overtake the network's own, or come after a restart: it proves that it was sent.
-            self._now_sent(entry, now)
+            if entry.status is not SENT:
+                # An answer can overtake the network's own, or come after a restart: it proves that it was sent.
+                self._now_sent(entry, now)
             self._end(entry, None, now)
         elif tally.is_out_of_reach:
             self._now_sent(entry, now)
@@ -185,11 +193,11 @@ class PublisherCore(TakingIn):
         """A refusal for now does not wait for the time-out. At the last attempt it counts as one for good."""
         assert entry.tally is not None
         asked_s = min(retry_after_ms or 0, RETRY_AFTER_MS_MAX) / 1_000
-        if entry.phase is Phase.BACKING_OFF and entry.is_sent:
+        if entry.phase is BACKING_OFF and entry.is_sent:
             entry.wait_until = max(entry.wait_until, now.mono_s + asked_s)
-        elif entry.phase is Phase.AWAITING:
+        elif entry.phase is AWAITING:
             if entry.attempts < self.config.attempts_max:
-                self.outbox.enter(entry, Phase.BACKING_OFF)
+                self.outbox.enter(entry, BACKING_OFF)
                 entry.wait_until = now.mono_s + max(self._delay(entry), asked_s)
                 self._deadlines.set(entry)
             elif entry.tally.is_out_of_reach_for_now:
@@ -200,9 +208,11 @@ class PublisherCore(TakingIn):
     @property
     def next_at(self) -> float:
         """When `on_time` is to be called next, by the monotonic clock; `NEVER` if there is no need."""
-        at = min(self._deadlines.next_at, self._clear_at)
-        if self.outbox.waiting:
-            return min(at, self._tick_at)
+        at = self._deadlines.next_at
+        if self._clear_at < at:
+            at = self._clear_at
+        if self._tick_at < at and self.outbox.waiting:
+            at = self._tick_at
         return at
 
     def on_time(self, now: Moment) -> list[Effect]:
@@ -211,9 +221,9 @@ class PublisherCore(TakingIn):
             self._clear_back_off(now)
         for entry in self._deadlines.due(now.mono_s):
             self._look_at(entry, now)
-            if entry.phase not in (Phase.ENDED, Phase.SENDING, Phase.LEAVING, Phase.STORING):
+            if entry.phase not in (ENDED, SENDING, LEAVING, STORING):
                 self._deadlines.set(entry)
-            elif entry.phase is Phase.SENDING and entry.budget_at < NEVER:
+            elif entry.phase is SENDING and entry.budget_at < NEVER:
                 expires_at, entry.expires_at = entry.expires_at, NEVER
                 self._deadlines.set(entry)
                 entry.expires_at = expires_at
@@ -227,22 +237,22 @@ class PublisherCore(TakingIn):
 
     def _look_at(self, entry: Entry, now: Moment) -> None:
         at = now.mono_s
-        if entry.phase in (Phase.STORING, Phase.LEAVING):
+        if entry.phase in (STORING, LEAVING):
             return  # set again when that is over
         if entry.budget_at <= at:
             self._end(entry, endings.out_of_time(entry, self.is_connected), now)
         elif entry.expires_at <= at and entry.phase in WAITING:
             self._end(entry, endings.too_old(entry, self.config.message_max_age), now)
         elif entry.wait_until <= at:
-            if entry.phase is Phase.AWAITING:
+            if entry.phase is AWAITING:
                 self._ack_timed_out(entry, now)
-            elif entry.phase is Phase.BACKING_OFF:
+            elif entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
 
     def _ack_timed_out(self, entry: Entry, now: Moment) -> None:
         self.counters.ack_timeouts += 1
         if entry.attempts < self.config.attempts_max:
-            self.outbox.enter(entry, Phase.BACKING_OFF)
+            self.outbox.enter(entry, BACKING_OFF)
             entry.wait_until = now.mono_s + self._delay(entry)
             return
         assert entry.tally is not None
@@ -263,7 +273,7 @@ class PublisherCore(TakingIn):
         self._clear_at = NEVER
         self._cleared_at = now.mono_s
         for entry in self.outbox:
-            if entry.phase is Phase.BACKING_OFF:
+            if entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
 
     # Ending.
@@ -278,9 +288,9 @@ class PublisherCore(TakingIn):
 
     def abandon(self, entry: Entry, now: Moment) -> list[Effect]:
         """Whoever waited for it has gone."""
-        if entry.phase is Phase.LEAVING:
+        if entry.phase is LEAVING:
             entry.budget_at = now.mono_s  # it fails either way
-        elif entry.phase is not Phase.ENDED:
+        elif entry.phase is not ENDED:
             self._end(entry, endings.cancelled(entry), now)
         return self._done()
 
@@ -289,7 +299,7 @@ class PublisherCore(TakingIn):
         if self._flushing is not None:
             self._end_flush(is_cut_short=True)
         for entry in self.outbox:
-            if entry.phase is Phase.STORING:
+            if entry.phase is STORING:
                 continue
             error = endings.closed(entry)
             if not self._is_stored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 import msgspec
 
@@ -11,7 +12,7 @@ from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.entry import Moment
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.receipts import AckReceipt
-from stagepost.delivery.status import AckType, NackReason
+from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
 from stagepost.delivery.transport import Incoming
 
 NETWORK_EXPIRY_SLACK_MS = 60_000
@@ -37,17 +38,20 @@ class Action(Enum):
     DROP = "drop"
 
 
-class Seen:
-    """One delivery id. `verdict` None: the handler is still at it."""
+# Names of their own: see `entry.py`.
+RUN: Final = Action.RUN
+ANSWER: Final = Action.ANSWER
+DROP: Final = Action.DROP
 
-    __slots__ = ("is_asked", "is_kept", "keep_until_ms", "verdict")
 
-    def __init__(self, keep_until_ms: int, verdict: Verdict | None = None) -> None:
-        self.keep_until_ms = keep_until_ms
-        self.verdict = verdict
-        self.is_asked = False
-        self.is_kept = False
-        """Safe in the store, so that it may be answered."""
+class Seen(msgspec.Struct, gc=False):
+    """One delivery id. `verdict` None: the handler is still at it. There are many, and none refers to another."""
+
+    keep_until_ms: int
+    verdict: Verdict | None = None
+    is_asked: bool = False
+    is_kept: bool = False
+    """Safe in the store, so that it may be answered."""
 
 
 class ReceiverCore:
@@ -79,16 +83,15 @@ class ReceiverCore:
         keep_until_ms = self.keep_until(message, now)
         if seen is None:
             self._expire(now.unix_ms)
-            seen = self._remember(message_id, Seen(keep_until_ms))
-            seen.is_asked = self.is_asked(message)
-            return Action.RUN
+            self._remember(message_id, Seen(keep_until_ms, None, self.is_asked(message)))
+            return RUN
         self.duplicates_in += 1
         if keep_until_ms > seen.keep_until_ms:
             seen.keep_until_ms = keep_until_ms
         if seen.verdict is None:
             seen.is_asked = seen.is_asked or self.is_asked(message)
-            return Action.DROP
-        return Action.ANSWER if self.is_asked(message) else Action.DROP
+            return DROP
+        return ANSWER if self.is_asked(message) else DROP
 
     def keep_until(self, message: Incoming, now: Moment) -> int:
         until_ms = now.unix_ms + self._window_ms
@@ -101,8 +104,7 @@ class ReceiverCore:
         seen = self._seen.get(message_id)
         if seen is None:
             return None
-        is_for_now = verdict.reason in (NackReason.BUSY, NackReason.HANDLER_FAILED)
-        if is_for_now:
+        if verdict is not ACCEPTED and verdict.reason in TRANSIENT_REASONS:
             del self._seen[message_id]
         else:
             seen.verdict = verdict

@@ -10,14 +10,23 @@ from stagepost.delivery.counters import Counters
 from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import Effect, FlushEnded, Report, SaveEnd, SaveProgress, Wake
 from stagepost.delivery.ended import Ended
-from stagepost.delivery.entry import Entry, Moment, Phase
+from stagepost.delivery.entry import BACKING_OFF, HELD, READY, SENDING, STORING, Entry, Moment
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.result import Outcome
-from stagepost.delivery.status import DELIVERY, DeliveryStatus, Step
+from stagepost.delivery.status import (
+    ACKED,
+    CONFIRMED,
+    DELIVERY,
+    GAVE_UP,
+    QUEUED,
+    WRITTEN,
+    DeliveryStatus,
+    Step,
+)
 
-WAITING = (Phase.READY, Phase.BACKING_OFF, Phase.HELD)
+WAITING = (READY, BACKING_OFF, HELD)
 
 
 class Settling:
@@ -59,26 +68,30 @@ class Settling:
         self._flushing: set[int] | None = None
         self._flush_sent = 0
         self._effects: list[Effect] = []
+        self.is_watched = True
+        """Whether somebody wants to hear of new statuses: without him there is nothing to report."""
 
     def _now_sent(self, entry: Entry, now: Moment) -> None:
         if not entry.is_sent:
             self._count_flushed(entry)
-            if entry.phase is not Phase.SENDING:
+            if entry.phase is not SENDING:
                 # Confirmed without a send of ours, after a restart: it takes its place among those in flight.
                 self.outbox.begin_send(entry)
             self.counters.sent += 1
-            self._become(entry, Step.WRITTEN, None, now)
+            self._become(entry, WRITTEN, None, now)
 
     def _end(self, entry: Entry, error: DeliveryError | None, now: Moment, *, is_saved: bool = False) -> None:
         """The one way out. Without an error: Acked if that was wanted, else Sent."""
         self.outbox.remove(entry)
-        self._forget_key(entry)
+        if entry.key_hash is not None:
+            self._forget_key(entry.key_hash, entry)
         if error is not None:
-            status = DELIVERY.after(entry.status, Step.GAVE_UP)
-        elif entry.wants_ack:
-            status = DELIVERY.after(entry.status, Step.CONFIRMED)
+            step = GAVE_UP
+        elif entry.tally is not None:
+            step = CONFIRMED
         else:
-            status = DELIVERY.after(entry.status, Step.WRITTEN)
+            step = WRITTEN
+        status = DELIVERY.after(entry.status, step)
         outcome = self._settle(entry, status, error, now)
         if error is not None:
             letter = endings.dead_letter(entry, error, now.unix_ms)
@@ -89,7 +102,8 @@ class Settling:
             self._effects.append(SaveEnd(entry, outcome))
         if entry.waiters:
             self._effects.append(Wake(entry, outcome))
-        self._leave_flush(entry)
+        if self._flushing is not None:
+            self._leave_flush(entry)
 
     def _settle(
         self, entry: Entry, status: DeliveryStatus, error: DeliveryError | None, now: Moment
@@ -98,7 +112,7 @@ class Settling:
         if error is not None:
             counters.count_failure(type(error).__name__)
             counters.evicted += type(error) is endings.EVICTED
-        elif status is DeliveryStatus.ACKED:
+        elif status is ACKED:
             counters.acked += 1
         else:
             counters.sent_final += 1
@@ -111,9 +125,9 @@ class Settling:
         self._report(entry, error, now)
         return outcome
 
-    def _forget_key(self, entry: Entry) -> None:
-        if entry.key_hash is not None and self._live_keys.get(entry.key_hash) is entry:
-            del self._live_keys[entry.key_hash]
+    def _forget_key(self, key_hash: bytes, entry: Entry) -> None:
+        if self._live_keys.get(key_hash) is entry:
+            del self._live_keys[key_hash]
 
     # Effects.
 
@@ -122,13 +136,15 @@ class Settling:
         status = DELIVERY.next_status(entry.status, step)
         if status is None:
             return
-        if status is DeliveryStatus.QUEUED:
+        if status is QUEUED:
             self.counters.queued += 1
         self.outbox.become(entry, status)
         self._report(entry, error, now)
 
     def _report(self, entry: Entry, error: DeliveryError | None, now: Moment) -> None:
         entry.timestamp_ms = now.unix_ms
+        if not self.is_watched:
+            return
         self._effects.append(
             Report(
                 entry,
@@ -154,7 +170,9 @@ class Settling:
         return self._done()
 
     def _done(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
+        effects = self._effects
+        if effects:
+            self._effects = []
         return effects
 
     def _outcome(self, entry: Entry, status: DeliveryStatus, error: Exception | None, at_ms: int) -> Outcome:
@@ -180,7 +198,7 @@ class Settling:
     def outcome_of(self, message_id: bytes) -> Outcome | None:
         """As far as is known now; None for an id that was never seen, or is forgotten."""
         entry = self.outbox.by_id.get(message_id)
-        if entry is not None and entry.phase is not Phase.STORING:
+        if entry is not None and entry.phase is not STORING:
             return self._outcome(entry, entry.status, entry.last_cause, entry.timestamp_ms)
         return self.ended.outcomes.get(message_id)
 
@@ -229,9 +247,9 @@ class Settling:
         """Everything that is unsent now shall be tried once, whatever its back-off; says how many that are."""
         assert self._flushing is None
         chosen = [entry for entry in self.outbox if entry.phase in WAITING and not entry.is_sent]
-        sending = [e.sequence for e in self.outbox if e.phase is Phase.SENDING and not e.is_sent]
+        sending = [e.sequence for e in self.outbox if e.phase is SENDING and not e.is_sent]
         for entry in chosen:
-            if entry.phase is Phase.BACKING_OFF:
+            if entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
         if chosen or sending:
             self._flushing = {entry.sequence for entry in chosen}.union(sending)

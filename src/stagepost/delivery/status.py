@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, StrEnum
+from enum import IntEnum, StrEnum
+from typing import Final
 
 from stagepost.statemachine.lifecycle import Lifecycle
 
@@ -13,6 +14,14 @@ class DeliveryStatus(StrEnum):
     SENT = "Sent"
     ACKED = "Acked"
     FAILED = "Failed"
+
+
+# Names of their own: see `entry.py`.
+PENDING: Final = DeliveryStatus.PENDING
+QUEUED: Final = DeliveryStatus.QUEUED
+SENT: Final = DeliveryStatus.SENT
+ACKED: Final = DeliveryStatus.ACKED
+FAILED: Final = DeliveryStatus.FAILED
 
 
 class Tier(StrEnum):
@@ -30,6 +39,9 @@ class AckType(IntEnum):
     NACK = 2
 
 
+ACK: Final = AckType.ACK
+
+
 class NackReason(IntEnum):
     NONE = 0
     BUSY = 1
@@ -44,13 +56,19 @@ class NackReason(IntEnum):
 TRANSIENT_REASONS = frozenset({NackReason.BUSY, NackReason.HANDLER_FAILED})
 
 
-class Step(Enum):
-    """What can happen to a message."""
+class Step(StrEnum):
+    """What can happen to a message. Text, whose hash is known already."""
 
     MUST_WAIT = "must wait"
     WRITTEN = "written"
     CONFIRMED = "confirmed"
     GAVE_UP = "gave up"
+
+
+MUST_WAIT: Final = Step.MUST_WAIT
+WRITTEN: Final = Step.WRITTEN
+CONFIRMED: Final = Step.CONFIRMED
+GAVE_UP: Final = Step.GAVE_UP
 
 
 DELIVERY = Lifecycle(

@@ -9,12 +9,12 @@ from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.effects import Effect
 from stagepost.delivery.ended import FailedMessage
-from stagepost.delivery.entry import NEVER, Entry, Moment, Phase
+from stagepost.delivery.entry import NEVER, STORING, Entry, Moment
 from stagepost.delivery.errors import DeliveryError, ErrKeyConflict, ErrMessageTooLarge, ErrQueueFull
 from stagepost.delivery.identity import counted_nonce, delivery_id
 from stagepost.delivery.result import Outcome
 from stagepost.delivery.settling import Settling
-from stagepost.delivery.status import DeliveryStatus, Step, Tier
+from stagepost.delivery.status import FAILED, MUST_WAIT, SENT, Tier
 from stagepost.delivery.transport import Outgoing, Published
 
 
@@ -74,7 +74,7 @@ class TakingIn(Settling):
             entry.network_id = published.network_id
             entry.attempts = entry.sends = 1
             self.counters.sent += 1
-        status = DeliveryStatus.SENT if error is None else DeliveryStatus.FAILED
+        status = SENT if error is None else FAILED
         self._settle(entry, status, error, now)
         return self._done()
 
@@ -147,7 +147,7 @@ class TakingIn(Settling):
                 message_id=message_id.hex(),
                 advice="publish it the same way again, or use another key",
             )
-        if live is not None and live.phase is not Phase.STORING:
+        if live is not None and live.phase is not STORING:
             self.outbox.use(live)
             self._save(live)
         return known
@@ -173,8 +173,7 @@ class TakingIn(Settling):
             )
         self._next_counter += 1
         entry.evicted = victims
-        self.outbox.add(entry)
-        self.outbox.use(entry)
+        self.outbox.add_used(entry)
         if entry.key_hash is not None:
             self._live_keys[entry.key_hash] = entry
         if self.config.message_max_age:
@@ -183,23 +182,45 @@ class TakingIn(Settling):
 
     def accept(self, entry: Entry, now: Moment) -> list[Effect]:
         """It is stored, and with it the end of those that made room."""
-        for victim in entry.evicted:
-            self._end(victim, endings.evicted(victim, entry.id_text), now, is_saved=True)
-        entry.evicted = ()
+        self._accepted(entry, now)
+        self._line_up(entry, now)
+        return self._done()
+
+    def accept_to_send(self, entry: Entry, now: Moment) -> Outgoing | None:
+        """As `accept`; if it may go at once it is taken, and whoever publishes it hands it over himself."""
+        self._accepted(entry, now)
+        tally = entry.tally
+        if tally is None or not self.is_connected or self.outbox.must_wait_its_turn(entry):
+            self._line_up(entry, now)
+            return None
+        self.outbox.begin_send_at_once(entry)
+        # Its answers are waited for from about now on: one look at that time does for all that can be due until then.
+        self._deadlines.look_at(entry, min(entry.budget_at, now.mono_s + self.config.ack_timeout))
+        return Outgoing(
+            entry.topic, entry.nonce, entry.created_ms, entry.attempt_number, tally.critical, entry.payload
+        )
+
+    def _accepted(self, entry: Entry, now: Moment) -> None:
+        if entry.evicted:
+            for victim in entry.evicted:
+                self._end(victim, endings.evicted(victim, entry.id_text), now, is_saved=True)
+            entry.evicted = ()
         self.counters.published += 1
         if entry.replayed is not None:
             self.ended.dead_letters.pop(entry.id_text)
         self._report(entry, None, now)
+
+    def _line_up(self, entry: Entry, now: Moment) -> None:
         if not self.is_connected or self.outbox.must_wait_its_turn(entry):
-            self._become(entry, Step.MUST_WAIT, None, now)
+            self._become(entry, MUST_WAIT, None, now)
         self.outbox.make_ready(entry)
         self._deadlines.set(entry)
-        return self._done()
 
     def withdraw(self, entry: Entry) -> None:
         """It could not be stored: nothing has happened."""
         victims, entry.evicted = entry.evicted, ()
-        self._forget_key(entry)
+        if entry.key_hash is not None:
+            self._forget_key(entry.key_hash, entry)
         self.outbox.remove(entry)
         for victim in victims:
             self.outbox.restore(victim)
@@ -239,7 +260,7 @@ class TakingIn(Settling):
             self.outbox.add(entry)
             if entry.key_hash is not None:
                 self._live_keys[entry.key_hash] = entry
-            self._become(entry, Step.MUST_WAIT, None, now)
+            self._become(entry, MUST_WAIT, None, now)
             self.outbox.make_ready(entry)
             self._deadlines.set(entry)
             self.counters.published += 1

@@ -5,75 +5,33 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self, TypeAlias
-
-import msgspec
+from types import CoroutineType, TracebackType
+from typing import Any, Self
 
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.entry import Moment
 from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX
-from stagepost.delivery.errors import ErrAlreadyStarted, ErrConfig, ErrStorage
+from stagepost.delivery.errors import ErrAlreadyStarted
 from stagepost.delivery.receipts import RETRY_AFTER_MS_MAX
-from stagepost.delivery.receiver import ACCEPTED, Action, ReceiverCore, Verdict, receipt_of
-from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
+from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, Verdict, receipt_of
+from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks, Transport
-from stagepost.errors import StagepostError, StorageError
 from stagepost.runtime.clock import Clock, SystemClock
-from stagepost.runtime.delivery.ack_sending import AckSending
-from stagepost.runtime.delivery.inbox_store import InboxRecord, InboxState, InboxStore
-from stagepost.runtime.delivery.memory_inbox import MemoryInbox
+from stagepost.runtime.delivery.handling import Busy, Handler, Message, Reject
+from stagepost.runtime.delivery.inbox_store import InboxStore
 from stagepost.runtime.delivery.outbox_store import OnStorageError
+from stagepost.runtime.delivery.receiver_keeping import ReceiverKeeping
 
-EXPIRE_EVERY_S = 60.0
-CLOSED_WITHIN_S = 5.0
+__all__ = ["Busy", "Handler", "Message", "Receiver", "ReceiverStats", "Reject"]
+
+HANDLED_IN_A_ROW_MAX = 64
+"""Messages of one sender, before others and the answers have their turn."""
 
 log = logging.getLogger(__name__)
-
-
-class Reject(Exception):
-    """Raised by a handler: this message will never be taken, and trying again is of no use."""
-
-    def __init__(self, reason: NackReason | int = NackReason.INVALID, text: str = "") -> None:
-        known = NackReason(reason)
-        if known is NackReason.NONE or known in TRANSIENT_REASONS:
-            raise ErrConfig(
-                f"{known.name} is no reason to refuse a message for good",
-                advice="raise Busy if it may be tried again",
-                found=known,
-            )
-        super().__init__(text or known.name)
-        self.reason = known
-        self.text = text
-
-
-class Busy(Exception):
-    """Raised by a handler: not now. `retry_after` is in seconds; senders wait at most 30."""
-
-    def __init__(self, retry_after: float | None = None) -> None:
-        super().__init__("busy")
-        self.retry_after = retry_after
-
-
-class Message(msgspec.Struct, frozen=True):
-    """What a handler gets. `sender` is authenticated; `message_id` has 64 hex characters and is the same for every copy.
-
-    `maybe_duplicate`: it is older than what is remembered here, so it may have been handled before.
-    """
-
-    topic: str
-    data: bytes
-    message_id: str
-    sender: str
-    attempt: int
-    created_ms: int
-    maybe_duplicate: bool
-
-
-Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
 
 
 class ReceiverStats(dict[str, int]):
@@ -92,7 +50,7 @@ class _Lane:
     workers: int = 0
 
 
-class Receiver:
+class Receiver(ReceiverKeeping):
     """An async context manager: `start` on entry, `stop` on exit.
 
     `handlers` maps topics to functions of one message, async or not. A handler that returns confirms the message; one
@@ -109,32 +67,15 @@ class Receiver:
         clock: Clock | None = None,
         on_storage_error: OnStorageError | None = None,
     ) -> None:
-        self._config = _receiver_config(config)
+        super().__init__(transport, _receiver_config(config), inbox, clock, on_storage_error)
         self._transport = transport
         self._handlers = dict(handlers)
-        self._clock = clock or SystemClock()
-        self._core = ReceiverCore(transport.self_id, self._config)
-        self._inbox = inbox
-        self._is_durable = inbox is not None
-        self._on_storage_error = on_storage_error
-        self._acks = AckSending(transport, self._config.ack_delay)
         self._lanes: dict[str, _Lane] = {}
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._to_keep: list[bytes] = []
-        self._keeper: asyncio.Task[None] | None = None
-        self._keeper_wake: asyncio.Future[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
-        self._is_started = self._is_stopping = False
-        self._expired_at = 0.0
+        self._is_started = False
         self._handled = self._refused = self._failed = 0
-
-    @property
-    def inbox(self) -> InboxStore:
-        """For handlers whose effect must happen once across crashes: `if await receiver.inbox.claim(id): …`."""
-        if self._inbox is None:
-            self._inbox = MemoryInbox(capacity=self._config.dedup_capacity, clock=self._clock)
-        return self._inbox
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -149,43 +90,12 @@ class Receiver:
         if self._is_started:
             raise ErrAlreadyStarted("this receiver was started before", advice="make a new one")
         self._is_started = True
-        if self._inbox is None and self._config.inbox_path is not None:
-            self._inbox = await self._open_inbox(self._config.inbox_path)
-            self._is_durable = True
-        loop = asyncio.get_running_loop()
-        if self._is_durable:
-            self._recall()
-            self._keeper = loop.create_task(self._keep_forever(), name="delivery-inbox")
+        if isinstance(self._clock, SystemClock):
+            # The same clocks, without asking each time which loop this is.
+            self._mono_s, self._unix_s = asyncio.get_running_loop().time, time.time
+        await self._begin_to_keep()
         self._acks.start()
         self._unsubscribe = self._transport.on_message(self._incoming)
-
-    async def _open_inbox(self, path: str) -> InboxStore:
-        from pathlib import Path
-
-        from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
-
-        capacity = self._config.dedup_capacity
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                None, lambda: SqliteInbox(Path(path), capacity=capacity, clock=self._clock)
-            )
-        except StorageError as error:
-            raise ErrStorage(error.text, advice=error.advice) from error
-
-    def _recall(self) -> None:
-        inbox = self.inbox
-        inbox.on_storage_error = self._storage_failed
-        for record in sorted(inbox.load().records, key=lambda record: record.keep_until_ms):
-            if record.state is InboxState.DONE:
-                self._core.recall(record.delivery_id, ACCEPTED, record.keep_until_ms)
-            elif record.state is InboxState.REFUSED:
-                refusal = Verdict(AckType.NACK, NackReason(record.verdict))
-                self._core.recall(record.delivery_id, refusal, record.keep_until_ms)
-
-    def _storage_failed(self, error: StagepostError) -> None:
-        log.error("the inbox is damaged or cannot be written", extra={"reason": error.text})
-        if self._on_storage_error is not None:
-            self._on_storage_error(error)
 
     async def stop(self, drain: float = 0.0) -> None:
         """Take nothing more, give running handlers `drain` seconds, then cancel them; what is done is still confirmed."""
@@ -202,17 +112,9 @@ class Receiver:
             worker.cancel()
         if workers:
             await asyncio.wait(workers)
-        if self._keeper is not None:
-            self._wake_keeper()
-            await asyncio.wait([self._keeper], timeout=CLOSED_WITHIN_S)
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        await self._end_keeping()
         await self._acks.close()
-        if self._inbox is not None:
-            try:
-                await self._inbox.close()
-            except StorageError as error:
-                raise ErrStorage(error.text, advice=error.advice) from error
+        await self._close_inbox()
 
     def stats(self) -> ReceiverStats:
         return ReceiverStats(
@@ -240,13 +142,11 @@ class Receiver:
                 self._acks.put(receipt_of(core.id_of(message), unknown, now))
             return
         message_id = core.id_of(message)
-        match core.received(message_id, message, now):
-            case Action.RUN:
-                self._take(message_id, message, handler, now)
-            case Action.ANSWER:
-                self._answer(message_id, now)
-            case Action.DROP:
-                pass
+        action = core.received(message_id, message, now)
+        if action is RUN:
+            self._take(message_id, message, handler, now)
+        elif action is ANSWER:
+            self._answer(message_id, now)
 
     def _take(self, message_id: bytes, message: Incoming, handler: Handler, now: Moment) -> None:
         if self._waiting >= self._config.waiting_max:
@@ -277,11 +177,16 @@ class Receiver:
     async def _work(self, sender: str, lane: _Lane) -> None:
         """Handles one sender's messages until none waits. A slow handler delays nobody but its own sender."""
         try:
+            in_a_row = 0
             while lane.waiting:
                 message_id, message, handler = lane.waiting.popleft()
                 self._waiting -= 1
                 verdict = await self._handle(message_id, message, handler)
                 self._finish(message_id, verdict)
+                in_a_row += 1
+                if in_a_row >= HANDLED_IN_A_ROW_MAX:
+                    in_a_row = 0
+                    await asyncio.sleep(0)
         finally:
             lane.workers -= 1
             if not lane.workers and self._lanes.get(sender) is lane:
@@ -290,7 +195,7 @@ class Receiver:
     async def _handle(self, message_id: bytes, message: Message, handler: Handler) -> Verdict:
         try:
             answer = handler(message)
-            if inspect.isawaitable(answer):
+            if answer is not None and (isinstance(answer, CoroutineType) or inspect.isawaitable(answer)):
                 await answer
         except Reject as refusal:
             self._refused += 1
@@ -330,55 +235,6 @@ class Receiver:
             self._keep(message_id)
         else:
             self._acks.put(receipt_of(message_id, seen.verdict, now))
-
-    # The memory that survives: first stored, then said.
-
-    def _keep(self, message_id: bytes) -> None:
-        self._to_keep.append(message_id)
-        self._wake_keeper()
-
-    def _wake_keeper(self) -> None:
-        if self._keeper_wake is not None and not self._keeper_wake.done():
-            self._keeper_wake.set_result(None)
-
-    async def _keep_forever(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._to_keep:
-                batch, self._to_keep = list(dict.fromkeys(self._to_keep)), []
-                await asyncio.gather(*(self._keep_one(message_id) for message_id in batch))
-                self._expire()
-            elif self._is_stopping:
-                return
-            else:
-                self._keeper_wake = loop.create_future()
-                await self._keeper_wake
-
-    async def _keep_one(self, message_id: bytes) -> None:
-        seen = self._core.verdict_of(message_id)
-        if seen is None or seen.verdict is None:
-            return
-        verdict = seen.verdict
-        state = InboxState.DONE if verdict.ack_type is AckType.ACK else InboxState.REFUSED
-        record = InboxRecord(message_id, state, seen.keep_until_ms, int(verdict.reason))
-        try:
-            await self.inbox.put(record)
-        except StorageError as error:
-            # Nothing is said: the sender tries again, and so do we.
-            self._storage_failed(error)
-            return
-        seen.is_kept = True
-        if seen.is_asked:
-            self._acks.put(receipt_of(message_id, verdict, self._now()))
-
-    def _expire(self) -> None:
-        now = self._now()
-        if now.mono_s >= self._expired_at + EXPIRE_EVERY_S:
-            self._expired_at = now.mono_s
-            self.inbox.expire(now.unix_ms)
-
-    def _now(self) -> Moment:
-        return Moment(self._clock.mono_s(), int(self._clock.unix_s() * 1_000))
 
 
 def _receiver_config(config: ReceiverConfig | ReliablePublisherConfig | None) -> ReceiverConfig:

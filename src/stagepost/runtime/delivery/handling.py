@@ -1,0 +1,53 @@
+"""What a receiver's program writes: handlers of messages, and the two ways in which they refuse one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from stagepost.delivery.errors import ErrConfig
+from stagepost.delivery.status import TRANSIENT_REASONS, NackReason
+
+
+class Reject(Exception):
+    """Raised by a handler: this message will never be taken, and trying again is of no use."""
+
+    def __init__(self, reason: NackReason | int = NackReason.INVALID, text: str = "") -> None:
+        known = NackReason(reason)
+        if known is NackReason.NONE or known in TRANSIENT_REASONS:
+            raise ErrConfig(
+                f"{known.name} is no reason to refuse a message for good",
+                advice="raise Busy if it may be tried again",
+                found=known,
+            )
+        super().__init__(text or known.name)
+        self.reason = known
+        self.text = text
+
+
+class Busy(Exception):
+    """Raised by a handler: not now. `retry_after` is in seconds; senders wait at most 30."""
+
+    def __init__(self, retry_after: float | None = None) -> None:
+        super().__init__("busy")
+        self.retry_after = retry_after
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a handler gets. `sender` is authenticated; `message_id` has 64 hex characters and is the same for every copy.
+
+    `maybe_duplicate`: it is older than what is remembered here, so it may have been handled before.
+    """
+
+    topic: str
+    data: bytes
+    message_id: str
+    sender: str
+    attempt: int
+    created_ms: int
+    maybe_duplicate: bool
+
+
+Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
