@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from stagepost.catchain import overlay_protocol
 from stagepost.dmq import (
     handshake,
     keep_alive,
@@ -17,9 +18,13 @@ from stagepost.dmq import (
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
+from stagepost.remp import link_authentication, link_protocols
+from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol
+from stagepost.runtime.remp.link_versions import DATA_FIELDS, LinkVersion
 from stagepost.statemachine.render import diagram, states_table, table, transitions_table
 from stagepost.statemachine.spec import ProtocolSpec
 
+SPECS = (*ALL_SPECS, *LINK_SPECS)
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 
 ORIGINS: dict[str, str] = {
@@ -33,12 +38,20 @@ ORIGINS: dict[str, str] = {
     local_submission.SEED_LOCAL_SUBMISSION.name: "Node to client, as the project's documents give it.",
     local_notification.LOCAL_NOTIFICATION.name: "Node to client, as running nodes do it: without time limits.",
     local_notification.SEED_LOCAL_NOTIFICATION.name: "Node to client, as the project's documents give it.",
+    link_authentication.AUTHENTICATION.name: (
+        "Links, right after the handshake: both sides prove their keys. Nothing else is served before."
+    ),
+    overlay_protocol.CATCHAIN_OVERLAY.name: (
+        "Links between members of a session. Each side opens one, and speaks in it alone."
+    ),
+    link_protocols.REMP_MESSAGES.name: "Links between full nodes and validators, opened by the full node.",
+    link_protocols.REMP_RECEIPTS.name: "Links between full nodes and validators, opened by the validator.",
 }
 
 
 def pages() -> dict[str, str]:
     """Every page by file name."""
-    written = {f"{_file_name(spec)}.md": _protocol_page(spec) for spec in ALL_SPECS}
+    written = {f"{_file_name(spec)}.md": _protocol_page(spec) for spec in SPECS}
     return {"README.md": _overview(), **written}
 
 
@@ -69,9 +82,13 @@ def _overview() -> str:
     parts = [
         GENERATED,
         "# Protocols",
-        "\n".join(f"- [{spec.name}]({_file_name(spec)}.md): {ORIGINS[spec.name]}" for spec in ALL_SPECS),
+        "\n".join(f"- [{spec.name}]({_file_name(spec)}.md): {ORIGINS[spec.name]}" for spec in SPECS),
         "## Wire profiles",
         _profiles_table(),
+        "## Links",
+        "Full nodes and validators have connections of their own, on a listening address of their own; "
+        "a DMQ peer never sees these numbers.",
+        _links_table(),
         "## Handshake versions",
         _versions_table(),
         "## Network magics",
@@ -105,12 +122,28 @@ def _number(protocol: MiniProtocol) -> Callable[[Profile], str]:
     return lambda profile: str(profile.numbers.get(protocol, "–"))
 
 
+_LINK_KINDS = {
+    LinkVersion.REMP: "full node to validator",
+    LinkVersion.CATCHAIN: "members of a session",
+}
+
+
+def _links_table() -> str:
+    rows = []
+    for protocol in LinkProtocol:
+        spec, _, waiting_bytes_max = PROTOCOLS[protocol]
+        rows.append((f"[{spec.name}]({_file_name(spec)}.md)", f"{protocol:#x}", f"{waiting_bytes_max} B"))
+    return table(("mini-protocol", "number", "may wait unread"), rows)
+
+
 def _versions_table() -> str:
     rows = []
     for origin, versions in (("DMQ", DMQ_VERSIONS), ("Cardano, accepted by `seed`", CARDANO_VERSIONS)):
         for kind, shapes in versions.items():
             for number, shape in shapes.items():
                 rows.append((origin, kind.value, str(number), ", ".join(shape.value)))
+    for version in LinkVersion:
+        rows.append(("links", _LINK_KINDS[version], f"{version:#x}", ", ".join(DATA_FIELDS)))
     return table(("origin", "connection", "number", "data"), rows)
 
 

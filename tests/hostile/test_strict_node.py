@@ -46,7 +46,7 @@ NO_LIMIT_ON_THE_MEMPOOL = """
     Mempool.check_limits = lambda *_, **__: None
 """
 NO_LIMIT_PER_ADDRESS = """
-    from stagepost.node.admission import Admission
+    from stagepost.runtime.admission import Admission
     enter = Admission.enter
     def enter_from_anywhere(admission, source):
         admission.exempt |= {source}

@@ -8,8 +8,8 @@ from pathlib import Path
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from stagepost.dmq.topology import Topology
 from stagepost.dmq.version_data import NETWORK_MAGICS
-from stagepost.node.admission import AdmissionLimits
 from stagepost.node.settings import SETTINGS
+from stagepost.runtime.admission import AdmissionLimits
 
 
 def _default_number(key: str) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -12,18 +11,15 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, profile_named
 from stagepost.dmq.topology import AccessPoint
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import StagepostError
 from stagepost.node.blame import shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
-from stagepost.node.peer_link import Links, PeerLink, Shared, address_text, violation_of
+from stagepost.node.peer_link import Links, PeerLink, Shared, address_text
 from stagepost.runtime.connection import initiate
 from stagepost.runtime.network import Network, TcpAddress
+from stagepost.runtime.redialling import Redialler
 
 log = logging.getLogger(__name__)
-
-LOOK_AGAIN_S = 60.0
-"""Peers become due by time or by news; this is for what neither tells."""
 
 
 class Dialler:
@@ -42,9 +38,9 @@ class Dialler:
         self._book = book
         self._shared = shared
         self._links = links
-        self._dials: dict[PeerAddress, asyncio.Task[None]] = {}
+        self._redialler: Redialler[PeerAddress] = Redialler(self._now, self._ended)
         self._dialled: dict[PeerAddress, PeerLink] = {}
-        self._news = asyncio.Event()
+        self._next_churn = 0.0
         self._fill_book()
 
     def _fill_book(self) -> None:
@@ -71,50 +67,29 @@ class Dialler:
 
     def look(self) -> None:
         """Something changed: a peer was shared, or lost."""
-        self._news.set()
+        self._redialler.look()
 
     async def run(self) -> None:
         """Until cancelled. Dials that are under way are ended by `stop`."""
-        loop = asyncio.get_running_loop()
-        next_churn = self._now() + self._config.churn_interval_s
-        while True:
-            for peer in self._book.promoted():
-                self._dialled[peer.address].exchange()
-            for peer in self._book.due(self._now()):
-                self._book.connecting(peer.address, self._now())
-                self._dials[peer.address] = loop.create_task(self._dial(peer), name=f"peer {peer.address}")
-            if self._now() >= next_churn:
-                next_churn = self._now() + self._config.churn_interval_s
-                self._replace_one()
-            due_at = min(self._book.next_due(self._now()) or next_churn, next_churn)
-            self._news.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(LOOK_AGAIN_S, max(0.0, due_at - self._now()))):
-                    await self._news.wait()
+        self._next_churn = self._now() + self._config.churn_interval_s
+        await self._redialler.run(self._step)
+
+    def _step(self, now: float) -> float:
+        for peer in self._book.promoted():
+            self._dialled[peer.address].exchange()
+        for peer in self._book.due(now):
+            self._book.connecting(peer.address, now)
+            self._redialler.dial(peer.address, address_text(peer.address), partial(self._converse, peer))
+        if now >= self._next_churn:
+            self._next_churn = now + self._config.churn_interval_s
+            self._replace_one()
+        return min(self._book.next_due(now) or self._next_churn, self._next_churn)
 
     async def stop(self) -> None:
-        dials = list(self._dials.values())
-        for dial in dials:
-            dial.cancel()
-        await asyncio.gather(*dials, return_exceptions=True)
+        await self._redialler.stop()
 
-    async def _dial(self, peer: KnownPeer) -> None:
-        violation = None
-        try:
-            violation = await self._converse(peer)
-        except StagepostError as error:
-            violation = violation_of(error)
-            log.info(
-                "peer not connected",
-                extra={"peer": address_text(peer.address), "code": error.code, "reason": error.text},
-            )
-        except Exception:
-            # The boundary of a peer's task: a bug in one conversation must not stop the dialling of others.
-            log.exception("conversation with a peer failed", extra={"peer": address_text(peer.address)})
-        finally:
-            self._dials.pop(peer.address, None)
-            self._book.disconnected(peer.address, self._now(), violation)
-            self.look()
+    def _ended(self, address: PeerAddress, violation: str | None) -> None:
+        self._book.disconnected(address, self._now(), violation)
 
     async def _converse(self, peer: KnownPeer) -> str | None:
         """The whole life of one connection; the rule that the peer broke, if one ended it."""
@@ -155,7 +130,7 @@ class Dialler:
         idle = self._book.idle_peer(now, self._config.churn_interval_s)
         if idle is not None:
             log.info("peer replaced", extra={"peer": address_text(idle), "reason": "announced nothing first"})
-            self._dials[idle].cancel()
+            self._redialler.hang_up(idle)
 
     def _now(self) -> float:
         return self._shared.clock.mono_s()

@@ -22,15 +22,16 @@ from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
-from stagepost.node.admission import Admission, Refusal
 from stagepost.node.blame import OnViolation, shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler, can_be_warm
 from stagepost.node.local_service import LocalService, owner_and_root
 from stagepost.node.peer_book import Origin, PeerBook
-from stagepost.node.peer_link import Links, PeerLink, Shared, host_of, violation_of
+from stagepost.node.peer_link import Links, PeerLink, Shared
 from stagepost.node.pool_watch import PoolWatch
 from stagepost.node.sent_counts import CountedFeed, OnSent
+from stagepost.runtime.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
+from stagepost.runtime.back_off import violation_of
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection, respond
@@ -41,9 +42,6 @@ from stagepost.runtime.network import Listener, Network, TcpAddress, UnixAddress
 from stagepost.runtime.verifier import MessageVerifier
 
 log = logging.getLogger(__name__)
-
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1"})
-"""Everybody on this machine shares these, so one program's faults must not shut out the others."""
 
 STOP_GRACE_S = 5.0
 

@@ -14,17 +14,9 @@ from enum import Enum
 from random import Random
 
 from stagepost.dmq.peer_sharing import PeerAddress
-
-RETRY_FIRST_S = 1.0
-RETRY_MAX_S = 60.0
-PENALTY_FIRST_S = 60.0
-PENALTY_MAX_S = 3_600.0
-STEADY_AFTER_S = 60.0
-RETRY_JITTER = 0.2
-"""Peers that lost the same node must not all come back in the same instant."""
+from stagepost.runtime.back_off import BackOff, Penalties
 
 KNOWN_PEERS_MAX = 150
-BANNED_HOSTS_MAX = 10_000
 
 
 class Origin(Enum):
@@ -36,7 +28,7 @@ class Origin(Enum):
 
 
 @dataclass
-class KnownPeer:
+class KnownPeer(BackOff):
     address: PeerAddress
     origin: Origin
     profile: str
@@ -47,11 +39,6 @@ class KnownPeer:
     is_connected: bool = False
     is_hot: bool = False
     connected_at: float = 0.0
-    established_at: float | None = None
-    not_before: float = 0.0
-    failures: int = 0
-    penalties: int = 0
-    last_violation: str | None = None
     contributions: int = 0  # messages that this peer announced first, since it was last looked at
 
 
@@ -71,12 +58,6 @@ class LocalRootPeer:
 
 
 @dataclass
-class _Penalty:
-    until: float
-    times: int
-
-
-@dataclass
 class PeerBook:
     """One node's knowledge of its peers. The targets are how many that are no local roots it wants at a time."""
 
@@ -87,7 +68,7 @@ class PeerBook:
     known_max: int = KNOWN_PEERS_MAX
     _peers: dict[PeerAddress, KnownPeer] = field(default_factory=dict)
     _valencies: list[Valency] = field(default_factory=list)
-    _penalties: dict[str, _Penalty] = field(default_factory=dict)
+    _penalties: Penalties[str] = field(default_factory=Penalties)
 
     def __post_init__(self) -> None:
         established = self.active_target if self.established_target is None else self.established_target
@@ -223,17 +204,7 @@ class PeerBook:
         """`violation` says which rule it broke; without one it only could not be reached or went away."""
         peer = self._peers[address]
         peer.is_connected = peer.is_hot = False
-        if peer.established_at is not None and now - peer.established_at >= STEADY_AFTER_S:
-            # It was there for a while, so earlier failures say nothing any more. One that leaves at once gains nothing.
-            peer.failures = 0
-        if violation is None:
-            peer.failures += 1
-            delay = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(peer.failures - 1, 16))
-        else:
-            peer.penalties += 1
-            peer.last_violation = violation
-            delay = min(PENALTY_MAX_S, PENALTY_FIRST_S * 2 ** min(peer.penalties - 1, 16))
-        peer.not_before = now + delay * (1 + RETRY_JITTER * self.random.random())
+        peer.ended(now, self.random, violation)
 
     def contributed(self, address: PeerAddress) -> None:
         peer = self._peers.get(address)
@@ -268,15 +239,8 @@ class PeerBook:
     # Sources of incoming connections have no lasting port, so they are remembered by host.
 
     def penalise_host(self, host: str, now: float) -> None:
-        penalty = self._penalties.get(host)
-        times = 1 if penalty is None else penalty.times + 1
-        delay = min(PENALTY_MAX_S, PENALTY_FIRST_S * 2 ** min(times - 1, 16))
-        if penalty is None and len(self._penalties) >= BANNED_HOSTS_MAX:
-            oldest = min(self._penalties, key=lambda known: self._penalties[known].until)
-            del self._penalties[oldest]
-        self._penalties[host] = _Penalty(now + delay, times)
+        self._penalties.penalise(host, now)
 
     def refused_until(self, host: str, now: float) -> float | None:
         """Until when connections from `host` are not taken; None if they are."""
-        penalty = self._penalties.get(host)
-        return penalty.until if penalty is not None and penalty.until > now else None
+        return self._penalties.refused_until(host, now)

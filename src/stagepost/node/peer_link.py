@@ -16,9 +16,10 @@ from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
-from stagepost.errors import ProtocolTimeout, RemoteProtocolError, StagepostError
 from stagepost.node.blame import Blame, OnViolation
 from stagepost.node.sent_counts import CountedSupplier, OnSent
+from stagepost.runtime.admission import host_of
+from stagepost.runtime.back_off import violation_of
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.conversation import Conversation
@@ -240,21 +241,6 @@ class Links:
             yield
         finally:
             del self._links[link]
-
-
-def host_of(peer: str) -> str:
-    """The host part of how a bearer names its peer: `host:port` or `[host]:port`."""
-    return (peer.rpartition(":")[0] or peer).strip("[]")
-
-
-def violation_of(error: StagepostError | None) -> str | None:
-    """The code of a broken rule; None if the peer merely went away.
-
-    Silence is no misdeed: a network that lost a peer for a while looks the same, and must not keep it away for longer.
-    """
-    if isinstance(error, RemoteProtocolError) and not isinstance(error, ProtocolTimeout):
-        return str(error.code)
-    return None
 
 
 def address_text(address: PeerAddress) -> str:

@@ -34,6 +34,9 @@ from stagepost.wire.mux_queues import Demultiplexer, Egress, EgressLane, Ingress
 LEFT_OVER_BYTES_MAX = SEGMENT_PAYLOAD_BYTES_SENT_MAX
 """Of what a peer says behind the end of an instance: it is handed on with every instance, so much would cost much."""
 
+LOCAL_PEER = "local peer"
+"""The name of whoever came in through a Unix socket: such sockets have no names at the other end."""
+
 _CREDENTIALS = Struct("3i")  # process, user and group id, as the kernel tells them of a Unix socket's peer
 
 Trace = Callable[[bool, bytes], None]
@@ -351,4 +354,4 @@ def _address_text(peername: object) -> str:
         case str() as path if path:
             return path
         case _:
-            return "local peer"
+            return LOCAL_PEER

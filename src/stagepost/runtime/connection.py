@@ -161,11 +161,11 @@ async def initiate(
     """
     terms = profile.proposal_terms(kind, ours)
     _expect(bearer, answers, kind)
-    talk = _handshake(bearer, Direction.INITIATOR)
+    talk = open_handshake(bearer, Direction.INITIATOR)
     try:
         await talk.send(terms.proposal())
         agreement = conclude(await talk.receive_any(), terms)
-        _check_nothing_behind(talk)
+        check_nothing_behind(talk)
     except StagepostError as error:
         _tell(on_fault, error, bearer)
         bearer.abort(error)
@@ -186,10 +186,10 @@ async def respond(
 ) -> Connection:
     """Answer the peer's proposal; raises `HandshakeRefused` after the refusal was sent."""
     terms = answer_terms(profiles, kind, ours)
-    talk = _handshake(bearer, Direction.RESPONDER)
+    talk = open_handshake(bearer, Direction.RESPONDER)
     try:
         reply, agreement = answer(await talk.receive(ProposeVersions), terms)
-        _check_nothing_behind(talk)
+        check_nothing_behind(talk)
     except StagepostError as error:
         _tell(on_fault, error, bearer)
         bearer.abort(error)
@@ -209,8 +209,8 @@ async def respond(
     return Connection(bearer, agreement)
 
 
-def _handshake(bearer: Bearer, direction: Direction) -> Conversation:
-    # The handshake is the same in every profile.
+def open_handshake(bearer: Bearer, direction: Direction) -> Conversation:
+    """The handshake is the same in every profile, and on links."""
     role = Role.CLIENT if direction is Direction.INITIATOR else Role.SERVER
     return Conversation(
         spec_for(DEFAULT_PROFILE, MiniProtocol.HANDSHAKE),
@@ -255,9 +255,9 @@ def _do_not_expect(
             bearer.stop_expecting(number, Direction.RESPONDER)
 
 
-def _check_nothing_behind(talk: Conversation) -> None:
+def check_nothing_behind(talk: Conversation, protocol: str = "Handshake") -> None:
     if talk.bytes_unread:
-        text = f"Handshake: {talk.bytes_unread} bytes follow the message, before it was answered"
+        text = f"{protocol}: {talk.bytes_unread} bytes follow the message, before it was answered"
         raise DecodeError(text, code=ErrorCode.CBOR_INVALID, found=talk.bytes_unread)
 
 

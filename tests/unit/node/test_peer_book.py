@@ -7,18 +7,15 @@ from random import Random
 import pytest
 
 from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.node.peer_book import (
-    BANNED_HOSTS_MAX,
+from stagepost.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.runtime.back_off import (
+    BANNED_MAX,
     PENALTY_FIRST_S,
     PENALTY_MAX_S,
     RETRY_FIRST_S,
     RETRY_JITTER,
     RETRY_MAX_S,
     STEADY_AFTER_S,
-    LocalRootPeer,
-    Origin,
-    PeerBook,
-    Valency,
 )
 
 
@@ -313,7 +310,7 @@ def test_host_is_refused_for_a_minute_doubling_to_an_hour() -> None:
 
 def test_memory_of_hosts_is_bounded() -> None:
     book = a_book()
-    for number in range(BANNED_HOSTS_MAX + 1):
+    for number in range(BANNED_MAX + 1):
         book.penalise_host(f"host-{number}", float(number))
 
     assert book.refused_until("host-0", 0.0) is None, "the one whose time ends first made room"

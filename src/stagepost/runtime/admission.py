@@ -10,6 +10,9 @@ CONNECTIONS_HARD_MAX = 512
 SOFT_DELAY_S = 5.0
 PER_SOURCE_MAX = 16
 
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1"})
+"""Everybody on this machine shares these, so one program's faults must not shut out the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
@@ -55,3 +58,8 @@ class Admission:
         self._by_source[source] -= 1
         if not self._by_source[source]:
             del self._by_source[source]
+
+
+def host_of(peer: str) -> str:
+    """The host part of how a bearer names its peer: `host:port` or `[host]:port`."""
+    return (peer.rpartition(":")[0] or peer).strip("[]")

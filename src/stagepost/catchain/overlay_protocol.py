@@ -1,0 +1,101 @@
+"""What the members of a session say to one another over a link: objects one way, queries and their answers.
+
+Each side opens an instance of its own and is the only one who speaks in it, so nobody waits for a turn. Blocks and
+answers share a lane and keep their order: an answer that tells how many blocks were sent comes behind them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stagepost.catchain.block import BLOCK_BYTES_MAX, UPDATE_ID
+from stagepost.errors import ErrorCode, LimitExceeded
+from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.wire.codec import Dialect
+from stagepost.wire.layout import ByteString, Layout, Unsigned
+from stagepost.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
+
+OBJECT_BYTES_MAX = 66_535
+"""Of one TL object: the longest is the body of an external message, 65,535 bytes, and what stands around it."""
+
+ENVELOPE_BYTES_MAX = 16
+"""What a protocol message adds to its object: head, tag, number, and the head of the byte string."""
+
+
+# Messages
+
+
+class Push(msgspec.Struct, frozen=True):
+    """An object that is not answered: a block, or the body of a message."""
+
+    frame: bytes
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A query. Numbers count up from 0 on each link."""
+
+    number: int
+    query: bytes
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """To the query of that number; at most one."""
+
+    number: int
+    answer: bytes
+
+
+class Done(msgspec.Struct, frozen=True):
+    """This side says nothing more."""
+
+
+# Layouts
+
+_OBJECT = ByteString(CONSTRUCTOR_BYTES, OBJECT_BYTES_MAX)
+_NUMBER = Unsigned(64)
+DIALECT = Dialect(
+    "catchain overlay",
+    (
+        Layout(Push, 0, (("frame", _OBJECT),)),
+        Layout(Ask, 1, (("number", _NUMBER), ("query", _OBJECT))),
+        Layout(Answer, 2, (("number", _NUMBER), ("answer", _OBJECT))),
+        Layout(Done, 3),
+    ),
+)
+
+# States
+
+SPEAKING = State(
+    "Speaking", Role.CLIENT, message_bytes_max=OBJECT_BYTES_MAX + ENVELOPE_BYTES_MAX, items_max=4
+)
+DONE = State("Done", speaker=None)
+
+# Spec
+
+CATCHAIN_OVERLAY = ProtocolSpec(
+    name="CatchainOverlay",
+    initial=SPEAKING,
+    edges=(
+        Edge(SPEAKING, Push, SPEAKING),
+        Edge(SPEAKING, Ask, SPEAKING),
+        Edge(SPEAKING, Answer, SPEAKING),
+        Edge(SPEAKING, Done, DONE),
+    ),
+)
+
+
+_UPDATE = constructor_bytes(UPDATE_ID)
+
+
+def check_frame(frame: bytes) -> None:
+    """The rule that the layout cannot hold: a block is shorter than the longest object."""
+    if len(frame) > BLOCK_BYTES_MAX and frame.startswith(_UPDATE):
+        text = f"a block of {len(frame)} bytes was pushed; at most {BLOCK_BYTES_MAX} are accepted"
+        raise LimitExceeded(
+            text,
+            code=ErrorCode.CBOR_LIMIT,
+            limit=BLOCK_BYTES_MAX,
+            found=len(frame),
+            state=SPEAKING.name,
+            reason="TooLarge",
+        )

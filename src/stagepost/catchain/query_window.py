@@ -1,0 +1,111 @@
+"""Queries on one link that are under way, both ways: bounded, each answered once at most.
+
+Pure: time comes in as `now`. An asker counts a query until it is answered or its life is over, however early it gave
+up waiting; so does the asked one, from when it came. Both counts differ by what is on the way, which is why the asked
+one allows twice as many before it speaks of a broken rule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from stagepost.errors import ErrorCode, RemoteProtocolError
+
+QUERIES_ASKED_MAX = 64
+"""That one side has under way on one link."""
+
+QUERIES_HELD_MAX = 2 * QUERIES_ASKED_MAX
+"""Of the peer's queries that we have not answered."""
+
+QUERY_LIFE_S = 30.0
+"""No answer is awaited, and none is given, after so long."""
+
+LATE_ANSWERS_MAX = 2 * QUERIES_ASKED_MAX
+"""Queries whose life is over and whose answers may still be on their way."""
+
+
+@dataclass
+class Asked:
+    """Our queries."""
+
+    _next: int = 0
+    _under_way: dict[int, float] = field(default_factory=dict)  # in the order of asking: the oldest first
+    _given_up: deque[int] = field(default_factory=lambda: deque(maxlen=LATE_ANSWERS_MAX))
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
+
+    def number_for_next(self, now: float) -> int | None:
+        """None if as many as may be are under way already."""
+        while self._under_way:
+            number, asked_at = next(iter(self._under_way.items()))
+            if now - asked_at < QUERY_LIFE_S:
+                break
+            del self._under_way[number]
+            self._given_up.append(number)
+        if len(self._under_way) >= QUERIES_ASKED_MAX:
+            return None
+        number = self._next
+        self._next += 1
+        self._under_way[number] = now
+        return number
+
+    def answered(self, number: int) -> None:
+        """Raises if the peer answers what was never asked, or answers again."""
+        if self._under_way.pop(number, None) is not None:
+            return
+        try:
+            self._given_up.remove(number)
+        except ValueError:
+            raise RemoteProtocolError(
+                f"CatchainOverlay: an answer to query {number} came; {self._next} were asked, numbered from 0, "
+                "and this one is not waiting for an answer",
+                code=ErrorCode.PROTOCOL_WINDOW,
+                found=number,
+                reason="AnswerWithoutQuery",
+            ) from None
+
+
+@dataclass
+class Held:
+    """The peer's queries."""
+
+    _next: int = 0
+    _held: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self._held)
+
+    def take(self, number: int, now: float) -> None:
+        """Raises if the peer skips or repeats a number, or asks more than may wait."""
+        if number != self._next:
+            raise RemoteProtocolError(
+                f"CatchainOverlay: query {number} came where {self._next} was next",
+                code=ErrorCode.PROTOCOL_WINDOW,
+                found=number,
+                reason="QueryOutOfOrder",
+            )
+        while self._held:
+            oldest, since = next(iter(self._held.items()))
+            if now - since < QUERY_LIFE_S:
+                break
+            del self._held[oldest]
+        if len(self._held) >= QUERIES_HELD_MAX:
+            raise RemoteProtocolError(
+                f"CatchainOverlay: query {number} came on top of {len(self._held)} unanswered ones; "
+                f"at most {QUERIES_HELD_MAX} may wait",
+                code=ErrorCode.PROTOCOL_WINDOW,
+                limit=QUERIES_HELD_MAX,
+                found=len(self._held) + 1,
+                reason="TooManyQueries",
+            )
+        self._next += 1
+        self._held[number] = now
+
+    def may_answer(self, number: int, now: float) -> bool:
+        """Once, and only while anybody waits for it."""
+        since = self._held.pop(number, None)
+        return since is not None and now - since < QUERY_LIFE_S

@@ -1,0 +1,65 @@
+"""What a full node and a validator say to each other over a link: messages there, receipts back, nothing awaited."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.wire.codec import Dialect
+from stagepost.wire.layout import ByteString, Layout
+from stagepost.wire.tl import CONSTRUCTOR_BYTES
+
+OBJECT_BYTES_MAX = 66_535
+"""Of a boxed `tonNode.rempMessage` or `tonNode.rempCombinedReceipt`; the message inside has 65,535 at most."""
+
+ENVELOPE_BYTES_MAX = 16
+"""What a protocol message adds to its object."""
+
+
+# Messages
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A boxed `tonNode.rempMessage`."""
+
+    message: bytes
+
+
+class Receipts(msgspec.Struct, frozen=True):
+    """A boxed `tonNode.rempCombinedReceipt`."""
+
+    combined_receipt: bytes
+
+
+class Done(msgspec.Struct, frozen=True):
+    """This side says nothing more."""
+
+
+# Layouts
+
+_OBJECT = ByteString(CONSTRUCTOR_BYTES, OBJECT_BYTES_MAX)
+MESSAGES_DIALECT = Dialect("REMP messages", (Layout(Message, 0, (("message", _OBJECT),)), Layout(Done, 1)))
+RECEIPTS_DIALECT = Dialect(
+    "REMP receipts", (Layout(Receipts, 0, (("combined_receipt", _OBJECT),)), Layout(Done, 1))
+)
+
+# States
+
+SPEAKING = State(
+    "Speaking", Role.CLIENT, message_bytes_max=OBJECT_BYTES_MAX + ENVELOPE_BYTES_MAX, items_max=3
+)
+DONE = State("Done", speaker=None)
+
+# Specs
+
+REMP_MESSAGES = ProtocolSpec(
+    name="RempMessages",
+    initial=SPEAKING,
+    edges=(Edge(SPEAKING, Message, SPEAKING), Edge(SPEAKING, Done, DONE)),
+)
+
+REMP_RECEIPTS = ProtocolSpec(
+    name="RempReceipts",
+    initial=SPEAKING,
+    edges=(Edge(SPEAKING, Receipts, SPEAKING), Edge(SPEAKING, Done, DONE)),
+)

@@ -1,0 +1,108 @@
+"""The mini-protocols of links: their numbers, how an instance is put together, and how much of each may wait unread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import IntEnum
+from functools import cache
+
+from stagepost.catchain import overlay_protocol
+from stagepost.dmq import keep_alive
+from stagepost.remp import link_authentication, link_protocols
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.conversation import Conversation
+from stagepost.runtime.remp.link_versions import LinkVersion
+from stagepost.statemachine.spec import ProtocolSpec, Role
+from stagepost.wire.codec import Codec, CodecTable, Dialect
+from stagepost.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
+from stagepost.wire.mux_queues import KEEP_ALIVE_INGRESS_BYTES_MAX
+
+AUTHENTICATION_INGRESS_BYTES_MAX = link_authentication.MESSAGE_BYTES_MAX
+OBJECTS_INGRESS_BYTES_MAX = 4 * (SEGMENT_PAYLOAD_BYTES_MAX + 1)
+"""What comes is read in the same turn of the loop; only what follows the end of the authentication waits for one."""
+
+
+class LinkProtocol(IntEnum):
+    """A DMQ peer never sees these numbers."""
+
+    AUTHENTICATION = 0x400
+    KEEP_ALIVE = 0x401
+    CATCHAIN_OVERLAY = 0x402
+    REMP_MESSAGES = 0x403
+    REMP_RECEIPTS = 0x404
+
+
+PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
+    LinkProtocol.AUTHENTICATION: (
+        link_authentication.AUTHENTICATION,
+        link_authentication.DIALECT,
+        AUTHENTICATION_INGRESS_BYTES_MAX,
+    ),
+    LinkProtocol.KEEP_ALIVE: (keep_alive.KEEP_ALIVE, keep_alive.DIALECT, KEEP_ALIVE_INGRESS_BYTES_MAX),
+    LinkProtocol.CATCHAIN_OVERLAY: (
+        overlay_protocol.CATCHAIN_OVERLAY,
+        overlay_protocol.DIALECT,
+        OBJECTS_INGRESS_BYTES_MAX,
+    ),
+    LinkProtocol.REMP_MESSAGES: (
+        link_protocols.REMP_MESSAGES,
+        link_protocols.MESSAGES_DIALECT,
+        OBJECTS_INGRESS_BYTES_MAX,
+    ),
+    LinkProtocol.REMP_RECEIPTS: (
+        link_protocols.REMP_RECEIPTS,
+        link_protocols.RECEIPTS_DIALECT,
+        OBJECTS_INGRESS_BYTES_MAX,
+    ),
+}
+
+SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
+    LinkVersion.CATCHAIN: {
+        Direction.INITIATOR: LinkProtocol.CATCHAIN_OVERLAY,
+        Direction.RESPONDER: LinkProtocol.CATCHAIN_OVERLAY,
+    },
+    LinkVersion.REMP: {
+        Direction.INITIATOR: LinkProtocol.REMP_MESSAGES,
+        Direction.RESPONDER: LinkProtocol.REMP_RECEIPTS,
+    },
+}
+"""The one that each side of a connection opens, and speaks in alone: initiator here is who dialled."""
+
+LINK_SPECS: tuple[ProtocolSpec, ...] = tuple(
+    spec for protocol, (spec, _, _) in PROTOCOLS.items() if protocol is not LinkProtocol.KEEP_ALIVE
+)
+"""Those that only links have."""
+
+
+@cache
+def codec_table(protocol: LinkProtocol) -> CodecTable:
+    spec, dialect, _ = PROTOCOLS[protocol]
+    said_in: dict[str, set[type[object]]] = defaultdict(set)
+    for edge in spec.edges:
+        said_in[edge.source.name].add(edge.message)
+    return CodecTable(spec.name, said_in, [dialect])
+
+
+def open_link_protocol(bearer: Bearer, protocol: LinkProtocol, role: Role) -> Conversation:
+    """One instance. As client we open it; as server we answer the one that the peer opens."""
+    spec, dialect, _ = PROTOCOLS[protocol]
+    direction = Direction.INITIATOR if role is Role.CLIENT else Direction.RESPONDER
+    return Conversation(
+        spec,
+        role,
+        Codec(codec_table(protocol), dialect.name),
+        bearer.channel(protocol, direction, *_limits(protocol, role)),
+    )
+
+
+def expect_link_protocol(bearer: Bearer, protocol: LinkProtocol) -> None:
+    """The peer may open it before we look; what it says waits."""
+    bearer.expect(protocol, Direction.RESPONDER, *_limits(protocol, Role.SERVER))
+
+
+def _limits(protocol: LinkProtocol, ours: Role) -> tuple[int, int]:
+    """What may wait, and what one segment may bring: nothing at all from a side that never has the word."""
+    spec, _, waiting_max = PROTOCOLS[protocol]
+    if not any(state.speaker is ours.other for state in spec.states):
+        return 0, 0
+    return waiting_max, min(waiting_max, SEGMENT_PAYLOAD_BYTES_MAX)
