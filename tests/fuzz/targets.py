@@ -7,13 +7,15 @@ from functools import cache
 
 from stagepost.dmq.profiles import MiniProtocol
 from tests.fuzz import samples
+from tests.fuzz.checks_agreement import agreement_samples, check_agreement
 from tests.fuzz.checks_capture import capture_samples, check_capture
+from tests.fuzz.checks_chain import chain_samples, check_chain
 from tests.fuzz.checks_delivery import check_envelope, envelope_samples
 from tests.fuzz.checks_dmq import check_handshake, check_message, conversation_check, places
 from tests.fuzz.checks_remp import check_remp, remp_samples
 from tests.fuzz.checks_texts import check_texts, text_samples
 from tests.fuzz.checks_wire import check_cbor, check_mux, check_tl, tl_samples
-from tests.fuzz.harness import Target
+from tests.fuzz.harness import Target, Verdict
 
 
 def _cbor() -> Target:
@@ -30,6 +32,13 @@ def _cbor() -> Target:
 def _conversation(name: str, seeds: tuple[bytes, ...], *protocols: MiniProtocol) -> Target:
     versions = (1, 2) if MiniProtocol.MESSAGE_SUBMISSION in protocols else (1,)
     return Target(name, seeds, conversation_check(places(*protocols, versions=versions)))
+
+
+def _validators() -> Target:
+    def check(data: bytes) -> Verdict:
+        return max(check_remp(data), check_chain(data), check_agreement(data))
+
+    return Target("validators", (*remp_samples(), *chain_samples(), *agreement_samples()), check)
 
 
 _MAKERS: dict[str, Callable[[], Target]] = {
@@ -53,7 +62,7 @@ _MAKERS: dict[str, Callable[[], Target]] = {
     "inspector": lambda: Target("inspector", capture_samples(), check_capture),
     "texts": lambda: Target("texts", text_samples(), check_texts),
     "envelope": lambda: Target("envelope", envelope_samples(), check_envelope),
-    "validators": lambda: Target("validators", remp_samples(), check_remp),
+    "validators": _validators,
 }
 
 TARGET_NAMES = tuple(_MAKERS)

@@ -1,0 +1,1 @@
+"""The embedded chain: accounts, shards, the masterchain, and the agreement that makes their blocks final."""

@@ -1,0 +1,85 @@
+"""An account: what it has, what its contract remembers, and which messages it took of late."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.chain.hash_tree import HashTree, tree_of
+from stagepost.remp.session_switch import Shard
+from stagepost.wire.tl import Writer, constructor_id
+
+WORKCHAIN = 0
+"""Accounts live here; the masterchain has none."""
+
+ACCOUNT_BYTES = 32
+SUPPLY_MAX = (1 << 63) - 1
+"""Of all balances together: so no sum of amounts ever leaves its field."""
+
+_ACCOUNT_ID = constructor_id(
+    "stagepost.chain.account balance:long memory:bytes recent:int256 = stagepost.chain.Account"
+)
+_INCLUSION_ID = constructor_id(
+    "stagepost.chain.inclusion catchain_seqno:int time:long = stagepost.chain.Inclusion"
+)
+_UID_TAG = b"uid"
+
+
+class Inclusion(msgspec.Struct, frozen=True):
+    """When a message was taken: under which catchain of the masterchain, and in a block of which time."""
+
+    catchain_seqno: int
+    time_ms: int
+
+
+class Account(msgspec.Struct, frozen=True):
+    """`recent`: ids and uids of messages that must not be taken again yet."""
+
+    balance: int
+    memory: bytes
+    recent: HashTree[Inclusion]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.balance and not self.memory and self.recent.is_empty
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """On its way to an account, maybe of another shard: the masterchain takes it there."""
+
+    account: bytes
+    amount: int
+
+
+def account_hash(account: Account) -> bytes:
+    writer = Writer()
+    writer.write_constructor(_ACCOUNT_ID)
+    writer.write_long(account.balance)
+    writer.write_bytes(account.memory)
+    writer.write_int256(account.recent.hash)
+    return sha256(writer.written()).digest()
+
+
+@lru_cache(maxsize=64)
+def inclusion_hash(inclusion: Inclusion) -> bytes:
+    """All messages of a block share one."""
+    writer = Writer()
+    writer.write_constructor(_INCLUSION_ID)
+    writer.write_unsigned_int(inclusion.catchain_seqno)
+    writer.write_long(inclusion.time_ms)
+    return sha256(writer.written()).digest()
+
+
+EMPTY_ACCOUNT = Account(0, b"", tree_of(inclusion_hash))
+
+
+def uid_place(uid: bytes) -> bytes:
+    """Where a uid stands among the recent ones; ids stand there as they are."""
+    return sha256(_UID_TAG + uid).digest()
+
+
+def part_of(accounts: HashTree[Account], shard: Shard) -> HashTree[Account]:
+    bits = shard.bits
+    return accounts.part(shard.prefix >> (64 - bits) if bits else 0, bits)

@@ -1,0 +1,108 @@
+"""What a validator itself signs: each vote once, on disk before it is spoken."""
+
+from __future__ import annotations
+
+from stagepost.chain.agreement.book import Book
+from stagepost.chain.agreement.candidate import Candidate
+from stagepost.chain.agreement.certificate import Certificate
+from stagepost.chain.agreement.effects import Broadcast, Persist, Record
+from stagepost.chain.agreement.evidence import Evidence
+from stagepost.chain.agreement.hearing import Hearing
+from stagepost.chain.agreement.messages import PROOFS_MAX, Message, Proposal
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import Vote, VoteKind, signed_bytes
+from stagepost.crypto import ed25519
+
+
+class Ballot:
+    def __init__(self, session: Session, index: int, seed: bytes, book: Book, hearing: Hearing) -> None:
+        self._session = session
+        self._index = index
+        self._seed = seed
+        self._book = book
+        self._hearing = hearing
+        self._number = 0
+        self._records: list[Record] = []
+        self._held: list[tuple[int, Vote, Proposal | None]] = []
+
+    def vote(self, slot: int, kind: VoteKind, block: bytes) -> None:
+        self._sign(slot, kind, block)
+
+    def propose(self, candidate: Candidate) -> None:
+        """Along with the proof that its parent may be built upon, as far as that fits."""
+        book, block_hash = self._book, candidate.hash
+        parent_slot = book.slot_of(candidate.parent)
+        assert parent_slot is not None, "we built upon it"
+        parent = book.get(parent_slot)
+        of_parent = book.final_certificate if parent is None else parent.notarised
+        between = [book.at(number) for number in range(candidate.slot - 1, parent_slot, -1)]
+        skipped = [slot.certificates[VoteKind.SKIP] for slot in between]
+        proofs = (*([of_parent] if of_parent is not None else []), *skipped)[:PROOFS_MAX]
+        vote = self._sign(candidate.slot, VoteKind.PROPOSE, block_hash)
+        proposal = Proposal(candidate, vote.signature, proofs)
+        self._held[-1] = (self._number + 1, vote, proposal)
+        self.keep(Proposal(candidate, vote.signature), candidate.slot)
+
+    def _sign(self, slot: int, kind: VoteKind, block: bytes) -> Vote:
+        own = self._book.at(slot).own
+        assert kind not in own, "each vote is given once"
+        assert kind is not VoteKind.SKIP or VoteKind.FINALISE not in own, "what we call final we do not skip"
+        assert kind is not VoteKind.FINALISE or VoteKind.SKIP not in own, "what we skip we do not call final"
+        own[kind] = block
+        session = self._session
+        signature = ed25519.sign(
+            self._seed,
+            signed_bytes(session.session_id, slot, kind, block),
+            public_key=session.public_keys[self._index],
+        )
+        vote = Vote(self._index, slot, kind, block, signature)
+        self.keep(vote, slot)
+        self._held.append((self._number + 1, vote, None))
+        return vote
+
+    def keep(self, message: Proposal | Vote | Certificate | Evidence, slot: int | None) -> None:
+        self._records.append(Record(slot, message.encode()))
+
+    def to_write(self) -> list[Persist]:
+        """Everything since the last call, as one."""
+        if not self._records:
+            return []
+        self._number += 1
+        records, self._records = tuple(self._records), []
+        return [Persist(self._number, records)]
+
+    def written(self, number: int) -> list[Broadcast]:
+        """What may be spoken now. Only now it counts, too: a certificate would speak of it."""
+        spoken: list[Broadcast] = []
+        while self._held and self._held[0][0] <= number:
+            _, vote, proposal = self._held.pop(0)
+            if vote.slot <= self._book.final_slot:
+                continue
+            if proposal is not None:
+                self._book.add_candidate(vote.block, proposal)
+                self._book.at(vote.slot).verdicts[vote.block] = None
+            self._hearing.count_own(vote)
+            spoken.append(Broadcast((proposal or vote).encode()))
+        return spoken
+
+    def said(self, slot: int) -> list[Broadcast]:
+        """What we said, or would have said but for a crash, once more."""
+        found = self._book.at(slot)
+        messages: list[Message] = []
+        for kind, votes in found.votes.items():
+            vote = votes.get(self._index)
+            if vote is not None and kind is not VoteKind.PROPOSE:
+                messages.append(vote)
+            elif vote is not None and vote.block in found.candidates:
+                messages.append(found.candidates[vote.block])
+        return [Broadcast(message.encode()) for message in messages]
+
+
+def own_vote(message: Message, index: int, session: Session) -> Vote | None:
+    """The vote of ours in a record, if it is one."""
+    if isinstance(message, Vote) and message.validator == index:
+        return message
+    if isinstance(message, Proposal) and session.leader_of(message.candidate.slot) == index:
+        candidate = message.candidate
+        return Vote(index, candidate.slot, VoteKind.PROPOSE, candidate.hash, message.signature)
+    return None

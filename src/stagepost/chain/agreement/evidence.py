@@ -1,0 +1,69 @@
+"""Evidence: two votes that one honest validator never signs both. Anybody can check it who knows the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stagepost.chain.agreement.certificate import Verify
+from stagepost.chain.agreement.votes import Vote, VoteKind, read_vote, signed_bytes
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError
+from stagepost.wire.tl import Reader, Writer, constructor_id
+
+EVIDENCE_PER_VALIDATOR_MAX = 4
+"""One is enough to convict; a few help to find out how it came about."""
+
+EVIDENCE_ID = constructor_id(
+    "agreement.evidence session:int256 left:agreement.vote right:agreement.vote = agreement.Message"
+)
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    session_id: bytes
+    left: Vote
+    right: Vote
+
+    @property
+    def validator(self) -> int:
+        return self.left.validator
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(EVIDENCE_ID)
+        writer.write_int256(self.session_id)
+        self.left.write(writer)
+        self.right.write(writer)
+        return writer.written()
+
+
+def contradict(left: Vote, right: Vote) -> bool:
+    """Two blocks for one purpose, or the wish to skip a slot and the word that its block is final."""
+    if (left.validator, left.slot) != (right.validator, right.slot):
+        return False
+    if left.kind is right.kind:
+        return left.block != right.block
+    return {left.kind, right.kind} == {VoteKind.SKIP, VoteKind.FINALISE}
+
+
+def is_proof(evidence: Evidence, public_keys: Sequence[bytes], verify: Verify = ed25519.verify) -> bool:
+    """Whose session it must be is for the caller to compare."""
+    if not contradict(evidence.left, evidence.right) or evidence.validator >= len(public_keys):
+        return False
+    return all(
+        verify(
+            public_keys[vote.validator],
+            signed_bytes(evidence.session_id, vote.slot, vote.kind, vote.block),
+            vote.signature,
+        )
+        for vote in (evidence.left, evidence.right)
+    )
+
+
+def read_evidence(reader: Reader) -> Evidence:
+    start = reader.offset
+    evidence = Evidence(reader.read_int256(), read_vote(reader), read_vote(reader))
+    if not contradict(evidence.left, evidence.right):
+        raise DecodeError(f"the two votes at offset {start} do not contradict each other", offset=start)
+    return evidence

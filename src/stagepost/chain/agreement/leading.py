@@ -1,0 +1,65 @@
+"""The slots that a validator leads: when those above are asked for a block, and what becomes of their answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stagepost.chain.agreement.book import Book
+from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX, Candidate
+from stagepost.chain.agreement.effects import Propose
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import VoteKind
+from stagepost.errors import LocalProtocolError
+
+
+class _Question(msgspec.Struct):
+    slot: int
+    parent: bytes
+    is_wanted: bool
+    is_answered: bool = False
+
+
+class Leading:
+    def __init__(self, session: Session, index: int, book: Book) -> None:
+        self._session = session
+        self._index = index
+        self._book = book
+        self._question: _Question | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self._session.leader_of(self._book.current) == self._index
+
+    def ask(self, is_wanted: bool) -> list[Propose]:
+        """Once a slot, and again after a no: when a block is wanted now that was not before."""
+        book, question = self._book, self._question
+        if not self.is_ours or VoteKind.PROPOSE in book.at(book.current).own:
+            return []
+        if question is not None and question.slot == book.current:
+            has_changed = is_wanted and not question.is_wanted
+            if not (question.is_answered and has_changed):
+                return []
+        parent = book.parent_for(book.current)
+        if parent is None:
+            return []
+        self._question = _Question(book.current, parent, is_wanted)
+        return [Propose(book.current, parent, is_wanted)]
+
+    def ask_again(self) -> None:
+        """Those above have something new."""
+        if self._question is not None and self._question.is_answered:
+            self._question = None
+
+    def answered(self, slot: int, payload: bytes | None) -> Candidate | None:
+        """The candidate to propose; None for a no, and for an answer that comes too late."""
+        question, book = self._question, self._book
+        if question is None or question.is_answered or slot != question.slot or slot != book.current:
+            return None
+        if payload is not None and len(payload) > PAYLOAD_BYTES_MAX:
+            raise LocalProtocolError(
+                f"the payload for slot {slot} has {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} fit",
+                limit=PAYLOAD_BYTES_MAX,
+                found=len(payload),
+            )
+        question.is_answered = True
+        return None if payload is None else Candidate(slot, question.parent, payload)

@@ -1,0 +1,447 @@
+"""One validator of a session, as a core without network and disk: events go in with the time, effects come out.
+
+    frame, answer, persisted, proposed, checked, tick → hear, enter slots, vote, lead → Persist, Broadcast, Ask, Finalised
+
+A slot ends with a certificate: of its block, or that it was skipped. A validator votes for one block in a slot, votes to
+skip it when it lasts too long, and calls its block final only if it never voted to skip it. Each vote is on disk before
+anybody hears of it: otherwise a crash would let us vote differently, and that is what faulty validators do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import msgspec
+
+from stagepost.chain.agreement.ballot import Ballot, own_vote
+from stagepost.chain.agreement.book import Book
+from stagepost.chain.agreement.certificate import Certificate, Verify, subject_of
+from stagepost.chain.agreement.effects import (
+    Blamed,
+    Broadcast,
+    Disputed,
+    Effect,
+    Finalised,
+    Halt,
+    Recovered,
+    Refused,
+    Reply,
+    Stalled,
+)
+from stagepost.chain.agreement.evidence import Evidence
+from stagepost.chain.agreement.hearing import Hearing, Refusal
+from stagepost.chain.agreement.judging import due_checks, is_justified
+from stagepost.chain.agreement.leading import Leading
+from stagepost.chain.agreement.messages import FRAME_BYTES_MAX, Message, Proposal, Want, decode_message
+from stagepost.chain.agreement.pacing import MemberOptions, Wishes
+from stagepost.chain.agreement.progress import Archive, Asking, answer
+from stagepost.chain.agreement.queries import decode_answer, decode_query
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.slot_clock import NEVER, SlotClock
+from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError
+
+
+class FinalPoint(msgspec.Struct, frozen=True):
+    """The last block that those above have on disk as final."""
+
+    slot: int
+    block_hash: bytes
+
+
+class Member:
+    def __init__(
+        self,
+        session: Session,
+        index: int,
+        seed: bytes,
+        random: Random,
+        now: float,
+        options: MemberOptions | None = None,
+        *,
+        final: FinalPoint | None = None,
+        archive: Archive | None = None,
+        verify: Verify = ed25519.verify,
+    ) -> None:
+        self.session = session
+        self.index = index
+        self.options = options or MemberOptions()
+        final = final or FinalPoint(0, session.start_hash)
+        self.book = Book(final.slot, final.block_hash)
+        self._archive = archive
+        self._hearing = Hearing(session, index, self.book, verify)
+        self._ballot = Ballot(session, index, seed, self.book, self._hearing)
+        self._asking = Asking(session, index, self.book, random, self.options)
+        self._leading = Leading(session, index, self.book)
+        self._clock = SlotClock(session, self.options, now)
+        self._wishes = Wishes(session, index, self.options.want_pause_s)
+        self._effects: list[Effect] = []
+        self._starts_at = now + self.options.start_wait_s
+        self._start_stalls_at = now + self.options.stalled_after_s
+        self._is_started = False
+        self._is_halted = False
+        self._has_wish = False
+        self._is_moved = False
+
+    @property
+    def is_started(self) -> bool:
+        return self._is_started
+
+    @property
+    def is_halted(self) -> bool:
+        return self._is_halted
+
+    @property
+    def slot(self) -> int:
+        return self.book.current
+
+    @property
+    def timeout_s(self) -> float:
+        return self._clock.timeouts.slot_s
+
+    @property
+    def evidence(self) -> dict[int, list[Evidence]]:
+        """By validator."""
+        return self._hearing.evidence
+
+    @property
+    def next_wake(self) -> float:
+        """When `tick` wants to be called, at the latest."""
+        asking_at = self._asking.next_at
+        if self._is_halted:
+            return asking_at
+        if not self._is_started:
+            return min(asking_at, self._starts_at if self._asking.has_quorum else self._start_stalls_at)
+        return min(asking_at, self._clock.next_wake)
+
+    # Events
+
+    def restore(self, records: Iterable[bytes], now: float) -> list[Effect]:
+        """The frames on our disk, in the order in which they were written: once, before anything else."""
+        hearing = self._hearing
+        hearing.is_trusted = True
+        for frame in records:
+            message = decode_message(frame)
+            own = own_vote(message, self.index, self.session)
+            if own is not None and self.book.is_open(own.slot):
+                self.book.at(own.slot).own[own.kind] = own.block
+                hearing.count_own(own)
+            self._hear(message)
+            for certificate in hearing.certified:
+                self._leave(certificate, now)
+            hearing.certified.clear()
+        hearing.is_trusted = False
+        for kept in hearing.evidence.values():
+            self._effects += [Blamed(one) for one in kept]
+        hearing.blamed.clear()
+        self._finalise(now)
+        return self._taken()
+
+    def frame_received(self, peer: int, frame: bytes, now: float) -> list[Effect]:
+        self._take_in(peer, frame, now)
+        if self._is_moved:
+            self._go_on(now)
+        return self._taken()
+
+    def query_received(self, peer: int, number: int, data: bytes, now: float) -> list[Effect]:
+        try:
+            query = decode_query(data)
+        except DecodeError as error:
+            self._refuse(peer, "Malformed", error.text)
+            return self._taken()
+        self._effects.append(Reply(peer, number, answer(query, peer, self.book, self._archive)))
+        return self._taken()
+
+    def answered(self, peer: int, number: int, data: bytes | None, now: float) -> list[Effect]:
+        """What came of an `Ask`; None if nothing did."""
+        if not self._asking.answered(peer, number) or data is None:
+            return self._taken()
+        try:
+            progress = decode_answer(data)
+        except DecodeError as error:
+            self._refuse(peer, "Malformed", error.text)
+            return self._taken()
+        before = self.book.final_slot, self.book.first_unknown
+        for frame in progress.frames:
+            if not self._take_in(peer, frame, now):
+                break
+        self._go_on(now)
+        after = self.book.final_slot, self.book.first_unknown
+        if after > before and progress.slot > after[1]:
+            # He knows more, and it was worth asking.
+            self._effects += self._asking.ask(peer, now)
+        return self._taken()
+
+    def persisted(self, number: int, now: float) -> list[Effect]:
+        """A `Persist` has been carried out, and all before it."""
+        self._effects += self._ballot.written(number)
+        self._go_on(now)
+        return self._taken()
+
+    def proposed(self, slot: int, payload: bytes | None, now: float) -> list[Effect]:
+        """The answer to `Propose`; it may come late, and is passed over then."""
+        candidate = self._leading.answered(slot, payload) if self._can_speak else None
+        if candidate is not None:
+            self._has_wish = False
+            self._wishes.fulfil(self.index)
+            self._ballot.propose(candidate)
+        self._go_on(now)
+        return self._taken()
+
+    def checked(self, block_hash: bytes, reason: str | None, now: float) -> list[Effect]:
+        """The answer to `CheckCandidate`."""
+        number = self.book.slot_of(block_hash)
+        slot = self.book.get(number) if number is not None else None
+        if number is not None and slot is not None:
+            slot.verdicts[block_hash] = reason
+            self._dispute(number)
+            self._go_on(now)
+        return self._taken()
+
+    def wants_block(self, now: float) -> list[Effect]:
+        """Those above have something for a block."""
+        self._has_wish = True
+        self._leading.ask_again()
+        self._go_on(now)
+        return self._taken()
+
+    def tick(self, now: float) -> list[Effect]:
+        if not self._is_started and now >= self._starts_at and self._asking.has_quorum:
+            self._start(now)
+        if self._clock.passed(now) and self._can_speak:
+            self._give_up()
+        if self._clock.has_stalled(now) or (not self._is_started and now >= self._start_stalls_at):
+            self._start_stalls_at = NEVER
+            self._effects.append(Stalled(self.book.current, self._heard, self.session.quorum))
+        if now >= self._asking.next_at:
+            self._ask_around(now)
+        self._go_on(now)
+        return self._taken()
+
+    # Taking in
+
+    def _take_in(self, peer: int, frame: bytes, now: float) -> bool:
+        if len(frame) > FRAME_BYTES_MAX:
+            self._refuse(peer, "TooLarge", f"the frame has {len(frame)} bytes, at most {FRAME_BYTES_MAX} fit")
+            return False
+        subject = subject_of(frame)
+        if subject is not None and self.book.has_certificate(*subject):
+            return True
+        try:
+            message = decode_message(frame)
+        except DecodeError as error:
+            self._refuse(peer, "Malformed", error.text)
+            return False
+        if isinstance(message, Want):
+            if message.slot > self.book.final_slot:
+                self._is_moved |= self._wishes.wish(peer, self.book.current, now)
+            return True
+        refusal = self._hear(message)
+        if refusal is not None:
+            self._refuse(peer, refusal.rule, refusal.text)
+        elif isinstance(message, Vote) and (message.kind, message.slot) == (VoteKind.SKIP, self.book.current):
+            # Whoever gave up on this slot waits for its end; whether he wants another one is a different question.
+            self._is_moved |= self._wishes.wish(message.validator, self.book.current, now, slots=1)
+        self._is_moved |= not isinstance(message, Vote) or message.kind is VoteKind.PROPOSE
+        self._take_up(now)
+        return refusal is None
+
+    def _hear(self, message: Message) -> Refusal | None:
+        match message:
+            case Vote():
+                return self._hearing.hear_vote(message)
+            case Certificate():
+                return self._hearing.hear_certificate(message)
+            case Proposal():
+                return self._hearing.hear_proposal(message)
+            case Evidence():
+                return self._hearing.hear_evidence(message)
+            case Want():
+                return None
+
+    def _take_up(self, now: float) -> None:
+        """What hearing has found out."""
+        hearing = self._hearing
+        if hearing.broken is not None:
+            self._halt(hearing.broken)
+        for vote in hearing.of_ours:
+            self._take_back(vote)
+        hearing.of_ours.clear()
+        for evidence in hearing.blamed:
+            self._ballot.keep(evidence, None)
+            self._effects.append(Blamed(evidence))
+            if len(hearing.evidence[evidence.validator]) == 1:
+                self._effects.append(Broadcast(evidence.encode()))
+        hearing.blamed.clear()
+        while hearing.certified:
+            self._is_moved = True
+            certificate = hearing.certified.pop(0)
+            self._ballot.keep(certificate, certificate.slot)
+            if self._leave(certificate, now) and certificate.kind is not VoteKind.FINALISE:
+                self._effects.append(Broadcast(certificate.encode()))
+            self._dispute(certificate.slot)
+            self._call_final(certificate.slot)
+            slot = self.book.at(certificate.slot)
+            if slot.notarised is not None and slot.block is None:
+                signers = [who for who, _ in certificate.signatures]
+                self._effects += self._asking.hurry(signers, certificate.slot, now)
+
+    def _take_back(self, vote: Vote) -> None:
+        """A vote with our key that we do not remember."""
+        if self._is_started:
+            self._halt(f"vote {vote.kind.name} in slot {vote.slot} is signed with our key and is not ours")
+            return
+        slot = self.book.at(vote.slot)
+        if slot.own.setdefault(vote.kind, vote.block) != vote.block:
+            self._halt(f"two votes {vote.kind.name} in slot {vote.slot} are signed with our key")
+            return
+        self._ballot.keep(vote, vote.slot)
+        self._effects.append(Recovered(vote.slot))
+        self._hearing.count_own(vote)
+
+    def _leave(self, certificate: Certificate, now: float) -> bool:
+        """Whether this certificate ends our slot."""
+        book = self.book
+        if certificate.slot < book.current:
+            return False
+        if certificate.slot == book.current:
+            is_good = certificate.kind is not VoteKind.SKIP and VoteKind.SKIP not in book.at(book.current).own
+            self._clock.leave(is_good=is_good, now=now)
+        else:
+            self._clock.enter(now)
+        book.current = certificate.slot + 1
+        book.forget_old_votes()
+        return True
+
+    # Going on
+
+    def _go_on(self, now: float) -> None:
+        self._is_moved = False
+        self._take_up(now)
+        self._finalise(now)
+        self._effects += due_checks(self.book)
+        if self._can_speak:
+            self._vote(now)
+            self._make_wish(now)
+            self._watch(now)
+            self._effects += self._leading.ask(self._is_wanted(now))
+
+    def _finalise(self, now: float) -> None:
+        before = self.book.current
+        for block in self.book.settle():
+            candidate, certificate = block.candidate, block.certificate
+            self._effects.append(
+                Finalised(candidate.slot, certificate.block, candidate.payload, certificate, block.encode())
+            )
+        if self.book.current != before:
+            self._clock.enter(now)
+
+    def _vote(self, now: float) -> None:
+        book = self.book
+        slot = book.get(book.current)
+        if slot is None or VoteKind.NOTARISE in slot.own:
+            return
+        leader = self.session.leader_of(book.current)
+        first = slot.votes[VoteKind.PROPOSE].get(leader)
+        proposal = slot.candidates.get(first.block) if first is not None else None
+        if first is None or proposal is None:
+            return
+        if not is_justified(book, proposal.candidate):
+            self._effects += self._asking.hurry([leader], book.current, now)
+        elif slot.is_good(first.block):
+            self._ballot.keep(proposal, book.current)
+            self._ballot.vote(book.current, VoteKind.NOTARISE, first.block)
+
+    def _give_up(self) -> None:
+        current = self.book.current
+        if VoteKind.SKIP not in self.book.at(current).own:
+            self._ballot.vote(current, VoteKind.SKIP, NO_BLOCK)
+
+    def _call_final(self, number: int) -> None:
+        slot = self.book.get(number)
+        certificate = slot.notarised if slot is not None else None
+        if slot is None or certificate is None or slot.is_skipped or not self._can_speak:
+            return
+        is_settled = certificate.kind is VoteKind.FINALISE
+        if not is_settled and VoteKind.FINALISE not in slot.own and VoteKind.SKIP not in slot.own:
+            self._ballot.vote(number, VoteKind.FINALISE, certificate.block)
+
+    # Time
+
+    def _is_wanted(self, now: float) -> bool:
+        """Whether a block is waited for, be it an empty one."""
+        return (
+            self._wishes.is_wanted(self.book.current)
+            or self._clock.is_idle_for_long(now)
+            or (self.book.is_unfinished and self._clock.is_impatient(now))
+        )
+
+    def _watch(self, now: float) -> None:
+        """A slot is awaited for its own block, or because an earlier one is not final."""
+        slot = self.book.get(self.book.current)
+        is_proposed = slot is not None and bool(slot.votes[VoteKind.PROPOSE])
+        self._clock.watch(is_proposed or self.book.is_unfinished or self._is_wanted(now), now)
+
+    def _make_wish(self, now: float) -> None:
+        if (
+            self._has_wish
+            and self._wishes.wish(self.index, self.book.current, now)
+            and not self._leading.is_ours
+        ):
+            self._effects.append(Broadcast(Want(self.book.current).encode()))
+
+    @property
+    def _heard(self) -> tuple[int, ...]:
+        if not self._is_started:
+            return tuple(sorted(self._asking.answered_by | {self.index}))
+        slot = self.book.at(self.book.current)
+        return tuple(sorted({who for votes in slot.votes.values() for who in votes}))
+
+    # Starting and asking
+
+    def _start(self, now: float) -> None:
+        """What a crash kept from being said is said now, as it stands on disk."""
+        self._is_started = True
+        self._asking.is_starting = False
+        self._clock.enter(now)
+        if self._is_halted:
+            return
+        self._effects += self._ballot.said(self.book.current)
+        for number, _ in self.book.slots():
+            self._call_final(number)
+
+    def _ask_around(self, now: float) -> None:
+        is_busy = self._clock.is_awaited or self.book.is_unfinished
+        self._effects += self._asking.ask_around(is_busy, now)
+        if self._can_speak and self._has_wish and self._clock.is_awaited and not self._leading.is_ours:
+            self._effects.append(Broadcast(Want(self.book.current).encode()))
+
+    # Details
+
+    @property
+    def _can_speak(self) -> bool:
+        return self._is_started and not self._is_halted
+
+    def _dispute(self, number: int) -> None:
+        slot = self.book.get(number)
+        certificate = slot.notarised if slot is not None else None
+        reason = (
+            slot.verdicts.get(certificate.block) if slot is not None and certificate is not None else None
+        )
+        if certificate is not None and reason is not None:
+            self._effects.append(Disputed(number, certificate.block, reason))
+
+    def _refuse(self, peer: int, rule: str, text: str) -> None:
+        self._effects.append(Refused(peer, rule, text))
+
+    def _halt(self, text: str) -> None:
+        if not self._is_halted:
+            self._is_halted = True
+            self._effects.append(Halt(text))
+
+    def _taken(self) -> list[Effect]:
+        """What is to be written comes first, as one."""
+        effects, self._effects = [*self._ballot.to_write(), *self._effects], []
+        return effects

@@ -1,0 +1,44 @@
+"""Why a candidate is declined: one name for each rule, and a sentence for people."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Rule(StrEnum):
+    MALFORMED = "malformed"  # its bytes are no block
+    WRONG_PARENT = "wrong parent"  # it does not stand upon the blocks that it was proposed upon
+    WRONG_SESSION = "wrong session"  # another session's, or of one that has ended
+    WRONG_SHARD = "wrong shard"  # a message for an account that another shard serves
+    WRONG_TIME = "wrong time"  # not after what it stands upon, or ahead of the clock
+    WRONG_STATE = "wrong state"  # its messages lead to another state than it says
+    OVER_LIMIT = "over the limit"  # more than the configuration allows in one block
+    REPLAY = "replay"  # a message that was taken before, or one with the same body
+    BAD_ORDER = "bad order"
+    BAD_MESSAGE = "bad message"  # bytes that are no message of this chain
+    EXPIRED = "expired"  # a message whose time is over, or too far ahead
+    REJECTED_BY_CONTRACT = "rejected by contract"
+    UNKNOWN_MASTER = "unknown master"  # it refers to a master block that is not final here
+    UNKNOWN_BLOCK = "unknown block"  # it commits a shard block that is not final here
+    BAD_COMMIT = "bad commit"  # a block that does not follow the last one of its shard
+    BAD_PLAN = "bad plan"  # a split or merge that cannot be
+    BAD_CONFIGURATION = "bad configuration"  # one that cannot be, or that nobody here wants
+    BY_SWITCH = "by switch"  # a test asked for it
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """`replayed`: the messages that were the reason, if any were."""
+
+    rule: Rule
+    text: str
+    replayed: tuple[bytes, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+MAY_WAIT = frozenset({Rule.UNKNOWN_MASTER, Rule.UNKNOWN_BLOCK})
+"""Nothing is wrong with the candidate; we may know less than its author, and can look again."""

@@ -1,0 +1,289 @@
+"""The chain as one validator follows it: final blocks go in, in whatever order sessions bring them; states and events come out.
+
+Every validator follows every shard, for a session may start from any shard's blocks. Finals may come early: a shard
+block that refers to a master block we have not seen waits for it, and a master block for the shard blocks it commits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from stagepost.chain.declined import MAY_WAIT, Declined, Rule
+from stagepost.chain.execution import MasterView
+from stagepost.chain.genesis import FirstStates
+from stagepost.chain.history import History, KeptBlock
+from stagepost.chain.known_sessions import master_session, previous_of, shard_session
+from stagepost.chain.master_blocks import AppliedMaster, check_master_block
+from stagepost.chain.master_state import MasterState, ShardEntry
+from stagepost.chain.messages import read_message
+from stagepost.chain.session_chain import CANDIDATES_MAX, SessionChain
+from stagepost.chain.shard_block import decode_shard_block, id_of
+from stagepost.chain.shard_blocks import AppliedBlock
+from stagepost.chain.shard_state import ShardState, start_state
+from stagepost.errors import LocalProtocolError
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.ledger import (
+    CandidateLost,
+    FinalBlock,
+    LedgerEvent,
+    MasterApplied,
+    ShardCommitted,
+    ShardDropped,
+)
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.session_switch import CATCHAINS_OF_LIFE
+from stagepost.remp.sessions import SessionFacts
+
+WAITING_MAX = 10_000
+"""Final blocks that wait for others; whoever is further behind must begin from a snapshot."""
+
+CLOSING = b""
+"""A candidate of the masterchain upon a block that ends its session: it says nothing and changes nothing. Agreement may
+need it to make that block final; a block of the new session cannot, and one of the old session would come too late."""
+
+ENDED_MAX = 4_096
+"""Sessions of which we still know that they have ended."""
+
+
+class Following:
+    """`master_hash` is the candidate of the last final master block, or the id of the session that it started. `states`
+    are those of the blocks that shards stand upon, `known` the final shard blocks that wait for the
+    masterchain, `views` the master blocks that shard blocks may refer to."""
+
+    def __init__(self, first: FirstStates, history: History) -> None:
+        master = first.master
+        self.kept = history
+        self.events: list[LedgerEvent] = []
+        self.final_blocks: deque[FinalBlock] = deque()
+        self.master = master
+        self.master_hash = master.session.session_id
+        self.states: dict[BlockId, ShardState] = {master.shards[0].tops[0]: first.shard}
+        self.views: dict[int, MasterView] = {master.seqno: master.view}
+        self.chains: dict[bytes, SessionChain] = {}
+        self.known: dict[BlockId, AppliedBlock] = {}
+        self.previous: dict[bytes, tuple[SessionFacts, ...]] = {}
+        self._masters: dict[bytes, AppliedMaster] = {}
+        self._waiting: dict[bytes, deque[KeptBlock]] = {}
+        self._ended: dict[bytes, None] = {}
+        for entry in master.shards:
+            self.open(entry)
+
+    @property
+    def view(self) -> MasterView:
+        return self.views[self.master.seqno]
+
+    def finalised(self, kept: KeptBlock) -> None:
+        """The next block of its session, proved by others: once, and in order within the session."""
+        if kept.session_id in self._ended:
+            if kept.payload == CLOSING:
+                self.kept.keep_block(kept)  # its certificate may be what proves the block before it
+            else:
+                self._drop(kept)
+            return
+        if sum(map(len, self._waiting.values())) >= WAITING_MAX:
+            raise LocalProtocolError(
+                f"{WAITING_MAX} final blocks wait for others that never came",
+                limit=WAITING_MAX,
+                advice="begin from a snapshot of another validator",
+            )
+        self._waiting.setdefault(kept.session_id, deque()).append(kept)
+        to_try = [kept.session_id]
+        while to_try:
+            session = to_try.pop()
+            if self._advance(session):
+                # A shard block may be what the masterchain waits for; a master block, what any session does.
+                is_of_shard = session in self.chains
+                to_try += [self.master.session.session_id] if is_of_shard else list(self._waiting)
+                to_try.append(session)
+
+    def master_after(self, candidate: bytes) -> MasterState | None:
+        if candidate == self.master_hash:
+            return self.master
+        applied = self._masters.get(candidate)
+        return None if applied is None else applied.state
+
+    def check_master(
+        self,
+        session: bytes,
+        candidate: bytes,
+        parent: bytes,
+        payload: bytes,
+        now_ms: int | None,
+        wanted: Collection[bytes] | None,
+    ) -> AppliedMaster | Declined:
+        known = self._masters.get(candidate)
+        if known is not None:
+            return known
+        state = self.master_after(parent)
+        if state is None:
+            return Declined(Rule.WRONG_PARENT, f"candidate {parent.hex()} is not known here")
+        if payload == CLOSING and state.session.session_id != session:
+            result: AppliedMaster | Declined = self._masters[parent]
+        else:
+            result = check_master_block(state, session, self.known, payload, now_ms, wanted=wanted)
+        if isinstance(result, AppliedMaster):
+            self._masters[candidate] = result
+            while len(self._masters) > CANDIDATES_MAX:
+                del self._masters[next(iter(self._masters))]
+        return result
+
+    def open(self, entry: ShardEntry) -> None:
+        """A session that the present master block starts."""
+        session = entry.session.session_id
+        self.chains[session] = SessionChain(session, self.master.configuration, self.base_of(entry), session)
+
+    def base_of(self, entry: ShardEntry) -> ShardState:
+        """What a session starts from."""
+        started_by = self.views[entry.session.started_by]
+        return start_state(
+            entry.shard,
+            entry.sources,
+            self.states,
+            dues=self.master.dues,
+            master_seqno=started_by.seqno,
+            time_ms=started_by.time_ms,
+        )
+
+    # One step
+
+    def _advance(self, session: bytes) -> bool:
+        """Takes in the oldest final block of a session, if everything is there that it needs."""
+        waiting = self._waiting.get(session)
+        if not waiting:
+            self._waiting.pop(session, None)
+            return False
+        chain = self.chains.get(session)
+        if session == self.master.session.session_id:
+            is_done = self._advance_master(waiting[0])
+        elif chain is not None:
+            is_done = self._advance_shard(chain, waiting[0])
+        else:
+            return False  # of a session that we have not seen the start of
+        if is_done:
+            waiting.popleft()
+        return is_done
+
+    def _advance_shard(self, chain: SessionChain, kept: KeptBlock) -> bool:
+        applied = chain.check(kept.candidate, chain.top_hash, self.views, kept.payload, None)
+        if isinstance(applied, Declined):
+            _must_wait(applied, kept)
+            return False
+        self.kept.keep_block(kept)
+        for lost in chain.finalise(kept.candidate, applied):
+            self.events.append(CandidateLost(chain.session_id, lost.block_id))
+        self.known[applied.block_id] = applied
+        self.events.append(ShardCommitted(chain.session_id, applied.block_id, applied.message_ids))
+        return True
+
+    def _advance_master(self, kept: KeptBlock) -> bool:
+        applied = self.check_master(
+            kept.session_id, kept.candidate, self.master_hash, kept.payload, None, None
+        )
+        if isinstance(applied, Declined):
+            _must_wait(applied, kept)
+            return False
+        self.kept.keep_block(kept)
+        self._apply_master(kept.candidate, applied)
+        return True
+
+    def _apply_master(self, candidate: bytes, applied: AppliedMaster) -> None:
+        before, after = self.master, applied.state
+        finals = self._commit(before, applied)
+        self.master, self.master_hash = after, candidate
+        self._masters = {known: one for known, one in self._masters.items() if one.block.seqno > after.seqno}
+        self.views[after.seqno] = after.view
+        self.previous |= previous_of(before, after)
+        ended = [
+            entry.session.session_id
+            for entry in before.shards
+            if entry.session.session_id not in self.view.sessions
+        ]
+        for session in ended:
+            self._close(session)
+        started = [entry for entry in after.shards if entry.session.session_id not in self.chains]
+        for entry in started:
+            self.open(entry)
+        starting = [shard_session(after, entry, self.previous) for entry in started]
+        if after.session != before.session:
+            ended.append(before.session.session_id)
+            starting.append(master_session(after, self.previous))
+            self._end(before.session.session_id)
+            self.master_hash = after.session.session_id  # what the first candidate of a session stands upon
+        self._forget()
+        self.final_blocks.extend(finals)
+        self.events.append(
+            MasterApplied(
+                applied.block_id,
+                after.catchain_seqno,
+                after.time_ms,
+                tuple(finals),
+                tuple(ended),
+                tuple(starting),
+            )
+        )
+
+    def _commit(self, before: MasterState, applied: AppliedMaster) -> list[FinalBlock]:
+        finals: list[FinalBlock] = []
+        for blocks in applied.commits:
+            self.chains[blocks[0].block.session_id].commit(blocks)
+            for one in blocks:
+                del self.known[one.block_id]
+                finals.append(FinalBlock(one.block_id, applied.block_id, before.catchain_seqno, one.messages))
+            self.states[blocks[-1].block_id] = blocks[-1].state
+        return finals
+
+    def _close(self, session: bytes) -> None:
+        """What the masterchain has not taken is gone, and its messages are free again."""
+        chain = self.chains.pop(session)
+        for candidate in chain.open_candidates():
+            self.events.append(CandidateLost(session, candidate.block_id))
+        for _, applied in chain.final:
+            del self.known[applied.block_id]
+            self.events.append(ShardDropped(session, applied.block_id, applied.message_ids))
+        for kept in self._waiting.get(session, ()):
+            self._drop(kept)
+        self._end(session)
+
+    def _end(self, session: bytes) -> None:
+        self._waiting.pop(session, None)
+        self._ended[session] = None
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+    def _drop(self, kept: KeptBlock) -> None:
+        """It became final after its session had ended, or so late here."""
+        block_id = id_of(kept.payload)
+        if block_id is None:
+            return  # of the masterchain, where a session's last block has none after it
+        block = decode_shard_block(kept.payload)
+        # Its own session may have taken what the present configuration does not.
+        messages = read_messages(block.messages, takes_cells=True)
+        ids = tuple(message.message_id for message in messages)
+        self.events.append(ShardDropped(kept.session_id, block_id, ids))
+
+    def _forget(self) -> None:
+        """States, views and blocks that nothing stands upon any more."""
+        state = self.master
+        tops = {source.block_id for entry in state.shards for source in entry.sources}
+        self.states = {block_id: one for block_id, one in self.states.items() if block_id in tops}
+        oldest = min(entry.session.started_by for entry in state.shards)
+        for seqno in [seqno for seqno in self.views if seqno < oldest]:
+            del self.views[seqno]
+        at_work = {state.session.session_id, *self.chains}
+        self.previous = {session: facts for session, facts in self.previous.items() if session in at_work}
+        finals = self.final_blocks
+        while finals and finals[0].master_catchain_seqno + CATCHAINS_OF_LIFE < state.catchain_seqno:
+            finals.popleft()
+
+
+def read_messages(messages: tuple[bytes, ...], *, takes_cells: bool) -> tuple[ExternalMessage, ...]:
+    return tuple(read_message(data, takes_cells=takes_cells).external for data in messages)
+
+
+def _must_wait(declined: Declined, kept: KeptBlock) -> None:
+    if declined.rule not in MAY_WAIT:
+        raise LocalProtocolError(
+            f"a block that validators have certified cannot be: {declined.reason} "
+            f"(session {kept.session_id.hex()}, candidate {kept.candidate.hex()})"
+        )

@@ -1,0 +1,112 @@
+"""Where a chain begins: its name, its first configuration, and who has what."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.chain.accounts import SUPPLY_MAX, WORKCHAIN
+from stagepost.chain.configuration import Configuration, fault_in
+from stagepost.chain.master_block import CONFIGURATION_BYTES_MAX
+from stagepost.chain.master_state import (
+    MASTER_SHARD,
+    MasterState,
+    SessionEntry,
+    ShardEntry,
+)
+from stagepost.chain.shard_state import ShardState, Source, first_state
+from stagepost.errors import ConfigError
+from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId
+from stagepost.remp.session_switch import Shard
+from stagepost.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
+
+FIRST_CATCHAIN = 1
+NAME_BYTES_MAX = 64
+BALANCES_MAX = 1_000_000
+
+_GENESIS_ID = constructor_id(
+    "stagepost.chain.genesis name:string time:long configuration:bytes balances:(vector stagepost.chain.balance) "
+    "= stagepost.chain.Genesis"
+)
+_BALANCE_BYTES = 40
+
+
+class Genesis(msgspec.Struct, frozen=True):
+    """All that a validator must be given to follow the chain. Equal ones are the same network."""
+
+    name: str
+    time_ms: int
+    configuration: Configuration
+    balances: tuple[tuple[bytes, int], ...] = ()
+
+    @property
+    def hash(self) -> bytes:
+        return sha256(self.encode()).digest()
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(_GENESIS_ID)
+        writer.write_string(self.name)
+        writer.write_long(self.time_ms)
+        writer.write_bytes(self.configuration.encode())
+        writer.write_vector_count(len(self.balances))
+        for account, amount in self.balances:
+            writer.write_int256(account)
+            writer.write_long(amount)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Genesis:
+        reader = Reader(data)
+        reader.read_constructor(_GENESIS_ID)
+        name, time_ms = reader.read_string(NAME_BYTES_MAX), reader.read_long()
+        configuration = Configuration.decode(reader.read_bytes(CONFIGURATION_BYTES_MAX, "configuration"))
+        count = reader.read_vector_count(BALANCES_MAX, _BALANCE_BYTES)
+        balances = tuple((reader.read_int256(), reader.read_long()) for _ in range(count))
+        reader.expect_end()
+        return cls(name, time_ms, configuration, balances)
+
+
+class FirstStates(msgspec.Struct, frozen=True):
+    master: MasterState
+    shard: ShardState
+
+
+def first_states(genesis: Genesis) -> FirstStates:
+    """`ConfigError` if no chain can begin so."""
+    fault = fault_in(genesis.configuration) or _fault_in_balances(genesis)
+    if fault is not None:
+        raise ConfigError(f"the genesis of {genesis.name} cannot be used: {fault}")
+    network = genesis.hash
+    whole = Shard(WORKCHAIN, WHOLE_SHARD)
+    nothing = BlockId(WORKCHAIN, WHOLE_SHARD)
+    shard = first_state(whole, genesis.time_ms, dict(genesis.balances), nothing)
+    shard_id = BlockId(WORKCHAIN, WHOLE_SHARD, 0, shard.hash, network)
+    shard = msgspec.structs.replace(shard, previous=(shard_id,))
+    nobody = SessionEntry(ZERO_INT256, 0, 0, 0, 0)
+    state = MasterState(
+        network,
+        BlockId(MASTERCHAIN, WHOLE_SHARD),
+        0,
+        genesis.time_ms,
+        genesis.configuration,
+        0,
+        nobody,
+        (),
+    )
+    session = state.new_session(whole, FIRST_CATCHAIN)
+    entry = ShardEntry(whole, (Source(whole, shard_id, 0),), 0, genesis.time_ms, session)
+    master_session = state.new_session(MASTER_SHARD, FIRST_CATCHAIN)
+    state = msgspec.structs.replace(state, session=master_session, shards=(entry,))
+    master_id = BlockId(MASTERCHAIN, WHOLE_SHARD, 0, state.hash, network)
+    return FirstStates(msgspec.structs.replace(state, block_id=master_id), shard)
+
+
+def _fault_in_balances(genesis: Genesis) -> str | None:
+    amounts = [amount for _, amount in genesis.balances]
+    if len({account for account, _ in genesis.balances}) < len(amounts):
+        return "an account stands in it twice"
+    if any(amount <= 0 for amount in amounts) or sum(amounts) > SUPPLY_MAX:
+        return f"balances are greater than 0, and at most {SUPPLY_MAX} together"
+    return None

@@ -1,0 +1,184 @@
+"""A mapping from 256-bit keys to values as a tree of hashes, never changed in place.
+
+A key stands at the first place on its way, bit by bit, that it has for itself: so the shape, and with it the hash,
+follows from the content alone, whatever the order of changes. A change copies one way from the root; everything else
+is shared. The accounts of a shard are one part of the tree, so a split takes parts and a merge puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from typing import Generic, TypeVar
+
+KEY_BYTES = 32
+KEY_BITS = KEY_BYTES * 8
+EMPTY_HASH = bytes(32)
+LEAF_TAG, BRANCH_TAG = b"\x00", b"\x01"
+
+Value = TypeVar("Value")
+
+
+class _Leaf(Generic[Value]):
+    __slots__ = ("_hash", "key", "number", "value")
+
+    def __init__(self, key: bytes, value: Value) -> None:
+        self.key = key
+        self.number = int.from_bytes(key, "big")
+        self.value = value
+        self._hash = b""
+
+    def hash(self, of_value: Callable[[Value], bytes]) -> bytes:
+        if not self._hash:
+            self._hash = sha256(LEAF_TAG + self.key + of_value(self.value)).digest()
+        return self._hash
+
+
+class _Branch(Generic[Value]):
+    """At least two keys stand below it, maybe all on one side."""
+
+    __slots__ = ("_hash", "left", "right")
+
+    def __init__(self, left: _Node[Value], right: _Node[Value]) -> None:
+        self.left = left
+        self.right = right
+        self._hash = b""
+
+    def hash(self, of_value: Callable[[Value], bytes]) -> bytes:
+        if not self._hash:
+            left = EMPTY_HASH if self.left is None else self.left.hash(of_value)
+            right = EMPTY_HASH if self.right is None else self.right.hash(of_value)
+            self._hash = sha256(BRANCH_TAG + left + right).digest()
+        return self._hash
+
+
+_Node = _Leaf[Value] | _Branch[Value] | None
+
+
+class HashTree(Generic[Value]):
+    """`of_value` hashes a value; all trees that are joined with one another have the same."""
+
+    __slots__ = ("_of_value", "_root")
+
+    def __init__(self, of_value: Callable[[Value], bytes], root: _Node[Value] = None) -> None:
+        self._of_value = of_value
+        self._root = root
+
+    @property
+    def hash(self) -> bytes:
+        """Worked out when it is asked for, and only where something has changed since."""
+        return EMPTY_HASH if self._root is None else self._root.hash(self._of_value)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._root is None
+
+    def __eq__(self, other: object) -> bool:
+        """The hash says it all."""
+        return isinstance(other, HashTree) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def get(self, key: bytes) -> Value | None:
+        node, number, bit = self._root, int.from_bytes(key, "big"), KEY_BITS
+        while isinstance(node, _Branch):
+            bit -= 1
+            node = node.right if number >> bit & 1 else node.left
+        return node.value if node is not None and node.key == key else None
+
+    def with_value(self, key: bytes, value: Value) -> HashTree[Value]:
+        assert len(key) == KEY_BYTES, "every key has 256 bits"
+        return HashTree(self._of_value, _put(self._root, _Leaf(key, value), KEY_BITS))
+
+    def without(self, key: bytes) -> HashTree[Value]:
+        root = _drop(self._root, int.from_bytes(key, "big"), KEY_BITS)
+        return self if root is self._root else HashTree(self._of_value, root)
+
+    def items(self) -> Iterator[tuple[bytes, Value]]:
+        """By key, ascending."""
+        waiting = [self._root]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, _Branch):
+                waiting += [node.right, node.left]
+            elif node is not None:
+                yield node.key, node.value
+
+    def part(self, prefix: int, bits: int) -> HashTree[Value]:
+        """The keys whose first `bits` bits are those of `prefix`, a number of so many bits."""
+        return HashTree(self._of_value, _part(self._root, prefix, bits, KEY_BITS))
+
+    def joined_with(self, other: HashTree[Value]) -> HashTree[Value]:
+        """Both together; they have no key in common."""
+        return HashTree(self._of_value, _join(self._root, other._root, KEY_BITS))
+
+
+def tree_of(of_value: Callable[[Value], bytes], items: Iterable[tuple[bytes, Value]] = ()) -> HashTree[Value]:
+    tree = HashTree(of_value)
+    for key, value in items:
+        tree = tree.with_value(key, value)
+    return tree
+
+
+def _put(node: _Node[Value], leaf: _Leaf[Value], bit: int) -> _Node[Value]:
+    """`bit` counts those that are left below this place."""
+    if node is None:
+        return leaf
+    if isinstance(node, _Leaf):
+        return leaf if node.number == leaf.number else _apart(node, leaf, bit)
+    if leaf.number >> (bit - 1) & 1:
+        return _Branch(node.left, _put(node.right, leaf, bit - 1))
+    return _Branch(_put(node.left, leaf, bit - 1), node.right)
+
+
+def _apart(one: _Leaf[Value], other: _Leaf[Value], bit: int) -> _Node[Value]:
+    """Two leaves at one place: down to where their ways part."""
+    parting = (one.number ^ other.number).bit_length()
+    is_right = other.number >> (parting - 1) & 1
+    branch = _Branch[Value](one, other) if is_right else _Branch[Value](other, one)
+    for level in range(parting + 1, bit + 1):
+        branch = _Branch(None, branch) if one.number >> (level - 1) & 1 else _Branch(branch, None)
+    return branch
+
+
+def _drop(node: _Node[Value], number: int, bit: int) -> _Node[Value]:
+    if node is None:
+        return None
+    if isinstance(node, _Leaf):
+        return None if node.number == number else node
+    if number >> (bit - 1) & 1:
+        right = _drop(node.right, number, bit - 1)
+        return node if right is node.right else _branch(node.left, right)
+    left = _drop(node.left, number, bit - 1)
+    return node if left is node.left else _branch(left, node.right)
+
+
+def _branch(left: _Node[Value], right: _Node[Value]) -> _Node[Value]:
+    """A leaf that is alone now moves up."""
+    if left is None and not isinstance(right, _Branch):
+        return right
+    if right is None and not isinstance(left, _Branch):
+        return left
+    return _Branch(left, right)
+
+
+def _part(node: _Node[Value], prefix: int, bits: int, bit: int) -> _Node[Value]:
+    if node is None or not bits:
+        return node
+    if isinstance(node, _Leaf):
+        return node if node.number >> (bit - bits) & ((1 << bits) - 1) == prefix else None
+    below = prefix & ((1 << (bits - 1)) - 1)
+    if prefix >> (bits - 1) & 1:
+        return _branch(None, _part(node.right, below, bits - 1, bit - 1))
+    return _branch(_part(node.left, below, bits - 1, bit - 1), None)
+
+
+def _join(one: _Node[Value], other: _Node[Value], bit: int) -> _Node[Value]:
+    if one is None or other is None:
+        return one or other
+    if isinstance(one, _Leaf):
+        return _put(other, one, bit)
+    if isinstance(other, _Leaf):
+        return _put(one, other, bit)
+    return _Branch(_join(one.left, other.left, bit - 1), _join(one.right, other.right, bit - 1))

@@ -1,0 +1,215 @@
+"""What a validator must keep to go on after a restart: every final block with its certificate, and now and then a state.
+
+The disk is the shell's; this is what it is given, and what it must give back in the order in which it was kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from stagepost.chain.configuration import BLOCK_BYTES_MAX
+from stagepost.errors import DecodeError
+from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
+from stagepost.remp.sessions import Member, SessionFacts
+from stagepost.wire.tl import Reader, Writer, constructor_id
+
+CERTIFICATE_BYTES_MAX = 512 * 1024
+SESSIONS_KEPT_MAX = 1 << 17
+VIEWS_KEPT_MAX = 1 << 20
+MEMBERS_MAX = 4_096
+
+_BLOCK_ID = constructor_id(
+    "stagepost.chain.keptBlock session:int256 candidate:int256 payload:bytes certificate:bytes = stagepost.chain.Kept"
+)
+_SESSIONS_ID = constructor_id(
+    "stagepost.chain.keptSessions master:int256 sessions:(vector stagepost.chain.keptSession) "
+    "views:(vector stagepost.chain.keptView) = stagepost.chain.Kept"
+)
+_SESSION_BYTES_MIN = 68
+_VIEW_BYTES_MIN = BLOCK_ID_BYTES + 20
+_FACTS_BYTES_MIN = 56
+_MEMBER_BYTES = 72
+
+
+class KeptBlock(msgspec.Struct, frozen=True):
+    """A final block. `candidate` is its hash among those who agreed; `certificate` proves it, and is theirs to read.
+    One without a payload closed a session of the masterchain: its certificate may be what proves the block before."""
+
+    session_id: bytes
+    candidate: bytes
+    payload: bytes
+    certificate: bytes
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(_BLOCK_ID)
+        writer.write_int256(self.session_id)
+        writer.write_int256(self.candidate)
+        writer.write_bytes(self.payload)
+        writer.write_bytes(self.certificate)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> KeptBlock:
+        reader = Reader(data)
+        reader.read_constructor(_BLOCK_ID)
+        kept = cls(
+            reader.read_int256(),
+            reader.read_int256(),
+            reader.read_bytes(BLOCK_BYTES_MAX, "payload"),
+            reader.read_bytes(CERTIFICATE_BYTES_MAX, "certificate"),
+        )
+        reader.expect_end()
+        return kept
+
+
+class KeptSession(msgspec.Struct, frozen=True):
+    """`base`: the candidate of its last block that the masterchain holds. `previous`: whose work it goes on with."""
+
+    session_id: bytes
+    base: bytes
+    previous: tuple[SessionFacts, ...]
+
+
+class KeptView(msgspec.Struct, frozen=True):
+    """A master block that shard blocks may still refer to."""
+
+    block_id: BlockId
+    catchain_seqno: int
+    time_ms: int
+    is_crowded: bool
+    sessions: tuple[bytes, ...]
+
+
+class KeptSessions(msgspec.Struct, frozen=True):
+    """`master`: the candidate of the master block that the snapshot was taken after."""
+
+    master: bytes
+    sessions: tuple[KeptSession, ...]
+    views: tuple[KeptView, ...]
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(_SESSIONS_ID)
+        writer.write_int256(self.master)
+        writer.write_vector_count(len(self.sessions))
+        for session in self.sessions:
+            writer.write_int256(session.session_id)
+            writer.write_int256(session.base)
+            writer.write_vector_count(len(session.previous))
+            for facts in session.previous:
+                _write_facts(writer, facts)
+        writer.write_vector_count(len(self.views))
+        for view in self.views:
+            view.block_id.write(writer)
+            writer.write_unsigned_int(view.catchain_seqno)
+            writer.write_long(view.time_ms)
+            writer.write_unsigned_int(view.is_crowded)
+            writer.write_vector_count(len(view.sessions))
+            for session_id in view.sessions:
+                writer.write_int256(session_id)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> KeptSessions:
+        reader = Reader(data)
+        reader.read_constructor(_SESSIONS_ID)
+        master = reader.read_int256()
+        count = reader.read_vector_count(SESSIONS_KEPT_MAX, _SESSION_BYTES_MIN)
+        sessions = tuple(_read_session(reader) for _ in range(count))
+        count = reader.read_vector_count(VIEWS_KEPT_MAX, _VIEW_BYTES_MIN)
+        views = tuple(_read_view(reader) for _ in range(count))
+        reader.expect_end()
+        return cls(master, sessions, views)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that is needed to go on from a master block: its state, the states of the blocks that shards stand upon, and
+    what is known of sessions. Its parts are kept together or not at all."""
+
+    block_id: BlockId
+    master: bytes
+    sessions: bytes
+    states: tuple[tuple[BlockId, bytes], ...]
+
+
+class History(Protocol):
+    """Blocks are kept before anybody acts upon them. What was kept may only be given up if a snapshot covers it: blocks
+    that were kept before its master block and are not of sessions that were at work then. The blocks whose states it
+    holds must stay, for they prove these."""
+
+    def keep_block(self, kept: KeptBlock) -> None: ...
+
+    def keep_snapshot(self, snapshot: Snapshot) -> None: ...
+
+    def blocks(self) -> Iterable[KeptBlock]:
+        """In the order in which they were kept."""
+        ...
+
+    def snapshot(self) -> Snapshot | None:
+        """The last one."""
+        ...
+
+
+class MemoryHistory:
+    """Keeps everything."""
+
+    def __init__(self) -> None:
+        self._blocks: list[KeptBlock] = []
+        self._snapshot: Snapshot | None = None
+
+    def keep_block(self, kept: KeptBlock) -> None:
+        self._blocks.append(kept)
+
+    def keep_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def blocks(self) -> Iterable[KeptBlock]:
+        return tuple(self._blocks)
+
+    def snapshot(self) -> Snapshot | None:
+        return self._snapshot
+
+
+def _read_session(reader: Reader) -> KeptSession:
+    session_id, base = reader.read_int256(), reader.read_int256()
+    count = reader.read_vector_count(SESSIONS_KEPT_MAX, _FACTS_BYTES_MIN)
+    return KeptSession(session_id, base, tuple(_read_facts(reader) for _ in range(count)))
+
+
+def _read_view(reader: Reader) -> KeptView:
+    block_id, catchain_seqno = read_block_id(reader), reader.read_unsigned_int()
+    time_ms, is_crowded = reader.read_long(), reader.read_unsigned_int()
+    if is_crowded > 1:
+        raise DecodeError(f"the view before offset {reader.offset} is neither crowded nor not: {is_crowded}")
+    count = reader.read_vector_count(SESSIONS_KEPT_MAX, 32)
+    return KeptView(
+        block_id, catchain_seqno, time_ms, bool(is_crowded), tuple(reader.read_int256() for _ in range(count))
+    )
+
+
+def _write_facts(writer: Writer, facts: SessionFacts) -> None:
+    writer.write_int(facts.workchain)
+    writer.write_unsigned_long(facts.shard)
+    writer.write_int(facts.vertical_seqno)
+    writer.write_int(facts.last_key_block_seqno)
+    writer.write_int(facts.catchain_seqno)
+    writer.write_int256(facts.config_hash)
+    writer.write_vector_count(len(facts.members))
+    for member in facts.members:
+        writer.write_int256(member.key_id)
+        writer.write_int256(member.adnl)
+        writer.write_long(member.weight)
+
+
+def _read_facts(reader: Reader) -> SessionFacts:
+    workchain, shard, vertical = reader.read_int(), reader.read_unsigned_long(), reader.read_int()
+    key_block, catchain, config_hash = reader.read_int(), reader.read_int(), reader.read_int256()
+    count = reader.read_vector_count(MEMBERS_MAX, _MEMBER_BYTES)
+    members = tuple(
+        Member(reader.read_int256(), reader.read_int256(), reader.read_long()) for _ in range(count)
+    )
+    return SessionFacts(workchain, shard, vertical, key_block, catchain, config_hash, members)

@@ -1,0 +1,96 @@
+"""External messages as the chain reads them: its own canonical form, and bags of cells where the chain takes those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.chain.accounts import WORKCHAIN
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.remp.ledger import ParsedMessage
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.wire.tl import Reader, Writer, constructor_id
+
+MESSAGE_ID = constructor_id(
+    "stagepost.chain.message workchain:int account:int256 expires_at:int salt:long body:bytes "
+    "= stagepost.chain.Message"
+)
+CELLS_MAGIC = bytes.fromhex("b5ee9c72")
+NEVER = 0
+
+
+class ReadMessage(msgspec.Struct, frozen=True):
+    """`expires_at_s`: the first second at which it is of no use any more, `NEVER` if it does not say.
+    `content`: what the contract is given."""
+
+    external: ExternalMessage
+    expires_at_s: int
+    content: bytes
+
+    @property
+    def parsed(self) -> ParsedMessage:
+        return ParsedMessage(self.external, None if self.expires_at_s == NEVER else self.expires_at_s)
+
+
+class CanonicalMessage(msgspec.Struct, frozen=True):
+    """`salt` tells apart what would be equal: it makes another id, and leaves the uid as it is."""
+
+    account: bytes
+    body: bytes
+    expires_at_s: int = NEVER
+    salt: int = 0
+    workchain: int = WORKCHAIN
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(MESSAGE_ID)
+        writer.write_int(self.workchain)
+        writer.write_int256(self.account)
+        writer.write_unsigned_int(self.expires_at_s)
+        writer.write_long(self.salt)
+        writer.write_bytes(self.body)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> CanonicalMessage:
+        reader = Reader(data)
+        reader.read_constructor(MESSAGE_ID)
+        workchain, account = reader.read_int(), reader.read_int256()
+        expires_at_s, salt = reader.read_unsigned_int(), reader.read_long()
+        body = reader.read_bytes(MESSAGE_BYTES_MAX, "body")
+        reader.expect_end()
+        return cls(account, body, expires_at_s, salt, workchain)
+
+
+def read_message(data: bytes, *, takes_cells: bool) -> ReadMessage:
+    """`DecodeError` if it is no message that this chain takes."""
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise DecodeError(
+            f"the message has {len(data)} bytes; at most {MESSAGE_BYTES_MAX} are accepted",
+            code=ErrorCode.MSG_BODY_SIZE,
+            limit=MESSAGE_BYTES_MAX,
+            found=len(data),
+        )
+    if data[:4] == CELLS_MAGIC:
+        if not takes_cells:
+            raise DecodeError("the message is a bag of cells, and this chain takes none")
+        from stagepost.chain.cell_messages import (
+            read_cell_message,
+        )  # only chains that take them need the extra
+
+        return read_cell_message(data)
+    message = CanonicalMessage.decode(data)
+    external = ExternalMessage(
+        sha256(data).digest(), sha256(message.body).digest(), message.workchain, message.account, data
+    )
+    return ReadMessage(external, message.expires_at_s, message.body)
+
+
+def cell_reader() -> Callable[[bytes], ReadMessage]:
+    """Only chains that take bags of cells need the extra `ton`; `ConfigError` if it is not installed."""
+    from stagepost.chain.cell_messages import read_cell_message
+
+    return read_cell_message

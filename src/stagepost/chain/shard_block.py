@@ -1,0 +1,117 @@
+"""A block of a shard: what it stands upon, its external messages whole, and the hash of the state after it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.chain.configuration import BLOCK_BYTES_MAX, BLOCK_MESSAGES_MAX, Ordering
+from stagepost.chain.shard_state import PREVIOUS_MAX
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
+from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.session_switch import Shard
+from stagepost.wire.tl import Reader, Writer, constructor_id
+
+_FIELDS = (
+    "session:int256 workchain:int shard:long seqno:int previous:(vector tonNode.blockIdExt) "
+    "master:tonNode.blockIdExt time:long ordering:int"
+)
+SHARD_BLOCK_ID = constructor_id(
+    f"stagepost.chain.shardBlock {_FIELDS} messages:(vector bytes) state_hash:int256 = stagepost.chain.Block"
+)
+_ROOT_ID = constructor_id(
+    f"stagepost.chain.shardRoot {_FIELDS} messages_hash:int256 state_hash:int256 = stagepost.chain.Root"
+)
+
+
+class ShardBlock(msgspec.Struct, frozen=True):
+    """`master` is the master block in whose view it was made."""
+
+    session_id: bytes
+    shard: Shard
+    seqno: int
+    previous: tuple[BlockId, ...]
+    master: BlockId
+    time_ms: int
+    ordering: Ordering
+    messages: tuple[bytes, ...]
+    state_hash: bytes
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(SHARD_BLOCK_ID)
+        self._write_fields(writer)
+        writer.write_vector_count(len(self.messages))
+        for message in self.messages:
+            writer.write_bytes(message)
+        writer.write_int256(self.state_hash)
+        return writer.written()
+
+    def block_id(self, file: bytes) -> BlockId:
+        """`file` is its encoding, as it came. The root hash holds each message as a hash: proofs can leave them out."""
+        hashes = sha256()
+        for message in self.messages:
+            hashes.update(sha256(message).digest())
+        writer = Writer()
+        writer.write_constructor(_ROOT_ID)
+        self._write_fields(writer)
+        writer.write_int256(hashes.digest())
+        writer.write_int256(self.state_hash)
+        root = sha256(writer.written()).digest()
+        return BlockId(self.shard.workchain, self.shard.prefix, self.seqno, root, sha256(file).digest())
+
+    def _write_fields(self, writer: Writer) -> None:
+        writer.write_int256(self.session_id)
+        writer.write_int(self.shard.workchain)
+        writer.write_unsigned_long(self.shard.prefix)
+        writer.write_unsigned_int(self.seqno)
+        writer.write_vector_count(len(self.previous))
+        for block_id in self.previous:
+            block_id.write(writer)
+        self.master.write(writer)
+        writer.write_long(self.time_ms)
+        writer.write_unsigned_int(self.ordering)
+
+
+def decode_shard_block(data: bytes) -> ShardBlock:
+    if len(data) > BLOCK_BYTES_MAX:
+        raise DecodeError(
+            f"the block has {len(data)} bytes; at most {BLOCK_BYTES_MAX} are accepted",
+            code=ErrorCode.CBOR_LIMIT,
+            limit=BLOCK_BYTES_MAX,
+            found=len(data),
+        )
+    reader = Reader(data)
+    reader.read_constructor(SHARD_BLOCK_ID)
+    session, workchain, shard = reader.read_int256(), reader.read_int(), reader.read_unsigned_long()
+    seqno = reader.read_unsigned_int()
+    count = reader.read_vector_count(PREVIOUS_MAX, BLOCK_ID_BYTES)
+    previous = tuple(read_block_id(reader) for _ in range(count))
+    master, time_ms, ordering = read_block_id(reader), reader.read_long(), reader.read_unsigned_int()
+    count = reader.read_vector_count(BLOCK_MESSAGES_MAX, 4)
+    messages = tuple(reader.read_bytes(MESSAGE_BYTES_MAX, "message") for _ in range(count))
+    state_hash = reader.read_int256()
+    reader.expect_end()
+    if ordering > max(Ordering):
+        raise DecodeError(f"ordering {ordering} is none of {[int(one) for one in Ordering]}", found=ordering)
+    return ShardBlock(
+        session,
+        Shard(workchain, shard),
+        seqno,
+        previous,
+        master,
+        time_ms,
+        Ordering(ordering),
+        messages,
+        state_hash,
+    )
+
+
+def id_of(payload: bytes) -> BlockId | None:
+    """None if it is no block."""
+    try:
+        return decode_shard_block(payload).block_id(payload)
+    except DecodeError:
+        return None

@@ -1,0 +1,148 @@
+"""A restart: from the last snapshot, or from the genesis, and then through everything that was kept after it."""
+
+from __future__ import annotations
+
+from stagepost.chain.execution import MasterView
+from stagepost.chain.following import CLOSING, Following
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.history import (
+    History,
+    KeptBlock,
+    KeptSession,
+    KeptSessions,
+    KeptView,
+    MemoryHistory,
+    Snapshot,
+)
+from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.master_block import MasterBlock, decode_master_block
+from stagepost.chain.master_state import decode_master_state
+from stagepost.chain.session_chain import SessionChain
+from stagepost.chain.shard_block import SHARD_BLOCK_ID, ShardBlock, decode_shard_block
+from stagepost.chain.shard_state import ShardState, decode_state
+from stagepost.chain.switches import Switches
+from stagepost.errors import StorageError
+from stagepost.remp.block_id import BlockId
+from stagepost.wire.tl import constructor_bytes
+
+
+def snapshot_of(ledger: EmbeddedLedger) -> Snapshot:
+    """After the last final master block. Shard blocks that wait for the masterchain are not in it: they are kept."""
+    following = ledger.following
+    sessions = tuple(
+        KeptSession(
+            entry.session.session_id,
+            following.chains[entry.session.session_id].base_hash,
+            following.previous.get(entry.session.session_id, ()),
+        )
+        for entry in following.master.shards
+    )
+    views = tuple(
+        KeptView(
+            view.block_id,
+            view.catchain_seqno,
+            view.time_ms,
+            view.is_crowded,
+            tuple(sorted(view.sessions)),
+        )
+        for view in following.views.values()
+    )
+    master = following.master
+    of_master = KeptSession(
+        master.session.session_id,
+        following.master_hash,
+        following.previous.get(master.session.session_id, ()),
+    )
+    kept = KeptSessions(following.master_hash, (*sessions, of_master), views)
+    states = tuple((block_id, state.encode()) for block_id, state in following.states.items())
+    return Snapshot(master.block_id, master.encode(), kept.encode(), states)
+
+
+def restored(genesis: Genesis, history: History, switches: Switches | None = None) -> EmbeddedLedger:
+    """The ledger as it was when the last block was kept; there are no events to hear of. `StorageError` if what was
+    kept is not this chain's."""
+    ledger = EmbeddedLedger(genesis, MemoryHistory(), switches)
+    following = ledger.following
+    snapshot = history.snapshot()
+    if snapshot is not None:
+        _start_from(following, snapshot, _state_hashes(history))
+    for kept in history.blocks():
+        if _is_new(following, kept):
+            following.finalised(kept)
+    following.events.clear()
+    following.kept = history
+    return ledger
+
+
+def _state_hashes(history: History) -> dict[BlockId, bytes]:
+    """What the blocks that were kept say of the states after them."""
+    found: dict[BlockId, bytes] = {}
+    for kept in history.blocks():
+        if kept.payload == CLOSING:
+            continue
+        block = _decoded(kept)
+        found[block.block_id(kept.payload)] = block.state_hash
+    return found
+
+
+def _decoded(kept: KeptBlock) -> ShardBlock | MasterBlock:
+    is_of_shard = kept.payload[:4] == constructor_bytes(SHARD_BLOCK_ID)
+    return decode_shard_block(kept.payload) if is_of_shard else decode_master_block(kept.payload)
+
+
+def _start_from(following: Following, snapshot: Snapshot, hashes: dict[BlockId, bytes]) -> None:
+    master = decode_master_state(snapshot.master, snapshot.block_id)
+    if master.network != following.master.network:
+        raise StorageError(
+            f"the snapshot is of network {master.network.hex()}, this is {following.master.network.hex()}",
+            advice="give the genesis that the data folder was made with",
+        )
+    _compare(snapshot.block_id, master.hash, hashes)
+    kept = KeptSessions.decode(snapshot.sessions)
+    following.master, following.master_hash = master, kept.master
+    following.states = {block_id: _state(block_id, data, hashes) for block_id, data in snapshot.states}
+    following.previous = {one.session_id: one.previous for one in kept.sessions if one.previous}
+    following.views = {
+        view.block_id.seqno: MasterView(
+            view.block_id,
+            view.catchain_seqno,
+            view.time_ms,
+            frozenset(view.sessions),
+            view.is_crowded,
+            master.dues,
+        )
+        for view in kept.views
+    }
+    bases = {one.session_id: one.base for one in kept.sessions}
+    following.chains = {}
+    for entry in master.shards:
+        session = entry.session.session_id
+        is_without_blocks = bases[session] == session
+        base = following.base_of(entry) if is_without_blocks else following.states[entry.tops[0]]
+        following.chains[session] = SessionChain(session, master.configuration, base, bases[session])
+
+
+def _state(block_id: BlockId, data: bytes, hashes: dict[BlockId, bytes]) -> ShardState:
+    state = decode_state(data, block_id)
+    _compare(block_id, state.hash, hashes)
+    return state
+
+
+def _compare(block_id: BlockId, state_hash: bytes, hashes: dict[BlockId, bytes]) -> None:
+    """A state before the first block has its own hash for a root hash; every other stands in its block."""
+    if state_hash != hashes.get(block_id, block_id.root_hash):
+        raise StorageError(
+            f"the snapshot's state after block {block_id.seqno} of shard {block_id.shard:016x} is not the one in it",
+            advice="take the snapshot away, and begin from the blocks alone",
+        )
+
+
+def _is_new(following: Following, kept: KeptBlock) -> bool:
+    """Whether the snapshot is without it. A session that is not at work has ended before: blocks are kept in order."""
+    if kept.payload == CLOSING:
+        return False
+    block = _decoded(kept)
+    if isinstance(block, MasterBlock):
+        return block.seqno > following.master.seqno
+    chain = following.chains.get(kept.session_id)
+    return chain is not None and block.seqno > chain.top.seqno
