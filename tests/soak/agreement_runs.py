@@ -15,8 +15,8 @@ LARGE_EVERY = 50
 """So often a run has 21 members; the others have 4, 7 or 13."""
 
 SEEDS_APART = 1_000_000
-PROMISES = ("B1", "B2", "B4", "B6")
-WHERE = "tests/simulation/test_catchain_agreement.py"
+PROMISES = ("B1", "B2", "B4", "B6", "B8")
+WHERE = "tests/catchain_runs.py"
 
 
 def play_agreement(seed: int, size: int | None) -> str | None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from tests.soak.agreement_runs import PROMISES as AGREEMENT_PROMISES
 from tests.soak.agreement_runs import agree
 from tests.soak.authentication_runs import keys, ways_in
+from tests.soak.chain_runs import PROMISES as CHAIN_PROMISES
+from tests.soak.chain_runs import chain
 from tests.soak.clock_runs import clocks
 from tests.soak.day_runs import day
 from tests.soak.delivery_runs import kill_publisher
@@ -20,8 +22,10 @@ from tests.soak.power_runs import power_cuts
 from tests.soak.restart_runs import starts, stops
 from tests.soak.results import OWN_COUNT, Result, result
 from tests.soak.runs import Run
+from tests.soak.session_switch_runs import SESSION_PROMISES, lose_quorums, switch_sessions
 from tests.soak.storm_runs import storms
 from tests.soak.suite_runs import SUITE_PROMISES, suite
+from tests.soak.topic_runs import cut_topic_power, kill_topic_writer
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,13 @@ PARTS = (
     Part("simulation", ("N10", "N11", "W1"), simulate),
     Part("kill", ("D1",), kill),
     Part("kill-publisher", ("D5",), kill_publisher),
+    Part("kill-topic", ("D1",), kill_topic_writer),
+    Part("topic-power-cuts", ("D2",), cut_topic_power),
     Part("delivery-worlds", ("D5", "D6", "D7", "D8"), simulate_delivery),
     Part("agreement", AGREEMENT_PROMISES, agree),
+    Part("sessions", SESSION_PROMISES, switch_sessions),
+    Part("quorum", ("B9",), lose_quorums),
+    Part("chain", CHAIN_PROMISES, chain),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
     Part("disks", ("D4",), disks),

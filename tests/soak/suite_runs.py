@@ -19,7 +19,10 @@ SUITE: dict[str, tuple[str, ...]] = {
         "tests/unit/runtime/test_sqlite_store.py::test_a_bad_row_is_moved_aside_and_reported",
         "tests/unit/runtime/test_sqlite_store.py::test_an_unreadable_file_is_kept_under_another_name_and_its_rows_are_copied",
         "tests/unit/runtime/test_sqlite_store.py::test_damage_inside_the_log_is_noticed",
+        "tests/unit/bus/test_topic_damage.py",
     ),
+    # Of topics alone; `disks` does real nodes.
+    "D4": ("tests/unit/bus/test_topic_bad_disks.py",),
     "N9": (
         "tests/unit/dmq/test_mempool.py::test_the_count_is_bounded_and_recovers_on_expiry",
         "tests/unit/dmq/test_mempool.py::test_the_bytes_are_bounded_at_exactly_the_limit",

@@ -1,0 +1,253 @@
+"""A topic in a folder: `topic.json`, a folder of segments for each partition, and the positions of its readers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stagepost.bus import segment
+from stagepost.bus.batch import Batch
+from stagepost.bus.block import Row
+from stagepost.bus.file_positions import FilePositions, group_names, read_positions
+from stagepost.bus.files import Files, make_folder, replace_durably
+from stagepost.bus.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit, LoopAnswers
+from stagepost.bus.partition_log import PartitionLog
+from stagepost.bus.partition_reader import PartitionReader
+from stagepost.bus.routing import PendingAppend, Router
+from stagepost.bus.topic import Appended, Place, Record, Retention, require_name, require_partitions
+from stagepost.errors import ConfigError, StorageError
+from stagepost.runtime.data_folder import make_private
+
+TOPICS_FOLDER = "topics"
+TOPIC_FILE = "topic.json"
+VERSION = 1
+PARTITIONS = 1
+"""Unless told otherwise: one sync per group, and one order for everything."""
+
+
+def system_now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class FileTopic:
+    """Cheap to make; `create_topic` and `open_topic` do. Writers and readers come from it."""
+
+    def __init__(self, folder: Path, name: str, partitions: int) -> None:
+        self.folder = folder
+        self.name = name
+        self.partitions = partitions
+
+    def writer(
+        self,
+        *,
+        retention: Retention = Retention(),  # noqa: B008  # frozen
+        segment_bytes: int = segment.SEGMENT_BYTES_MAX,
+        only: Collection[int] | None = None,
+        now_ms: Clock = system_now_ms,
+        on_error: Callable[[StorageError], None] = lambda error: None,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        files: Files | None = None,
+    ) -> FileTopicWriter:
+        """Takes the lock of every partition, or of those named by `only`; `StorageError` names whoever holds one."""
+        logs: dict[int, PartitionLog] = {}
+        try:
+            for partition in range(self.partitions) if only is None else sorted(only):
+                place = partition_folder(self.folder, partition)
+                make_folder(place, f"topic {self.name}", files or Files())
+                logs[partition] = PartitionLog(
+                    place, partition, retention=retention, segment_bytes=segment_bytes, files=files
+                )
+                logs[partition].retain(now_ms())
+        except BaseException:
+            for log in logs.values():
+                log.close()
+            raise
+        return FileTopicWriter(self, logs, now_ms, on_error, waiting_bytes_max)
+
+    def reader(self) -> FileTopicReader:
+        return FileTopicReader(self)
+
+    def positions(self, group: str) -> FilePositions:
+        """For reading and committing, by one process at a time."""
+        return FilePositions(self.folder, self.name, self.partitions, group)
+
+
+class FileTopicWriter:
+    """`repairs` says what was put in order when it was opened."""
+
+    def __init__(
+        self,
+        topic: FileTopic,
+        logs: dict[int, PartitionLog],
+        now_ms: Clock,
+        on_error: Callable[[StorageError], None],
+        waiting_bytes_max: int,
+    ) -> None:
+        self.partitions = topic.partitions
+        self.repairs = [sentence for log in logs.values() for sentence in log.repairs]
+        self._now_ms = now_ms
+        self._commits = {
+            partition: GroupCommit(
+                log, f"{topic.name}/{partition}", now_ms, on_error, waiting_bytes_max=waiting_bytes_max
+            )
+            for partition, log in logs.items()
+        }
+        self._router = Router(topic.name, topic.partitions, sorted(logs))
+        self._answers: LoopAnswers | None = None
+
+    @property
+    def counters(self) -> dict[int, CommitCounters]:
+        return {partition: commit.counters for partition, commit in self._commits.items()}
+
+    def append_soon(self, records: Sequence[Record], done: Appended) -> None:
+        """`done` is called in a thread of the writer's own, and must be short."""
+        routed = self._router.routed(records, self._now_ms())
+        pending = PendingAppend(routed, done)
+        for partition, (rows, _) in routed.items():
+            self._hand_over(partition, rows, pending)
+
+    def _hand_over(self, partition: int, rows: Sequence[Row], pending: PendingAppend) -> None:
+        try:
+            self._commits[partition].append(rows, lambda outcome: pending.settle(partition, outcome))
+        except StorageError as error:
+            pending.settle(partition, error)
+
+    async def append(self, records: Sequence[Record]) -> list[Place]:
+        loop = asyncio.get_running_loop()
+        if self._answers is None or self._answers.loop is not loop:
+            self._answers = LoopAnswers(loop)
+        answers, appended = self._answers, loop.create_future()
+
+        def settle(outcome: list[Place] | StorageError) -> None:
+            answers.give(lambda: _answer(appended, outcome))
+
+        self.append_soon(records, settle)
+        places: list[Place] = await appended
+        return places
+
+    async def close(self) -> None:
+        """What was handed over is written first."""
+        for commit in self._commits.values():
+            await asyncio.to_thread(commit.close)
+
+    def close_now(self) -> None:
+        """`close` without an event loop."""
+        for commit in self._commits.values():
+            commit.close()
+
+
+def _answer(appended: asyncio.Future[list[Place]], outcome: list[Place] | StorageError) -> None:
+    if appended.done():
+        return
+    if isinstance(outcome, StorageError):
+        appended.set_exception(outcome)
+    else:
+        appended.set_result(outcome)
+
+
+class FileTopicReader:
+    def __init__(self, topic: FileTopic) -> None:
+        self.partitions = topic.partitions
+        self._readers = [
+            PartitionReader(partition_folder(topic.folder, partition), topic.name, partition)
+            for partition in range(topic.partitions)
+        ]
+
+    def start_offset(self, partition: int) -> int:
+        return self._readers[partition].mark.start_offset
+
+    def end_offset(self, partition: int) -> int:
+        return self._readers[partition].mark.end_offset
+
+    def batches(self, partition: int, start: int, end: int | None = None) -> Iterator[Batch]:
+        return self._readers[partition].batches(start, end)
+
+
+# Folders
+
+
+def partition_folder(folder: Path, partition: int) -> Path:
+    return folder / f"{partition:03d}"
+
+
+def create_topic(data: Path, name: str, partitions: int = PARTITIONS) -> FileTopic:
+    """The topic of that name in a data folder, made if need be; `ConfigError` if it is there with other partitions."""
+    require_name(name, "topic")
+    require_partitions(partitions)
+    folder = data / TOPICS_FOLDER / name
+    if not (folder / TOPIC_FILE).exists():
+        make_private(folder, "topic folder", advice="choose another data folder")
+        facts = {"version": VERSION, "name": name, "partitions": partitions}
+        try:
+            replace_durably(Files(), folder / TOPIC_FILE, json.dumps(facts).encode() + b"\n")
+            Files().sync_folder(folder.parent)
+            Files().sync_folder(data)
+        except OSError as error:
+            raise StorageError(
+                f"topic {name} cannot be made in {folder}: {error.strerror}",
+                advice="check the disk and the space left on it",
+            ) from error
+    topic = open_topic(data, name)
+    if topic.partitions != partitions:
+        raise ConfigError(
+            f"topic {name} in {data} has {topic.partitions} partitions, not {partitions}",
+            advice="the number of partitions of a topic cannot change; give the old one, or choose another name",
+            found=topic.partitions,
+        )
+    return topic
+
+
+def open_topic(data: Path, name: str) -> FileTopic:
+    """`ConfigError` if there is none of that name."""
+    require_name(name, "topic")
+    path = data / TOPICS_FOLDER / name / TOPIC_FILE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        known = ", ".join(topic_names(data)) or "none"
+        raise ConfigError(
+            f"there is no topic {name} in {data}", advice=f"topics there: {known}", found=name
+        ) from error
+    try:
+        facts = json.loads(content)
+        version, partitions = facts["version"], facts["partitions"]
+        if version != VERSION or facts["name"] != name or not isinstance(partitions, int):
+            raise ValueError(f"version {version}, name {facts['name']}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} does not describe topic {name} in version {VERSION}: {error}",
+            advice="restore it from a copy, or write the number of its partitions into it anew",
+        ) from error
+    return FileTopic(path.parent, name, require_partitions(partitions))
+
+
+def topic_names(data: Path) -> list[str]:
+    return sorted(path.parent.name for path in (data / TOPICS_FOLDER).glob(f"*/{TOPIC_FILE}"))
+
+
+def topic_facts(data: Path, name: str) -> list[dict[str, Any]]:
+    """For each partition what people ask: its bounds, its size, and who has read how far."""
+    topic = open_topic(data, name)
+    groups = {group: read_positions(topic.folder, group) for group in group_names(topic.folder)}
+    reader = topic.reader()
+    found = []
+    for partition in range(topic.partitions):
+        folder = partition_folder(topic.folder, partition)
+        start, end = reader.start_offset(partition), reader.end_offset(partition)
+        sizes = (path.stat().st_size for path in folder.glob(f"*{segment.SUFFIX}"))
+        found.append(
+            {
+                "topic": name,
+                "partition": partition,
+                "start_offset": start,
+                "end_offset": end,
+                "records": end - start,
+                "bytes": sum(sizes),
+                "readers": {group: at[partition] for group, at in groups.items() if partition in at},
+            }
+        )
+    return found

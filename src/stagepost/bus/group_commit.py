@@ -1,0 +1,206 @@
+"""Many callers, one sync: what is appended while the disk is busy is written together as soon as it is free.
+
+One thread per partition writes; callers are answered from it, or on their event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row
+from stagepost.bus.partition_log import PartitionLog
+from stagepost.errors import ErrorCode, StorageError
+
+WAITING_BYTES_MAX = 33_554_432
+"""Per partition: what callers have handed over and the disk has not taken yet."""
+RETENTION_EVERY_MS = 60_000
+ROW_BYTES = 128
+"""Counted for each record beside its content: a million empty ones need memory too."""
+
+Settled = Callable[[int | StorageError], None]
+Clock = Callable[[], int]
+"""Unix milliseconds."""
+
+
+class CommitCounters(msgspec.Struct):
+    groups: int = 0
+    records: int = 0
+    failures: int = 0
+    refused: int = 0
+
+
+class _Job(NamedTuple):
+    rows: Sequence[Row]
+    content_bytes: int
+    settled: Settled
+
+    @property
+    def held_bytes(self) -> int:
+        return self.content_bytes + ROW_BYTES * len(self.rows)
+
+
+class GroupCommit:
+    """`on_error` hears of failures that nobody waits for: those of retention, and the first of a row of failed groups."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        name: str,
+        now_ms: Clock,
+        on_error: Callable[[StorageError], None],
+        *,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+    ) -> None:
+        self.counters = CommitCounters()
+        self._log = log
+        self._name = name
+        self._now_ms = now_ms
+        self._on_error = on_error
+        self._waiting_bytes_max = waiting_bytes_max
+        self._jobs: deque[_Job] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._was_failing = False
+        self._retained_ms = now_ms()
+        self._thread: threading.Thread | None = None
+
+    def append(self, rows: Sequence[Row], settled: Settled) -> None:
+        """From any thread. `settled` is called once, in the thread that writes, with the first offset or with why not."""
+        job = _Job(rows, sum(row.content_bytes for row in rows), settled)
+        assert len(rows) <= RECORDS_MAX
+        assert job.content_bytes <= CONTENT_BYTES_MAX
+        with self._changed:
+            if self._is_closed:
+                raise StorageError(f"the writer of {self._name} is closed")
+            if self._jobs and self._waiting_bytes + job.held_bytes > self._waiting_bytes_max:
+                self.counters.refused += 1
+                raise queue_full(self._name, self._waiting_bytes, self._waiting_bytes_max)
+            self._jobs.append(job)
+            self._waiting_bytes += job.held_bytes
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Everything handed over is written, or refused, and answered; then the log is closed. May be repeated."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._log.close()
+
+    def _write_all(self) -> None:
+        """Runs in the thread."""
+        while group := self._next_group():
+            rows = group[0].rows if len(group) == 1 else [row for job in group for row in job.rows]
+            segment_before = self._log.mark.segment
+            try:
+                offset = self._log.append(rows, self._now_ms())
+            except StorageError as error:
+                self._failed(group, error)
+                continue
+            except Exception as fault:
+                # A fault of ours. Nobody may wait for ever because of it.
+                self._failed(
+                    group, StorageError(f"the log of {self._name} met a fault of its own: {fault!r}")
+                )
+                continue
+            self._was_failing = False
+            self.counters.groups += 1
+            self.counters.records += len(rows)
+            for job in group:
+                self._settle(job, offset)
+                offset += len(job.rows)
+            self._retain(is_due=self._log.mark.segment != segment_before)
+
+    def _failed(self, group: Sequence[_Job], error: StorageError) -> None:
+        self.counters.failures += 1
+        for job in group:
+            self._settle(job, error)
+        # Once, until something goes well again: a full disk must not fill the log as well.
+        if not self._was_failing:
+            self._was_failing = True
+            self._on_error(error)
+
+    def _settle(self, job: _Job, outcome: int | StorageError) -> None:
+        """A fault of one who waited must not keep the others waiting."""
+        try:
+            job.settled(outcome)
+        except Exception as fault:
+            self._on_error(StorageError(f"whoever waited for {self._name} met a fault of its own: {fault!r}"))
+
+    def _next_group(self) -> list[_Job]:
+        """As many as fit into one block; none when there is nothing more to come."""
+        with self._changed:
+            while not self._jobs:
+                if self._is_closed:
+                    return []
+                self._changed.wait()
+            group: list[_Job] = []
+            records = content_bytes = 0
+            while self._jobs:
+                job = self._jobs[0]
+                records, content_bytes = records + len(job.rows), content_bytes + job.content_bytes
+                if group and (records > RECORDS_MAX or content_bytes > CONTENT_BYTES_MAX):
+                    break
+                group.append(self._jobs.popleft())
+                self._waiting_bytes -= job.held_bytes
+            return group
+
+    def _retain(self, *, is_due: bool) -> None:
+        """After each new segment, and now and then."""
+        now_ms = self._now_ms()
+        if not is_due and now_ms - self._retained_ms < RETENTION_EVERY_MS:
+            return
+        self._retained_ms = now_ms
+        try:
+            self._log.retain(now_ms)
+        except StorageError as error:
+            self._on_error(error)
+
+
+def queue_full(name: str, waiting_bytes: int, limit: int) -> StorageError:
+    return StorageError(
+        f"{waiting_bytes} bytes wait for the disk of {name} already, {limit} may",
+        code=ErrorCode.QUEUE_FULL,
+        advice="try again when earlier appends have been answered",
+        limit=limit,
+        found=waiting_bytes,
+    )
+
+
+class LoopAnswers:
+    """Answers from threads, given on one event loop: a whole group of them with one call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._answers: deque[Callable[[], None]] = deque()
+        self._is_called = False
+        self._lock = threading.Lock()
+
+    def give(self, answer: Callable[[], None]) -> None:
+        """From any thread."""
+        with self._lock:
+            self._answers.append(answer)
+            if self._is_called:
+                return
+            self._is_called = True
+        with suppress(RuntimeError):  # the loop is gone, and everybody who could have waited
+            self.loop.call_soon_threadsafe(self._give_all)
+
+    def _give_all(self) -> None:
+        with self._lock:
+            self._is_called = False
+            answers, self._answers = self._answers, deque()
+        for answer in answers:
+            answer()

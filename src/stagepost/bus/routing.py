@@ -1,0 +1,87 @@
+"""From the records of one append to the rows of each partition, and from the partitions' answers back to one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
+from stagepost.bus.errors import RecordRefused
+from stagepost.bus.topic import Appended, Place, Record, partition_of
+from stagepost.errors import ConfigError, StorageError
+
+Routed = Mapping[int, tuple[list[Row], list[int]]]
+"""By partition: rows, and the place of each in the append."""
+
+
+class Router:
+    """`owned` are the partitions that are written here. Records without a key go to each of them in turn."""
+
+    def __init__(self, topic: str, partitions: int, owned: Sequence[int]) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._owned = owned
+        self._turn = 0
+
+    def routed(self, records: Sequence[Record], now_ms: int) -> Routed:
+        """`RecordRefused` if one of them does not fit, or all together do not; then none is taken."""
+        _require_room(len(records), RECORDS_MAX, "records")
+        found: dict[int, tuple[list[Row], list[int]]] = {}
+        content_bytes = 0
+        for number, record in enumerate(records):
+            row = row_of(record, now_ms)
+            content_bytes += row.content_bytes
+            rows, numbers = found.setdefault(self._partition(record.key), ([], []))
+            rows.append(row)
+            numbers.append(number)
+        _require_room(content_bytes, CONTENT_BYTES_MAX, "bytes")
+        return found
+
+    def _partition(self, key: bytes | None) -> int:
+        if key is None:
+            self._turn += 1
+            return self._owned[self._turn % len(self._owned)]
+        partition = partition_of(key, self._partitions)
+        if partition not in self._owned:
+            raise ConfigError(
+                f"a key belongs to partition {partition} of {self._topic}, which this writer does not write",
+                advice=f"send it to the writer of that partition; this one has {list(self._owned)}",
+                found=partition,
+            )
+        return partition
+
+
+def _require_room(found: int, limit: int, what: str) -> None:
+    if found > limit:
+        raise RecordRefused(
+            f"one append may hold {limit} {what}, this one holds {found}",
+            advice="divide it into several",
+            limit=limit,
+            found=found,
+        )
+
+
+class PendingAppend:
+    """One answer, once every partition has given its own. An error of any is the answer, whatever the others say."""
+
+    def __init__(self, routed: Routed, done: Appended) -> None:
+        self._routed = routed
+        self._done = done
+        self._left = len(routed)
+        self._places: list[Place] = [Place(-1, -1)] * sum(len(numbers) for _, numbers in routed.values())
+        self._error: StorageError | None = None
+        self._lock = threading.Lock()
+        if not routed:
+            done([])
+
+    def settle(self, partition: int, outcome: int | StorageError) -> None:
+        with self._lock:
+            if isinstance(outcome, StorageError):
+                self._error = self._error or outcome
+            else:
+                for offset, number in enumerate(self._routed[partition][1], start=outcome):
+                    self._places[number] = Place(partition, offset)
+            self._left -= 1
+            if self._left:
+                return
+        self._done(self._places if self._error is None else self._error)

@@ -1,0 +1,136 @@
+"""What a topic is, whatever stands behind it: records in partitions by key, appended durably, read by offset, again and again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from zlib import crc32
+
+import msgspec
+
+from stagepost.bus.batch import Batch
+from stagepost.errors import ConfigError, StorageError
+
+NAME_CHARACTERS_MAX = 249
+PARTITIONS_MAX = 64
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """`timestamp_ms` is when it arrived; without one, the writer's clock tells."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, str] = {}
+    timestamp_ms: int | None = None
+
+
+class Place(NamedTuple):
+    partition: int
+    offset: int
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """Whole segments are removed, the oldest first: above so many bytes per partition, or older than so much. None: never."""
+
+    bytes_max: int | None = None
+    age_ms_max: int | None = None
+
+
+Appended = Callable[[list[Place] | StorageError], None]
+
+
+class TopicWriter(Protocol):
+    """An append is answered when it is durable. One that fails has not happened, in each partition for itself."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    async def append(self, records: Sequence[Record]) -> list[Place]:
+        """Where each record stands; `StorageError` if the disk refuses, `RecordRefused` if a record is too large."""
+        ...
+
+    def append_soon(self, records: Sequence[Record], done: Appended) -> None:
+        """`append` for those who would rather be called; `done` may be called in a thread of the writer's own."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class TopicReader(Protocol):
+    """Any number of them, while the topic grows. Nothing is seen that is not durable."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    def start_offset(self, partition: int) -> int:
+        """Of the oldest record that is kept."""
+        ...
+
+    def end_offset(self, partition: int) -> int:
+        """One more than that of the newest record."""
+        ...
+
+    def batches(self, partition: int, start: int, end: int | None = None) -> Iterator[Batch]:
+        """The records from `start` up to, not including, `end`; up to the present end without one. Always the same ones.
+
+        `OffsetGone` if retention has taken the first; `StorageError` if the log does not reach as far as was asked:
+        whoever takes note of a range must not be given less than it.
+        """
+        ...
+
+
+class Positions(Protocol):
+    """How far a group of readers has come: the offset of the next record to be handled, by partition."""
+
+    @property
+    def committed(self) -> Mapping[int, int]: ...
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Returns when it is durable. Called after the records before these offsets have been handled."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Topic(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partitions(self) -> int: ...
+
+    def writer(self) -> TopicWriter: ...
+
+    def reader(self) -> TopicReader: ...
+
+    def positions(self, group: str) -> Positions: ...
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The same on every machine and in every release: CRC-32 of the key, as zlib has it, modulo the number of partitions."""
+    return crc32(key) % partitions
+
+
+def require_name(name: str, what: str) -> str:
+    """Names become names of folders."""
+    if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name[:NAME_CHARACTERS_MAX]!r} cannot be the name of a {what}",
+            advice=f"use 1 to {NAME_CHARACTERS_MAX} letters, digits, dots, dashes and underscores, a letter or digit first",
+            found=name,
+            limit=NAME_CHARACTERS_MAX,
+        )
+    return name
+
+
+def require_partitions(count: int) -> int:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise ConfigError(
+            f"a topic cannot have {count} partitions",
+            advice=f"choose 1 to {PARTITIONS_MAX}",
+            found=count,
+            limit=PARTITIONS_MAX,
+        )
+    return count

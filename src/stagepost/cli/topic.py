@@ -1,0 +1,144 @@
+"""`stagepost topic`: the topics of a data folder, listed, checked and written out as lines of JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from stagepost.cli.local_node_options import json_option
+
+_HEADER = ("topic", "partition", "from", "to", "records", "bytes", "readers")
+
+_data_option = click.option(
+    "--data",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The data folder of the node that writes the topics.",
+)
+
+
+@click.group()
+def topic() -> None:
+    """What a node has written to its topics. Reads beside the running node, and changes nothing.
+
+    \b
+    Example:
+      stagepost topic ls --data stagepost-data
+    """
+
+
+@topic.command(name="ls")
+@_data_option
+@json_option
+def list_topics(data: Path, as_json: bool) -> None:
+    """List topics, their partitions and how far their readers have come.
+
+    \b
+    Example:
+      stagepost topic ls --data stagepost-data
+    """
+    import json
+
+    from stagepost.bus.file_topic import topic_facts, topic_names
+    from stagepost.cli.tables import print_table
+
+    facts = [one for name in topic_names(data) for one in topic_facts(data, name)]
+    if as_json:
+        for one in facts:
+            click.echo(json.dumps(one))
+        return
+    if not facts:
+        click.echo(f"there are no topics in {data}")
+        return
+    rows = []
+    for one in facts:
+        readers = ", ".join(f"{group} at {offset}" for group, offset in one["readers"].items())
+        numbers = [f"{one[name]:,}" for name in ("start_offset", "end_offset", "records", "bytes")]
+        rows.append((one["topic"], str(one["partition"]), *numbers, readers))
+    print_table(_HEADER, rows)
+
+
+# The word that people try first.
+topic.add_command(list_topics, "list")
+
+
+@topic.command()
+@click.argument("name")
+@_data_option
+@click.option("--out", required=True, metavar="FILE", help="Where to write; - for standard output.")
+@click.option("--partition", type=click.IntRange(min=0), help="This one alone.")
+@click.option("--from", "start", type=click.IntRange(min=0), help="Begin at this offset; needs --partition.")
+@click.pass_context
+def dump(
+    context: click.Context, name: str, data: Path, out: str, partition: int | None, start: int | None
+) -> None:
+    """Write the records of a topic as lines of JSON: topic, partition, offset, timestamp_ms, key, value, headers.
+
+    Values that are no text are written as value_base64. Ends at what was there when it began.
+
+    \b
+    Example:
+      stagepost topic dump stagepost.remp.statuses --data stagepost-data --out statuses.jsonl
+    """
+    from stagepost.bus.dump import dump_lines
+    from stagepost.bus.file_topic import open_topic
+
+    found = open_topic(data, name)
+    if start is not None and partition is None:
+        raise click.UsageError("--from needs --partition: each partition has offsets of its own", context)
+    if partition is not None and partition >= found.partitions:
+        raise click.UsageError(f"{name} has partitions 0 to {found.partitions - 1}", context)
+    reader = found.reader()
+    written = 0
+    with _opened(out) as file:
+        for one in range(found.partitions) if partition is None else [partition]:
+            for line in dump_lines(name, reader, one, start):
+                file.write(line)
+                written += 1
+    click.echo(f"{written:,} records of {name} written", err=True)
+
+
+@contextmanager
+def _opened(out: str) -> Iterator[BinaryIO]:
+    """A file gets its name when it is complete, so that nobody takes half a dump for a whole one."""
+    from stagepost.errors import StorageError
+
+    if out == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    partial = Path(f"{out}.part")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(out)
+    except OSError as error:
+        raise StorageError(
+            f"{out} cannot be written: {error.strerror}", advice="check the folder and the space left on it"
+        ) from error
+
+
+@topic.command()
+@click.argument("name")
+@_data_option
+def check(name: str, data: Path) -> None:
+    """Read a topic from end to end and compare every digest. Exit code 3 at the first damage, with file and byte.
+
+    \b
+    Example:
+      stagepost topic check stagepost.remp.statuses --data stagepost-data
+    """
+    from stagepost.bus.file_topic import open_topic
+
+    found = open_topic(data, name)
+    reader = found.reader()
+    for partition in range(found.partitions):
+        start = reader.start_offset(partition)
+        records = sum(map(len, reader.batches(partition, start)))
+        click.echo(f"partition {partition}: {records:,} records from offset {start}, all whole")
