@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -22,6 +23,9 @@ DEPENDENCIES_READ_MAX = 256
 
 BLOCK_BYTES_MAX = 16 * 1024
 """Of a whole frame."""
+
+HASHES_KEPT = 8_192
+"""Blocks are named by others again and again, above all right after they came."""
 
 SOURCES_MAX = 1_024
 DEPENDENCY_BYTES_MIN = 44
@@ -146,6 +150,7 @@ def block_id(incarnation: bytes, source_key_id: bytes, height: int, hash_of_data
     return writer.written()
 
 
+@lru_cache(maxsize=HASHES_KEPT)
 def block_hash(incarnation: bytes, source_key_id: bytes, height: int, hash_of_data: bytes) -> bytes:
     return sha256(block_id(incarnation, source_key_id, height, hash_of_data)).digest()
 

@@ -113,9 +113,11 @@ class CatchingUp:
 
     def ask_for_missing(self, vertex: Vertex, peer: int, now: float) -> list[Effect]:
         """Whoever sent a block has what it rests on, if he is honest."""
-        missing = self._graph.missing_below(vertex, ASKED_AT_ONCE_MAX)
+        missing = self._graph.missing_parents(vertex)
         return [
-            self._ask(peer, GetBlock(one.hash), now) for one in missing if one.hash not in self._blocks_asked
+            self._ask(peer, GetBlock(one.hash), now)
+            for one in missing[:ASKED_AT_ONCE_MAX]
+            if one.hash not in self._blocks_asked
         ]
 
     def _ask_again(self, peer: int, now: float) -> list[Effect]:
@@ -152,7 +154,7 @@ class CatchingUp:
                 graph = self._graph
                 if not 0 <= block.source < graph.size or block.height < 1:
                     return False
-                return graph.hash_of(block.reference(graph.rules.version)) == block_hash
+                return graph.hash_of(graph.reference_of(block)) == block_hash
             case GetBlock(), BlockNotFound():
                 return True
             case GetBlocks() | GetBlockHistory(), Sent():
@@ -172,7 +174,7 @@ class CatchingUp:
     def _heights(self) -> tuple[int, ...]:
         graph = self._graph
         return tuple(
-            BLAMED_HEIGHT if source in graph.blamed else graph.top(source).height
+            BLAMED_HEIGHT if source in graph.blamed else graph.received_height(source)
             for source in range(graph.size)
         )
 

@@ -144,6 +144,7 @@ class Graph:
         self._blamed: dict[int, ForkProof | None] = {}
         self._waiting: dict[bytes, Vertex] = {}
         self._ready: deque[Vertex] = deque()
+        self._last_reference: tuple[Block, Dependency] | None = None
 
     # What is known
 
@@ -169,6 +170,13 @@ class Graph:
     def delivered_height(self, source: int) -> int:
         return 0 if source in self._blamed else self.top(source).height
 
+    def received_height(self, source: int) -> int:
+        """Up to which height a member's blocks are here, delivered or waiting for others or for the disk."""
+        height = self.top(source).height
+        while (vertex := self._at.get((source, height + 1))) is not None and vertex.block is not None:
+            height += 1
+        return height
+
     def chain(self, source: int, after_height: int) -> Iterator[Vertex]:
         """A member's delivered blocks above a height, in order."""
         found: list[Vertex] = []
@@ -178,20 +186,10 @@ class Graph:
             vertex = vertex.previous
         return reversed(found)
 
-    def missing_below(self, vertex: Vertex, count_max: int) -> list[Vertex]:
-        """Ancestors that are known by reference alone, nearest first."""
-        found: list[Vertex] = []
-        seen = {vertex.hash}
-        pending = deque([vertex])
-        while pending and len(found) < count_max:
-            for parent in self._parents(pending.popleft()):
-                if parent.hash not in seen:
-                    seen.add(parent.hash)
-                    if parent.state is State.REFERENCED:
-                        found.append(parent)
-                    elif parent.state is State.RECEIVED:
-                        pending.append(parent)
-        return found
+    def missing_parents(self, vertex: Vertex) -> list[Vertex]:
+        """What a block names and nobody has given us yet. Whatever is missing further below is named by a block that
+        waits as well."""
+        return [parent for parent in self._parents(vertex) if parent.state is State.REFERENCED]
 
     def undelivered(self) -> list[Vertex]:
         """Blocks that are here and wait for others, in order of arrival."""
@@ -206,6 +204,12 @@ class Graph:
             self.incarnation, self.key_ids[reference.source], reference.height, reference.data_hash
         )
 
+    def reference_of(self, block: Block) -> Dependency:
+        """Remembered for the last one: a block that comes in is looked at several times in a row."""
+        if self._last_reference is None or self._last_reference[0] is not block:
+            self._last_reference = block, block.reference(self.rules.version)
+        return self._last_reference[1]
+
     def check(self, block: Block) -> Refusal | None:
         """Everything that can be seen in the block itself; its signature, which costs most, last."""
         refusal = self._check_shape(block)
@@ -218,7 +222,7 @@ class Graph:
                 )
         if block.height > 1 and not self._is_genuine(block.previous):
             return Refusal("ForgedPrevious", "the reference to the author's own last block is not signed")
-        if not self._is_genuine(block.reference(self.rules.version)):
+        if not self._is_genuine(self.reference_of(block)):
             return Refusal("BadSignature", f"member {block.source} has not signed this block")
         return None
 
@@ -273,7 +277,7 @@ class Graph:
     def receive(self, block: Block) -> tuple[Vertex, Outcome]:
         """A block that passed `check`. It waits until everything below it is here, and until it is stored."""
         outcome = Outcome()
-        vertex = self._vertex(block.reference(self.rules.version), outcome)
+        vertex = self._vertex(self.reference_of(block), outcome)
         if vertex.block is not None:
             return vertex, outcome
         vertex.block = block

@@ -207,7 +207,7 @@ class Member:
             self._refuse(peer, refusal.rule, refusal.text)
             return
         if block.source == self.index:
-            known = graph.get(graph.hash_of(block.reference(graph.rules.version)))
+            known = graph.get(graph.hash_of(graph.reference_of(block)))
             if known is None and self._is_started:
                 self._halt(f"a block at height {block.height} is signed with our key and is not ours")
                 return
@@ -224,7 +224,7 @@ class Member:
         graph = self.graph
         if not 0 <= block.source < graph.size or block.height < 1:
             return True  # the checks say why not
-        known = graph.get(graph.hash_of(block.reference(graph.rules.version)))
+        known = graph.get(graph.hash_of(graph.reference_of(block)))
         if known is not None and known.block is not None:
             return False
         if known is None and block.source in graph.blamed:

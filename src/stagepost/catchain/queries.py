@@ -41,7 +41,7 @@ class GetBlocks(msgspec.Struct, frozen=True):
 
 
 class GetDifference(msgspec.Struct, frozen=True):
-    """The greatest delivered height of each member, as the asker knows it."""
+    """Up to which height the asker has each member's blocks; older nodes say up to which they are delivered."""
 
     heights: tuple[int, ...]
 

@@ -33,8 +33,12 @@ class BodySearch:
         return min((search.again_at for search in self._searches.values()), default=None)
 
     def begin(self, message_id: bytes, member: int, now: float) -> int | None:
-        """Whom to ask now; None if somebody is asked already, or there is nobody but ourselves."""
-        if message_id in self._searches or message_id == ZERO_INT256 or member == self._index:
+        """Whom to ask now; None if somebody is asked already, or is to be asked at the next tick."""
+        if message_id in self._searches or message_id == ZERO_INT256:
+            return None
+        if member == self._index:
+            # Announced by us before a crash that took the body: others have it.
+            self._searches[message_id] = _Search(member, now)
             return None
         self._searches[message_id] = _Search(member, now + ASK_AGAIN_S)
         return member
@@ -49,8 +53,7 @@ class BodySearch:
             if now < search.again_at:
                 continue
             search.again_at = now + ASK_AGAIN_S
-            candidates = [*announced_by(message_id), *range(self._member_count)]
-            others = [member for member in candidates if member != self._index]
+            others = self._others(announced_by(message_id))
             if not others:
                 continue
             fresh = next((member for member in others if member not in search.asked), None)
@@ -60,3 +63,22 @@ class BodySearch:
             search.asked.append(fresh)
             found.append((fresh, message_id))
         return found
+
+    def not_had(self, message_id: bytes, now: float, announced_by: Sequence[int]) -> int | None:
+        """Whoever was asked does not have it: the next at once, if there is one who was not asked yet."""
+        search = self._searches.get(message_id)
+        if search is None:
+            return None
+        fresh = next((member for member in self._others(announced_by) if member not in search.asked), None)
+        if fresh is not None:
+            search.asked.append(fresh)
+            search.again_at = now + ASK_AGAIN_S
+        return fresh
+
+    def hurry(self, now: float) -> None:
+        """Somebody can be reached who could not before: all that is searched for is asked for at the next tick."""
+        for search in self._searches.values():
+            search.again_at = min(search.again_at, now)
+
+    def _others(self, announced_by: Sequence[int]) -> list[int]:
+        return [member for member in (*announced_by, *range(self._member_count)) if member != self._index]

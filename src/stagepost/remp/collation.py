@@ -47,6 +47,15 @@ class Collation:
         self._before: dict[bytes, MessageStatus] = {}
         self._candidates: dict[BlockId, list[bytes]] = {}
 
+    @property
+    def has_collatable(self) -> bool:
+        is_for = self._state.session.is_for
+        for entry in self._state.open_entries():
+            cached = entry.cached
+            if is_collatable(cached.status) and cached.body is not None and is_for(cached.body):
+                return True
+        return False
+
     def take(self, count_max: int) -> list[ExternalMessage]:
         """The next messages in the order that users were promised; those without a body wait for it."""
         state = self._state
@@ -56,8 +65,8 @@ class Collation:
             if len(found) >= count_max:
                 break
             cached = entry.cached
-            if cached.body is None:
-                continue
+            if cached.body is None or not state.session.is_for(cached.body):
+                continue  # its bytes may still come; after a split, some stand in the queues of both children
             freshness = state.cache.freshness(cached.message_id)
             if isinstance(freshness, UidTaken):
                 text = f"message {freshness.message_id.hex()} has the same body for the same account"
@@ -109,6 +118,9 @@ class Collation:
                 return f"message {message_id.hex()} is not known here"
             if isinstance(freshness, UidTaken):
                 return f"message {message_id.hex()} was included before, as {freshness.message_id.hex()}"
+            cached = self._state.cache.get(message_id)
+            if cached is not None and cached.body is not None and not self._state.session.is_for(cached.body):
+                return f"message {message_id.hex()} is for an account of another shard"
             entry = self._state.entries.get(message_id)
             # What its author saw accepted elsewhere goes first; that is seen by each at another time.
             if entry is None or entry.is_accepted_elsewhere:
@@ -126,6 +138,12 @@ class Collation:
 
     def candidate_lost(self, block_id: BlockId) -> None:
         self._return_from(block_id, (Event.OTHER_COMMITTED, Event.CANDIDATE_LOST))
+
+    def session_ended(self) -> None:
+        """Candidates that were not decided come to nothing, and so does what the collator had taken."""
+        for block_id in list(self._candidates):
+            self.candidate_lost(block_id)
+        self.collated([(message_id, NotAskedFor()) for message_id in self._before])
 
     def candidate_refused(self, block_id: BlockId, replayed: Sequence[bytes]) -> None:
         for message_id in replayed:

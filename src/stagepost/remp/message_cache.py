@@ -1,6 +1,7 @@
 """What one validator node knows of messages, over all its sessions: one shelf for each catchain of the masterchain.
 
-A message stands on the shelf under which it was first seen, and leaves with that shelf. What somebody else claims of
+A message stands on the shelf of the latest catchain under which anybody announced it, so that it does not matter who
+was heard first; once it is final, on that of its master block. It leaves with its shelf. What somebody else claims of
 a message is corrected by its own bytes as soon as these are here; until then it blocks nobody.
 """
 
@@ -95,6 +96,7 @@ class MessageCache:
         self._checks_uids = checks_uids
         self._shelves: dict[int, dict[bytes, CachedMessage]] = {}
         self._by_uid: dict[UidKey, dict[bytes, None]] = {}
+        self._let_go: dict[int, frozenset[bytes]] = {}
 
     def __len__(self) -> int:
         return sum(len(shelf) for shelf in self._shelves.values())
@@ -110,6 +112,11 @@ class MessageCache:
                 return found
         return None
 
+    def was_let_go(self, message_id: bytes) -> bool:
+        """Whether its life ended here not long ago. If it is announced under a later catchain, it lives again, but full
+        nodes have been told that it is over, and nobody takes that back."""
+        return any(message_id in ids for ids in self._let_go.values())
+
     def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
         """A message that is not here yet."""
         assert self.get(header.message_id) is None, "a message has one place"
@@ -118,20 +125,42 @@ class MessageCache:
         self._by_uid.setdefault(uid_key(header), {})[header.message_id] = None
         return cached
 
+    def remove(self, cached: CachedMessage) -> None:
+        """It was hearsay, and whoever said it is not believed any more."""
+        del self._shelves[cached.header.masterchain_seqno][cached.message_id]
+        self._forget_uid(uid_key(cached.header), cached.message_id)
+
+    def raise_to(self, cached: CachedMessage, masterchain_seqno: int) -> None:
+        """It was announced under a later catchain, too. What was announced under an earlier one changes nothing."""
+        header = cached.header
+        if masterchain_seqno > header.masterchain_seqno:
+            del self._shelves[header.masterchain_seqno][header.message_id]
+            cached.header = msgspec.structs.replace(header, masterchain_seqno=masterchain_seqno)
+            self._shelves.setdefault(masterchain_seqno, {})[header.message_id] = cached
+
     def give_body(self, cached: CachedMessage, body: ExternalMessage) -> None:
         """Once. Its destination is what the bytes say, whatever was announced."""
         assert body.message_id == cached.message_id, "a body belongs to its id"
-        if cached.body is not None:
-            return
-        cached.body = body
-        announced = uid_key(cached.header)
-        cached.header = msgspec.structs.replace(
-            cached.header, uid=body.uid, workchain=body.workchain, account=body.account
-        )
-        true = uid_key(cached.header)
-        if true != announced:
-            self._forget_uid(announced, cached.message_id)
-            self._by_uid.setdefault(true, {})[cached.message_id] = None
+        if cached.body is None:
+            cached.body = body
+            self._set_header(cached, cached.header)
+
+    def adopt_header(self, cached: CachedMessage, header: Header) -> None:
+        """In place of hearsay that named neither origin nor destination."""
+        seqno = cached.header.masterchain_seqno
+        self._set_header(cached, msgspec.structs.replace(header, masterchain_seqno=seqno))
+
+    def _set_header(self, cached: CachedMessage, header: Header) -> None:
+        before, body = uid_key(cached.header), cached.body
+        if body is not None:
+            header = msgspec.structs.replace(
+                header, uid=body.uid, workchain=body.workchain, account=body.account
+            )
+        cached.header = header
+        now = uid_key(header)
+        if now != before:
+            self._forget_uid(before, cached.message_id)
+            self._by_uid.setdefault(now, {})[cached.message_id] = None
 
     def freshness(self, message_id: bytes) -> Freshness:
         """Whether it may be collated: nobody with its body was before, and none with a smaller id waits."""
@@ -168,6 +197,7 @@ class MessageCache:
         if cached is None:
             header = header_of(message, Origin(ZERO_INT256, -1, 0), masterchain_seqno)
             cached = self.add(header, status, Standing.OWN, now)
+        self.raise_to(cached, masterchain_seqno)
         cached.status = status
         cached.standing = Standing.OWN
         self.give_body(cached, message)
@@ -180,6 +210,10 @@ class MessageCache:
             gone += self._shelves.pop(number).values()
         for cached in gone:
             self._forget_uid(uid_key(cached.header), cached.message_id)
+        self._let_go = {cc: ids for cc, ids in self._let_go.items() if cc >= self.window.lowest}
+        over = frozenset(cached.message_id for cached in gone if not _is_in_chain(cached))
+        if over:
+            self._let_go[self.window.current] = self._let_go.get(self.window.current, frozenset()) | over
         with_body = [cached for cached in gone if cached.body is not None]
         accepted = sum(_is_in_chain(cached) for cached in with_body)
         rejected = sum(place_of(cached.status) in CLOSED for cached in with_body)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 import msgspec
 
 from stagepost.remp.block_id import BlockId
+from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import CachedMessage, MessageCache, Standing
-from stagepost.remp.message_states import BELOW_SHARD, Event, after, place_of
-from stagepost.remp.message_status import MessageStatus, Timeout
+from stagepost.remp.message_states import BELOW_SHARD, COLLATABLE, TAKEN, Event, after, place_of
+from stagepost.remp.message_status import MessageStatus, New, Timeout, kind_of
 from stagepost.remp.pending_records import PendingRecords, RecordLimits
 from stagepost.remp.queue_effects import BroadcastBody, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue_records import Header, Record
+from stagepost.remp.shard import Shard
+from stagepost.remp.status import FIRST_KINDS
 from stagepost.wire.tl import ZERO_INT256
 
 MESSAGE_TIMEOUT_S = 240.0
@@ -31,23 +35,38 @@ class QueueOptions(msgspec.Struct, frozen=True):
 
 
 class QueueSession(msgspec.Struct, frozen=True):
-    """`current` are the members that validate now, by their index in the queue; the others are previous ones."""
+    """`current` are the members that validate now, by their index in the queue; the others are previous ones.
+    `shard`: whose messages are collated here; None for all."""
 
     masterchain_seqno: int
     index: int
     current: frozenset[int]
     member_count: int
+    shard: Shard | None = None
+
+    def is_for(self, message: ExternalMessage) -> bool:
+        return self.shard is None or self.shard.holds(message.workchain, message.account)
 
 
 class Entry:
     """A message in this queue, and what members have said of it here."""
 
-    __slots__ = ("announced_by", "cached", "is_accepted_elsewhere", "rejected_by", "timestamp_ms")
+    __slots__ = (
+        "announced_by",
+        "cached",
+        "called_processed_by",
+        "is_accepted_elsewhere",
+        "is_ours",
+        "rejected_by",
+        "timestamp_ms",
+    )
 
     def __init__(self, cached: CachedMessage, timestamp_ms: int) -> None:
         self.cached = cached
         self.timestamp_ms = timestamp_ms
         self.announced_by: set[int] = set()
+        self.called_processed_by: set[int] = set()
+        self.is_ours = False  # a full node gave it to us, or a queue of ours before this one
         self.rejected_by: set[int] = set()
         self.is_accepted_elsewhere = False
 
@@ -69,11 +88,20 @@ class QueueState:
         self._by_age: list[tuple[float, bytes]] = []
         self._effects: list[QueueEffect] = []
 
+    @property
+    def masterchain_seqno(self) -> int:
+        """Under which messages come now: the masterchain may have gone on since the session began."""
+        return max(self.session.masterchain_seqno, self.cache.window.current)
+
     # Messages
 
     @property
     def open_count(self) -> int:
         return len(self._open)
+
+    def open_entries(self) -> Iterator[Entry]:
+        """Messages that no shard block holds yet."""
+        return (self.entries[message_id] for message_id in self._open)
 
     @property
     def is_full(self) -> bool:
@@ -93,19 +121,26 @@ class QueueState:
         return entry
 
     def leave(self, message_id: bytes) -> None:
-        self.entries.pop(message_id, None)
+        """What was said of it stays: another may announce it under a later catchain, and then all must count alike."""
+        entry = self.entries.pop(message_id, None)
         self._open.pop(message_id, None)
+        if entry is not None and (entry.rejected_by or entry.is_accepted_elsewhere):
+            self._make_room_for_early()
+            self._early[message_id] = entry
 
     def votes(self, message_id: bytes) -> Entry:
         """Where it is kept what members say of a message; they may speak before the message itself is here."""
         entry = self.entries.get(message_id) or self._early.get(message_id)
         if entry is None:
-            if len(self._early) >= COUNTS_WITHOUT_HEADER_MAX:
-                del self._early[next(iter(self._early))]
+            self._make_room_for_early()
             nothing = Header(message_id, ZERO_INT256, 0, ZERO_INT256, ZERO_INT256, -1, 0, 0)
             entry = Entry(CachedMessage(nothing, Timeout(), Standing.FORWARDED_FINAL, 0.0), 0)
             self._early[message_id] = entry
         return entry
+
+    def _make_room_for_early(self) -> None:
+        if len(self._early) >= COUNTS_WITHOUT_HEADER_MAX:
+            del self._early[next(iter(self._early))]
 
     def forget_votes(self, source: int) -> None:
         """Of a member that tells different things to different others: nobody's count must hang on who heard what."""
@@ -170,6 +205,16 @@ class QueueState:
 
     def tell(self, cached: CachedMessage, status: MessageStatus) -> None:
         self._effects += [Tell(full_node, cached.message_id, status) for full_node in cached.origins]
+
+    def introduce(self, cached: CachedMessage, full_node: bytes) -> None:
+        """A further full node has sent it, and hears how far it is, as if it had been there from the beginning."""
+        place = place_of(cached.status)
+        if place in COLLATABLE or place == TAKEN:
+            self._effects.append(Tell(full_node, cached.message_id, New()))
+            return
+        if kind_of(cached.status).name not in FIRST_KINDS:
+            self._effects.append(Tell(full_node, cached.message_id, New()))
+        self._effects.append(Tell(full_node, cached.message_id, cached.status))
 
     def put(self, record: Record) -> None:
         self.pending.add(record)

@@ -39,6 +39,9 @@ class ReliableQueue:
 
     # What is known
 
+    def __contains__(self, message_id: bytes) -> bool:
+        return message_id in self._state.entries
+
     @property
     def known_ids(self) -> frozenset[bytes]:
         """Every message that was ever put into this queue, by anybody, and still lives."""
@@ -47,6 +50,11 @@ class ReliableQueue:
     @property
     def open_count(self) -> int:
         return self._state.open_count
+
+    @property
+    def has_collatable(self) -> bool:
+        """Whether `take` has something to give; what still waits for its bytes does not count."""
+        return self._collation.has_collatable
 
     def entries(self) -> list[CachedMessage]:
         """In the order of arrival here."""
@@ -80,21 +88,24 @@ class ReliableQueue:
         if cached is None:
             if state.is_full:
                 return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED))]
-            header = header_of(message, origin, self.session.masterchain_seqno)
+            header = header_of(message, origin, state.masterchain_seqno)
             cached = self.cache.add(header, New(), Standing.OWN, now)
             cached.add_origin(origin)
             state.tell(cached, New())
+        elif cached.standing is Standing.FORWARDED_FINAL:
+            # Others say that it was processed. We have no proof, and here is somebody who waits for it.
+            cached.add_origin(origin)
+            self._hearing.reopen(cached, header_of(message, origin, state.masterchain_seqno))
+            state.put(cached.header)
         elif cached.add_origin(origin):
-            # Another full node sent it, too: it hears how far the message is, and everything from now on.
-            state.add(Tell(source_key_id, message.message_id, cached.status))
-        is_new_body = cached.body is None
+            state.introduce(cached, source_key_id)
         self._hearing.body_is_here(cached, message)
         is_new_here = message.message_id not in state.entries
         if is_new_here:
             state.enter(cached, cached.header.timestamp_ms)
             state.put(cached.header)
-        if is_new_here or is_new_body:
             state.broadcast(cached)
+        state.entries[message.message_id].is_ours = True
         return state.taken()
 
     # From other validators
@@ -114,6 +125,17 @@ class ReliableQueue:
         cached = self.cache.get(message.message_id)
         if cached is not None:
             self._hearing.body_is_here(cached, message)
+        return self._state.taken()
+
+    def body_not_had(self, message_id: bytes, now: float) -> list[QueueEffect]:
+        """Whoever was asked for it does not have it, or cannot be asked."""
+        self._hearing.body_not_had(message_id, now)
+        return self._state.taken()
+
+    def member_reached(self, now: float) -> list[QueueEffect]:
+        """There is a way to somebody again: what is missing here may be there."""
+        self._hearing.search.hurry(now)
+        self._hearing.ask_again(now)
         return self._state.taken()
 
     def member_blamed(self, source: int, now: float) -> list[QueueEffect]:
@@ -168,11 +190,19 @@ class ReliableQueue:
         return self._state.taken()
 
     def master_committed(
-        self, block_id: BlockId, master_id: BlockId, messages: Sequence[ExternalMessage], now: float
+        self,
+        block_id: BlockId,
+        master_id: BlockId,
+        messages: Sequence[ExternalMessage],
+        now: float,
+        *,
+        masterchain_seqno: int | None = None,
     ) -> list[QueueEffect]:
-        """A master block holds the shard block, and so these messages for ever."""
+        """A master block holds the shard block, and so these messages for ever. `masterchain_seqno` is the master
+        block's own, if it is another than the present one: it is counted from there how long they are remembered."""
+        seqno = self._state.masterchain_seqno if masterchain_seqno is None else masterchain_seqno
         for message in messages:
-            self.cache.index_final(message, self.session.masterchain_seqno, block_id, master_id, now)
+            self.cache.index_final(message, seqno, block_id, master_id, now)
             self._hearing.search.end(message.message_id)
             cached = self.cache.get(message.message_id)
             assert cached is not None, "it was indexed just now"
@@ -199,14 +229,23 @@ class ReliableQueue:
 
     # The switch to the next session
 
+    def session_ended(self, now: float) -> list[QueueEffect]:
+        """No block of this session can follow any more: whatever waits for one is free again, to be handed on."""
+        self._collation.session_ended()
+        return self._state.taken()
+
     def forward_into(
         self, records: Sequence[Record], bodies: Iterable[ExternalMessage], now: float
     ) -> list[QueueEffect]:
-        """What a queue that ends has for this one, which follows it."""
+        """What a queue that ends has for this one, which follows it.
+
+        It stands here at once: this session may end, too, before a block of ours has told of it.
+        """
         for record in records:
-            self._state.put(record)
+            self._hearing.forward(record, now)
         for body in bodies:
             cached = self.cache.get(body.message_id)
             if cached is not None:
+                self._hearing.body_is_here(cached, body)
                 self._state.broadcast(cached)
         return self._state.taken()

@@ -20,39 +20,11 @@ from stagepost.remp.queue_records import (
     Record,
 )
 from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.remp.shard import Shard as Shard
 from stagepost.remp.status import Status
+from stagepost.wire.tl import ZERO_INT256
 
 CATCHAINS_OF_LIFE = 2
-
-
-class Shard(msgspec.Struct, frozen=True):
-    """A part of a workchain: all accounts that begin with the bits above the lowest one that is set."""
-
-    workchain: int
-    prefix: int
-
-    @property
-    def bits(self) -> int:
-        """How often the workchain was split for it."""
-        return 63 - ((self.prefix & -self.prefix).bit_length() - 1)
-
-    def holds(self, workchain: int, account: bytes) -> bool:
-        if workchain != self.workchain:
-            return False
-        bits = self.bits
-        beginning = int.from_bytes(account[:8], "big")
-        return bits == 0 or beginning >> (64 - bits) == self.prefix >> (64 - bits)
-
-    @property
-    def children(self) -> tuple[Shard, Shard]:
-        lowest = self.prefix & -self.prefix
-        half = lowest >> 1
-        return Shard(self.workchain, self.prefix - half), Shard(self.workchain, self.prefix + half)
-
-    @property
-    def parent(self) -> Shard:
-        lowest = self.prefix & -self.prefix
-        return Shard(self.workchain, (self.prefix & ~lowest) | (lowest << 1) & ((1 << 64) - 1))
 
 
 class Forwarding(msgspec.Struct, frozen=True):
@@ -69,7 +41,11 @@ def to_forward(
     *,
     older_records: bool = False,
 ) -> Forwarding:
-    """What the queue has for one that follows it, under the next master catchain and for a shard of its own."""
+    """What the queue has for one that follows it, under the next master catchain and for a shard of its own.
+
+    It may be asked for again and again: members of a session that is over hear one another for a while, and what comes
+    late is handed on then.
+    """
     headers: list[Record] = []
     bodies: list[ExternalMessage] = []
     rejected: dict[int, list[Ids]] = {}
@@ -82,14 +58,19 @@ def to_forward(
             continue
         place = place_of(cached.status)
         ids = Ids(cached.message_id, cached.header.uid)
-        if place == FINAL:
+        is_for_it = next_shard.holds(cached.header.workchain, cached.header.account)
+        if is_known_there(cached.message_id):
+            continue
+        if not is_for_it and cached.header.account != ZERO_INT256:
+            left_behind += 1
+        elif place == FINAL:
             accepted.setdefault(seqno, []).append(ids)
         elif place in REFUSED:
             rejected.setdefault(seqno, []).append(ids)
         elif place in OPEN:
-            if cached.body is None or not next_shard.holds(cached.header.workchain, cached.header.account):
+            if cached.body is None or not is_for_it:
                 left_behind += 1
-            elif not is_known_there(cached.message_id):
+            else:
                 headers.append(cached.header.in_older_form if older_records else cached.header)
                 bodies.append(cached.body)
     digests = _digests(rejected, accepted, older_records)

@@ -104,6 +104,10 @@ class GroupWriter(Generic[B]):
 
     async def do(self, act: Callable[[B], R]) -> R:
         """The answer of `act`, once it is as durable as was asked for; `StorageError`, and it did not happen."""
+        return await self.ask(act)
+
+    def ask(self, act: Callable[[B], R]) -> asyncio.Future[R]:
+        """`do` for those who would rather be called than wait."""
         self._require_open()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[R] = loop.create_future()
@@ -112,7 +116,7 @@ class GroupWriter(Generic[B]):
             # Whoever else is ready to run in this turn of the loop joins the group.
             self._is_asked = True
             loop.call_soon(self._begin)
-        return await done
+        return done
 
     def soon(self, act: Callable[[B], object]) -> None:
         """With the next group, or a little later; `act` must bear to be tried again."""

@@ -136,15 +136,27 @@ def test_a_block_waits_for_everything_that_it_rests_on() -> None:
     graph = make_graph()
     b2 = signed(1, ref(B1), [ref(A2)])
     assert receive(graph, b2) == ([], [])
-    assert [one.height for one in graph.missing_below(vertex_of(graph, b2), 16)] == [1, 2]
+    assert [one.height for one in graph.missing_parents(vertex_of(graph, b2))] == [1, 2]
     assert receive(graph, A2) == ([], [])
-    assert {one.hash for one in graph.missing_below(vertex_of(graph, b2), 16)} == {
-        graph.hash_of(ref(A1)),
-        graph.hash_of(ref(B1)),
-    }
+    assert [one.hash for one in graph.missing_parents(vertex_of(graph, b2))] == [graph.hash_of(ref(B1))]
+    below = [graph.hash_of(ref(one)) for one in (A1, B1)]
+    assert [one.hash for one in graph.missing_parents(vertex_of(graph, A2))] == below
     assert receive(graph, A1) == ([A1], [])
     assert receive(graph, B1) == ([B1, A2, b2], [])
     assert graph.undelivered() == []
+
+
+def test_what_waits_counts_as_received_up_to_the_first_gap() -> None:
+    graph = make_graph()
+    a3 = signed(0, ref(A2))
+    receive(graph, a3)
+    assert graph.received_height(0) == 0
+    receive(graph, A1)
+    assert (graph.top(0).height, graph.received_height(0)) == (1, 1)
+    receive(graph, A2)
+    assert (graph.top(0).height, graph.received_height(0)) == (1, 3), "they wait for a block of another"
+    receive(graph, B1)
+    assert (graph.top(0).height, graph.received_height(0)) == (3, 3)
 
 
 def test_a_block_waits_for_the_disk_too() -> None:

@@ -1,0 +1,97 @@
+"""Tells when too few members are heard of for the session to reach agreement, and when there are enough again.
+
+A member that is there speaks at least once in its idle time-out, even if it has nothing to say. So silence is no
+sign of trouble before that, and afterwards it is: nobody need ask anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from stagepost.catchain.member import IDLE_TIMEOUT_S, Member
+from stagepost.errors import ErrorCode
+
+REPORT_WITHIN_S = 60.0
+"""Whoever waits for a session hears by then that it cannot go on."""
+
+ALLOWANCE_S = 28.0
+"""Beyond the idle time-out: for blocks that get lost, for partitions that pass, and for restarts."""
+
+
+class QuorumReport(msgspec.Struct, frozen=True):
+    """`is_lost` False: it had been lost, and is there again."""
+
+    is_lost: bool
+    heard: int
+    needed: int
+    members: int
+    silent: tuple[int, ...]
+
+    @property
+    def code(self) -> ErrorCode:
+        return ErrorCode.NO_QUORUM
+
+    @property
+    def text(self) -> str:
+        if not self.is_lost:
+            return f"{self.heard} of {self.members} validators are heard of again, {self.needed} are needed"
+        names = ", ".join(str(index) for index in self.silent)
+        return (
+            f"{self.code}: {self.heard} of {self.members} validators are heard of, {self.needed} are needed; look after "
+            f"members {names}, or at this node's own links"
+        )
+
+
+class QuorumWatch:
+    """For one member's view of one session. `current`: who counts, by index; previous members may well be gone.
+
+    Call `look` every few seconds: it reads the graph, changes nothing there, and can only notice what is new since.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        now: float,
+        *,
+        current: Collection[int] | None = None,
+        silence_s: float | None = None,
+    ) -> None:
+        graph = member.graph
+        self._member = member
+        self._current = tuple(range(graph.size)) if current is None else tuple(sorted(current))
+        idle_s = member.options.idle_timeout_s
+        self.silence_s = idle_s + ALLOWANCE_S if silence_s is None else silence_s
+        self._heights = {index: graph.top(index).height for index in self._current}
+        self._heard_at = dict.fromkeys(self._current, now)
+        self.is_lost = False
+
+    @property
+    def needed(self) -> int:
+        """More than two thirds, by head."""
+        return 2 * len(self._current) // 3 + 1
+
+    def look(self, now: float) -> QuorumReport | None:
+        """A report when it changed, and None otherwise."""
+        graph = self._member.graph
+        for index in self._current:
+            height = graph.top(index).height
+            is_here = index == self._member.index and not self._member.is_halted
+            if is_here or height > self._heights[index]:
+                self._heard_at[index] = now
+            self._heights[index] = height
+        silent = tuple(
+            index
+            for index in self._current
+            if index in graph.blamed or now >= self._heard_at[index] + self.silence_s
+        )
+        heard = len(self._current) - len(silent)
+        is_lost = heard < self.needed
+        if is_lost == self.is_lost:
+            return None
+        self.is_lost = is_lost
+        return QuorumReport(is_lost, heard, self.needed, len(self._current), silent)
+
+
+assert IDLE_TIMEOUT_S + ALLOWANCE_S < REPORT_WITHIN_S, "a silent third is told in time"

@@ -1,0 +1,185 @@
+"""A full node: hands messages to validators one after the other, and counts receipts that pass every check."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.remp.compact_receipts import CombinedReceipt
+from stagepost.remp.message_status import SentToValidators
+from stagepost.remp.messages import RempMessage
+from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt, check
+from stagepost.remp.staged_sending import (
+    Forget,
+    ReportSent,
+    SendingEffect,
+    SendingOptions,
+    SendTo,
+    StagedSending,
+)
+from stagepost.remp.target_sets import Subset
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.overlay import FullNodeLinks
+from stagepost.wire.tl import key_id
+
+OnReceipt = Callable[[Receipt], None]
+
+
+class FullNodeCounters(msgspec.Struct):
+    """`quarantined` by code: receipts that do not count."""
+
+    messages: int = 0
+    sent: int = 0
+    not_sent: int = 0
+    receipts: int = 0
+    repeated: int = 0
+    of_unknown: int = 0
+    quarantined: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class FullNode:
+    """`on_receipt` hears of every receipt that counts, once; its own SentToValidators among them."""
+
+    def __init__(
+        self,
+        seed: bytes,
+        links: FullNodeLinks,
+        sets: ValidatorSets,
+        clock: Clock,
+        random: Random,
+        on_receipt: OnReceipt,
+        options: SendingOptions | None = None,
+    ) -> None:
+        self.counters = FullNodeCounters()
+        self.sending = StagedSending(random, options)
+        self._seed = seed
+        self._public_key = ed25519.public_key(seed)
+        self.source_id = key_id(self._public_key)
+        self._links = links
+        self._sets = sets
+        self._clock = clock
+        self._on_receipt = on_receipt
+        self._frames: dict[bytes, bytes] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def use_sets(self, sets: ValidatorSets) -> None:
+        self._sets = sets
+
+    # Messages
+
+    def send(
+        self,
+        message_id: bytes,
+        message: bytes,
+        subsets: Sequence[Subset],
+        masterchain_seqno: int,
+        *,
+        is_near_switch: bool = False,
+    ) -> None:
+        """`StagepostError` if it cannot be begun, above all because it is in processing already."""
+        now = self._clock.mono_s()
+        effects = self.sending.begin(
+            message_id, subsets, masterchain_seqno, now, is_near_switch=is_near_switch
+        )
+        self.counters.messages += 1
+        sent = RempMessage(message, message_id, int(self._clock.unix_s() * 1_000))
+        signature = ed25519.sign(self._seed, sent.signed_bytes(self.source_id), public_key=self._public_key)
+        self._frames[message_id] = msgspec.structs.replace(sent, signature=signature).encode()
+        self._perform(effects)
+
+    def finalized(self, message_id: bytes) -> None:
+        """As the chain says."""
+        self._perform(self.sending.finalized(message_id, self._clock.mono_s()))
+
+    def master_advanced(self, masterchain_seqno: int) -> list[bytes]:
+        """The ids of messages whose life is over."""
+        over = self.sending.master_advanced(masterchain_seqno)
+        for message_id in over:
+            self._frames.pop(message_id, None)
+        return over
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Receipts
+
+    def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
+        """`DecodeError` closes the link by name."""
+        packet = CombinedReceipt.decode(combined_receipt)
+        if packet.source_id != validator:
+            raise DecodeError(
+                f"validator {validator.hex()} sent receipts of {packet.source_id.hex()}",
+                code=ErrorCode.RECEIPT_SOURCE,
+            )
+        for receipt in packet.receipts:
+            self._receipt_came(receipt)
+
+    def validator_linked(self, validator: bytes) -> None:
+        self._perform(self.sending.validator_linked(self._clock.mono_s()))
+
+    def _receipt_came(self, receipt: Receipt) -> None:
+        """What costs nothing is looked at first, the signature last."""
+        if receipt.message_id not in self.sending:
+            self.counters.of_unknown += 1
+            return
+        if self.sending.is_repeated(receipt):
+            self.counters.repeated += 1
+            return
+        checked = check(receipt, self._sets, int(self._clock.unix_s() * 1_000))
+        if isinstance(checked, Quarantined):
+            self.counters.quarantined[checked.reason] += 1
+            return
+        self.counters.receipts += 1
+        effects = self.sending.receipt_came(receipt, self._clock.mono_s())
+        self._on_receipt(receipt)
+        self._perform(effects)
+
+    # Details
+
+    def _perform(self, effects: Sequence[SendingEffect]) -> None:
+        waiting = list(effects)
+        while waiting:
+            effect = waiting.pop(0)
+            match effect:
+                case SendTo(validator, message_id):
+                    self.counters.sent += 1
+                    if not self._links.send(validator, self._frames[message_id]):
+                        self.counters.not_sent += 1
+                        now = self._clock.mono_s()
+                        waiting += self.sending.not_sent(validator, message_id, now)
+                case ReportSent(message_id, sent_to, total):
+                    self._report(message_id, SentToValidators(sent_to, total))
+                case Forget(message_id):
+                    del self._frames[message_id]
+        self._set_timer()
+
+    def _report(self, message_id: bytes, status: SentToValidators) -> None:
+        date_ms = int(self._clock.unix_s() * 1_000)
+        receipt = Receipt(ExternalMessageId(message_id), status, date_ms, self.source_id)
+        signature = ed25519.sign(self._seed, receipt.signed_bytes, public_key=self._public_key)
+        self._on_receipt(receipt.with_signature(signature))
+
+    def _set_timer(self) -> None:
+        at = self.sending.next_wake
+        if at is None:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, at - self._clock.mono_s())
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._perform(self.sending.tick(self._clock.mono_s()))

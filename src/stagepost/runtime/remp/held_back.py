@@ -1,0 +1,71 @@
+"""Messages of full nodes that another member is about to announce: left to it for a moment, so that one announcement
+is enough. The sign is a body that came by broadcast ahead of its announcement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stagepost.remp.message import ExternalMessage
+
+HOLD_BACK_S, HOLD_BACK_MAX_S = 0.2, 2.0
+"""How long we wait before we announce it ourselves: longer where announcements are slow to come, because a second one
+would make them slower."""
+
+HELD_BACK_MAX = 1_024
+LAG_WEIGHT = 1 / 8
+LAGS_WAITED = 4.0
+
+
+class Held(NamedTuple):
+    message: ExternalMessage
+    full_node: bytes
+    timer: asyncio.TimerHandle
+
+
+class HeldBack:
+    """`release` is called when the time is over."""
+
+    def __init__(self, release: Callable[[bytes], None]) -> None:
+        self._release = release
+        self._held: dict[bytes, Held] = {}
+        self._lag_s = 0.0
+
+    def __contains__(self, message_id: bytes) -> bool:
+        return message_id in self._held
+
+    def ids(self) -> list[bytes]:
+        return list(self._held)
+
+    @property
+    def seconds(self) -> float:
+        """For how long a message is held back now."""
+        return min(max(HOLD_BACK_S, LAGS_WAITED * self._lag_s), HOLD_BACK_MAX_S)
+
+    def note_lag(self, lag_s: float) -> None:
+        """An announcement came so long after its body."""
+        self._lag_s += LAG_WEIGHT * (lag_s - self._lag_s)
+
+    def hold(self, message: ExternalMessage, full_node: bytes) -> bool:
+        """False if there is no room."""
+        if len(self._held) >= HELD_BACK_MAX:
+            return False
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self.seconds, self._release, message.message_id)
+        self._held[message.message_id] = Held(message, full_node, timer)
+        return True
+
+    def get(self, message_id: bytes) -> ExternalMessage | None:
+        held = self._held.get(message_id)
+        return None if held is None else held.message
+
+    def take(self, message_id: bytes) -> Held | None:
+        held = self._held.pop(message_id, None)
+        if held is not None:
+            held.timer.cancel()
+        return held
+
+    def clear(self) -> None:
+        for message_id in self.ids():
+            self.take(message_id)

@@ -1,0 +1,393 @@
+"""One validator in one session: graph and queue upon links, disk and clock. Calls, not tasks: what comes in is
+handled in the same turn of the loop, and one timer wakes both cores.
+
+    full nodes → offer ─ queue ─ member ─ store ─ overlay → others
+    others → pushed, asked ─ member ─ store ─ queue ─ tell → full nodes
+
+A receipt leaves when the message that it is for cannot be lost any more, a block when it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+import msgspec
+
+from stagepost.catchain.block import UPDATE_ID
+from stagepost.catchain.effects import (
+    Ask,
+    Blamed,
+    Deliver,
+    Effect,
+    Halt,
+    Persist,
+    Recovered,
+    Refused,
+    Reply,
+    Send,
+)
+from stagepost.catchain.graph import Graph
+from stagepost.catchain.member import Member
+from stagepost.catchain.quorum_watch import QuorumWatch
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError
+from stagepost.remp.body_search import ASK_AGAIN_S
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.message_cache import MessageCache
+from stagepost.remp.messages import BODY_ID, QUERY_ID, MessageBody, MessageQuery
+from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.early_bodies import EarlyBodies
+from stagepost.runtime.remp.held_back import HeldBack
+from stagepost.runtime.remp.overlay import Overlay
+from stagepost.runtime.remp.session_plan import (
+    Parse,
+    SessionCounters,
+    SessionEvent,
+    SessionOptions,
+    SessionPlan,
+)
+from stagepost.runtime.remp.session_rows import RESYNC_WAIT_S, BodyRow
+from stagepost.runtime.remp.session_store import SessionStore
+from stagepost.runtime.remp.session_writing import SessionWriting
+from stagepost.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
+
+QUORUM_EVERY_S = 2.0
+"""How often we look whether enough members are heard of."""
+
+_BLOCK, _BODY, _QUERY = (constructor_bytes(one) for one in (UPDATE_ID, BODY_ID, QUERY_ID))
+
+
+class SessionRunner:
+    """`tell` gets receipts to be dated, signed and sent; `on_event` hears what people and watchers may want to know."""
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        seed: bytes,
+        cache: MessageCache,
+        store: SessionStore,
+        clock: Clock,
+        random: Random,
+        parse: Parse,
+        tell: Callable[[Sequence[Tell]], None],
+        options: SessionOptions | None = None,
+        on_event: Callable[[SessionEvent], None] = lambda event: None,
+    ) -> None:
+        self.plan = plan
+        self.counters = SessionCounters()
+        self.options = options or SessionOptions()
+        self.graph = Graph(plan.incarnation, plan.public_keys, self.options.rules, verify=ed25519.verify)
+        self.queue = ReliableQueue(plan.queue_session, cache, self.options.queue)
+        self._seed = seed
+        self._cache = cache
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._parse = parse
+        self._tell = tell
+        self._on_event = on_event
+        self._early = EarlyBodies()
+        self._held_back = HeldBack(self._release)
+        self._writing = SessionWriting(store, plan.session_id)
+        self._replies: dict[int, Callable[[bytes], None]] = {}
+        self._reply_number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_timer_due = False
+        self._is_stopped = False
+        self._quorum_at = 0.0
+        self._overlay: Overlay
+        self._member: Member
+        self._quorum: QuorumWatch
+
+    @property
+    def member(self) -> Member:
+        return self._member
+
+    @property
+    def writes_failed(self) -> int:
+        return self._writing.failures
+
+    def start(self, overlay: Overlay) -> None:
+        """From what the disk holds. Nothing may come in before."""
+        self._overlay = overlay
+        content = self._store.load(self.plan.session_id)
+        self._store.begin(self.plan.session_id, self.plan.masterchain_seqno)
+        options = self.options.member
+        if content.is_suspect:
+            options = msgspec.structs.replace(options, start_wait_s=max(options.start_wait_s, RESYNC_WAIT_S))
+        self._member = Member(
+            self.graph,
+            self.plan.index,
+            self._seed,
+            self.queue.next_payload,
+            self._random,
+            self._clock.mono_s(),
+            options,
+        )
+        self._quorum = QuorumWatch(self._member, self._clock.mono_s(), current=self.plan.current)
+        self._perform(self._member.restore(content.frames, self._clock.mono_s()))
+        for row in content.bodies:
+            message = self._parse(row.body)
+            if message.message_id in self.queue:
+                self._do(self.queue.body_came(message, self._clock.unix_s()))
+            elif row.full_node:
+                # A receipt may have been given for it, while the block that was to announce it never was.
+                self._offer_now(message, row.full_node)
+        self._set_timer()
+
+    def release_all(self) -> None:
+        """Nothing is left to others any more: the session is about to end."""
+        for message_id in self._held_back.ids():
+            self._release(message_id)
+
+    def stop(self) -> None:
+        """Nothing is sent any more. What is on its way to the disk still gets there."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._held_back.clear()
+        self._writing.stop()
+
+    # From full nodes
+
+    def offer(self, message: ExternalMessage, full_node: bytes) -> None:
+        """What is fully known is dropped. What another member is about to announce is left to it for a moment."""
+        message_id = message.message_id
+        cached = self._cache.get(message_id)
+        if message_id in self._held_back:
+            return
+        if (
+            cached is not None
+            and cached.body is not None
+            and full_node in cached.origins
+            and message_id in self.queue
+        ):
+            return
+        is_announced_soon = message_id in self._early and message_id not in self.queue
+        if is_announced_soon and self._held_back.hold(message, full_node):
+            self.counters.held_back += 1
+            return
+        self._offer_now(message, full_node)
+        self._set_timer()
+
+    def _release(self, message_id: bytes) -> None:
+        held = self._held_back.take(message_id)
+        if held is not None and not self._is_stopped:
+            self._offer_now(held.message, held.full_node)
+            self._set_timer()
+
+    def _offer_now(self, message: ExternalMessage, full_node: bytes) -> None:
+        self.counters.offered += 1
+        cached = self._cache.get(message.message_id)
+        is_new = message.message_id not in self.queue or cached is None or cached.body is None
+        effects = self.queue.offer(message, full_node, self._clock.unix_s())
+        self._early.take(message.message_id)
+        if is_new and message.message_id in self.queue:
+            tells = [effect for effect in effects if isinstance(effect, Tell)]
+            effects = [effect for effect in effects if not isinstance(effect, Tell)]
+            self._writing.body(self._row(message, full_node), partial(self._tell, tells))
+        self._do(effects)
+
+    # From other members
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        if self._is_stopped:
+            return
+        tag = frame[:CONSTRUCTOR_BYTES]
+        if tag == _BLOCK:
+            self._perform(self._member.frame_received(peer, frame, self._clock.mono_s()))
+        elif tag == _BODY:
+            self._body_came(peer, MessageBody.decode(frame).message)
+        else:
+            raise DecodeError(f"member {peer} pushed {tag.hex()}, neither a block nor a body", offset=0)
+        self._set_timer()
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        if self._is_stopped:
+            return
+        if query[:CONSTRUCTOR_BYTES] == _QUERY:
+            self.counters.bodies_answered += 1
+            reply(MessageBody(self._body_of(MessageQuery.decode(query).message_id)).encode())
+            return
+        self._reply_number += 1
+        self._replies[self._reply_number] = reply
+        self._perform(self._member.query_received(peer, self._reply_number, query, self._clock.mono_s()))
+        self._replies.pop(self._reply_number, None)
+        self._set_timer()
+
+    def linked(self, peer: int) -> None:
+        """Blocks that were missed meanwhile are asked for within moments anyway; bodies are asked for now."""
+        if not self._is_stopped:
+            self.perform(self.queue.member_reached(self._clock.unix_s()))
+
+    def _body_of(self, message_id: bytes) -> bytes:
+        """Empty if it is not here."""
+        cached = self._cache.get(message_id)
+        if cached is not None and cached.body is not None:
+            return cached.body.body
+        held = self._held_back.get(message_id)
+        return b"" if held is None else held.body
+
+    def _body_came(self, peer: int, body: bytes) -> None:
+        message = self._parse(body)
+        cached = self._cache.get(message.message_id)
+        if cached is None:
+            self._early.put(peer, message, self._clock.mono_s())
+        elif cached.body is None:
+            self._writing.body_soon(self._row(message))
+            self._do(self.queue.body_came(message, self._clock.unix_s()))
+
+    def _body_answered(self, peer: int, message_id: bytes, answer: bytes | None) -> None:
+        if self._is_stopped:
+            return
+        try:
+            body = b"" if answer is None else MessageBody.decode(answer).message
+            if body and self._parse(body).message_id != message_id:
+                raise DecodeError(f"member {peer} gave another body than was asked for", offset=0)
+        except DecodeError as error:
+            self._refuse(Refused(peer, "WrongBody", error.text))
+            body = b""
+        if body:
+            self._body_came(peer, body)
+        else:
+            self._do(self.queue.body_not_had(message_id, self._clock.unix_s()))
+        self._set_timer()
+
+    # What the graph wants done
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        overlay = self._overlay
+        for effect in effects:
+            match effect:
+                case Send(peer, frame):
+                    self.counters.blocks_pushed += 1
+                    self.counters.pushes_dropped += not overlay.push(peer, frame)
+                case Persist(block_hash, frame):
+                    self._writing.block(frame, partial(self._block_written, block_hash))
+                case Deliver(source, _, _, payload):
+                    self._do(self.queue.block_delivered(source, payload, self._clock.unix_s()))
+                    self._on_event(effect)
+                    self._release_announced()
+                case Ask(peer, number, query):
+                    overlay.ask(peer, query, partial(self._answered, peer, number), self._query_timeout_s)
+                case Reply(_, number, answer):
+                    self._replies[number](answer)
+                case Blamed(source):
+                    self._do(self.queue.member_blamed(source, self._clock.unix_s()))
+                    self._on_event(effect)
+                case Refused():
+                    self._refuse(effect)
+                case Recovered() | Halt():
+                    self._on_event(effect)
+
+    @property
+    def _query_timeout_s(self) -> float:
+        return self.options.member.sync.query_timeout_s
+
+    def _answered(self, peer: int, number: int, answer: bytes | None) -> None:
+        if not self._is_stopped:
+            self._perform(self._member.answered(peer, number, answer, self._clock.mono_s()))
+            self._set_timer()
+
+    def _refuse(self, refused: Refused) -> None:
+        self.counters.refused[refused.rule] += 1
+        self._overlay.refuse(refused.peer, refused.rule, refused.text)
+        self._on_event(refused)
+
+    def _block_written(self, block_hash: bytes) -> None:
+        self._perform(self._member.stored(block_hash, self._clock.mono_s()))
+        self._set_timer()
+
+    # What the queue wants done
+
+    def _do(self, effects: Sequence[QueueEffect]) -> None:
+        tells: list[Tell] = []
+        for effect in effects:
+            match effect:
+                case Tell():
+                    tells.append(effect)
+                case SpeakSoon():
+                    self._perform(self._member.speak_soon(self._clock.mono_s()))
+                case BroadcastBody(_, body):
+                    frame = MessageBody(body).encode()
+                    for peer in self.plan.others:
+                        self.counters.bodies_pushed += 1
+                        self.counters.pushes_dropped += not self._overlay.push(peer, frame)
+                case AskForBody(member, message_id):
+                    self._find_body(member, message_id)
+        if tells:
+            self._tell(tells)
+
+    def perform(self, effects: Sequence[QueueEffect]) -> None:
+        """Of calls that others make to the queue: the collator, the chain, the switch."""
+        self._do(effects)
+        self._set_timer()
+
+    def _find_body(self, member: int, message_id: bytes) -> None:
+        message = self._body_at_hand(message_id)
+        if message is not None:
+            self._writing.body_soon(self._row(message))
+            self._do(self.queue.body_came(message, self._clock.unix_s()))
+            return
+        self.counters.bodies_asked += 1
+        answered = partial(self._body_answered, member, message_id)
+        self._overlay.ask(member, MessageQuery(message_id).encode(), answered, ASK_AGAIN_S)
+
+    def _body_at_hand(self, message_id: bytes) -> ExternalMessage | None:
+        came_at = self._early.since(message_id)
+        if came_at is not None:
+            self._held_back.note_lag(self._clock.mono_s() - came_at)
+        held = self._held_back.get(message_id)
+        if held is not None:
+            return held
+        stored = self._store.found_body(message_id)
+        return self._early.take(message_id) if stored is None else self._parse(stored)
+
+    def _release_announced(self) -> None:
+        """Whoever else was to announce it has done so: our own full node's word for it goes on."""
+        for message_id in [one for one in self._held_back.ids() if one in self.queue]:
+            self._release(message_id)
+
+    # Disk and time
+
+    def _row(self, message: ExternalMessage, full_node: bytes = b"") -> BodyRow:
+        return BodyRow(self.plan.session_id, message.message_id, message.body, full_node)
+
+    def _set_timer(self) -> None:
+        """Once for all that happens in one turn of the loop."""
+        if not self._is_timer_due and not self._is_stopped:
+            self._is_timer_due = True
+            asyncio.get_running_loop().call_soon(self._set_timer_now)
+
+    def _set_timer_now(self) -> None:
+        self._is_timer_due = False
+        if self._is_stopped:
+            return
+        delay_s = self._member.next_wake - self._clock.mono_s()
+        queue_wake = self.queue.next_wake
+        if queue_wake is not None:
+            delay_s = min(delay_s, queue_wake - self._clock.unix_s())
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(delay_s, 0.0)
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self._clock.mono_s()
+        self._perform(self._member.tick(now))
+        self._do(self.queue.tick(self._clock.unix_s()))
+        if now >= self._quorum_at:
+            self._quorum_at = now + QUORUM_EVERY_S
+            report = self._quorum.look(now)
+            if report is not None:
+                self._on_event(report)
+        self._set_timer()

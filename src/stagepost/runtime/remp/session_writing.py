@@ -1,0 +1,50 @@
+"""What one session writes, until it is written: a disk that fails delays, and makes nothing be forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from stagepost.errors import StorageError
+from stagepost.runtime.remp.session_rows import BodyRow
+from stagepost.runtime.remp.session_store import SessionStore, Written
+
+WRITE_AGAIN_S = 1.0
+
+
+class SessionWriting:
+    def __init__(self, store: SessionStore, session_id: bytes) -> None:
+        self.failures = 0
+        self._store = store
+        self._session_id = session_id
+        self._is_stopped = False
+
+    def block(self, frame: bytes, then: Callable[[], None]) -> None:
+        self._write(lambda written: self._store.put_block(self._session_id, frame, written), then)
+
+    def body(self, row: BodyRow, then: Callable[[], None]) -> None:
+        self._write(lambda written: self._store.put_body(row, written), then)
+
+    def body_soon(self, row: BodyRow) -> None:
+        """Nothing was promised for it, and others have it, too."""
+        self._store.put_body(row)
+
+    def stop(self) -> None:
+        """Nothing follows any more from what gets written."""
+        self._is_stopped = True
+
+    def _write(self, write: Callable[[Written], None], then: Callable[[], None]) -> None:
+        def written(error: StorageError | None) -> None:
+            if self._is_stopped:
+                return
+            if error is None:
+                then()
+            else:
+                self.failures += 1
+                asyncio.get_running_loop().call_later(WRITE_AGAIN_S, again)
+
+        def again() -> None:
+            if not self._is_stopped:
+                write(written)
+
+        write(written)

@@ -1,0 +1,222 @@
+"""A validator: its sessions one after the other, one cache and one store for all of them, its links to full nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.remp.message_cache import Collected, MessageCache
+from stagepost.remp.messages import RempMessage
+from stagepost.remp.receipt_packing import Packing
+from stagepost.remp.session_switch import CATCHAINS_OF_LIFE, to_forward
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.overlay import Overlay, OverlayEvents, ValidatorLinks
+from stagepost.runtime.remp.receipt_sending import ReceiptSending
+from stagepost.runtime.remp.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
+from stagepost.runtime.remp.session_rows import BodyRow
+from stagepost.runtime.remp.session_runner import SessionRunner
+from stagepost.runtime.remp.session_store import SessionStore
+
+
+class ClosableOverlay(Overlay, Protocol):
+    async def close(self) -> None:
+        """The session is over: its links are not needed any more."""
+
+
+MakeOverlay = Callable[[SessionPlan, OverlayEvents], ClosableOverlay]
+OnSessionEvent = Callable[[SessionPlan, SessionEvent], None]
+
+
+class ValidatorCounters(msgspec.Struct):
+    """`refused` by code: messages of full nodes that were not taken."""
+
+    messages: int = 0
+    without_session: int = 0
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class Validator:
+    """`full_node_keys`: by key id. Where it is given, only these are listened to, and every message must be signed by
+    the one that sends it; otherwise the link alone vouches for it."""
+
+    def __init__(
+        self,
+        seed: bytes,
+        store: SessionStore,
+        links: ValidatorLinks,
+        make_overlay: MakeOverlay,
+        clock: Clock,
+        random: Random,
+        parse: Parse,
+        *,
+        cache: MessageCache | None = None,
+        options: SessionOptions | None = None,
+        packing: Packing | None = None,
+        full_node_keys: Mapping[bytes, bytes] | None = None,
+        on_event: OnSessionEvent = lambda plan, event: None,
+    ) -> None:
+        self.cache = cache or MessageCache()
+        self.counters = ValidatorCounters()
+        self.receipts = ReceiptSending(seed, links, clock, packing)
+        self._seed = seed
+        self._store = store
+        self._make_overlay = make_overlay
+        self._clock = clock
+        self._random = random
+        self._parse = parse
+        self._options = options or SessionOptions()
+        self._full_node_keys = full_node_keys
+        self._on_event = on_event
+        self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
+        self._current: list[bytes] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # Sessions
+
+    @property
+    def sessions(self) -> dict[bytes, SessionRunner]:
+        return {session_id: runner for session_id, (runner, _) in self._sessions.items()}
+
+    def begin_session(self, plan: SessionPlan) -> SessionRunner:
+        """Join it, and take messages of its shard from now on, if we validate there."""
+
+        def on_event(event: SessionEvent) -> None:
+            self._on_event(plan, event)
+
+        if plan.masterchain_seqno > self.cache.window.current:
+            self.master_advanced(plan.masterchain_seqno)
+        runner = SessionRunner(
+            plan,
+            self._seed,
+            self.cache,
+            self._store,
+            self._clock,
+            Random(self._random.getrandbits(64)),
+            self._parse,
+            self.receipts.tell,
+            self._options,
+            on_event,
+        )
+        overlay = self._make_overlay(plan, runner)
+        self._sessions[plan.session_id] = runner, overlay
+        runner.start(overlay)
+        # The newest that holds an account is asked first.
+        self._current.insert(0, plan.session_id)
+        return runner
+
+    def switch(self, session_id: bytes, following: Sequence[SessionPlan]) -> list[SessionRunner]:
+        """A session ends: what is open in it, and what is processed, goes into those that follow it."""
+        old, _ = self._sessions[session_id]
+        old.release_all()
+        old.perform(old.queue.session_ended(self._clock.unix_s()))
+        runners: list[SessionRunner] = []
+        for plan in following:
+            joined = self._sessions.get(plan.session_id)
+            runner = self.begin_session(plan) if joined is None else joined[0]
+            self._forward(old, runner)
+            runners.append(runner)
+        self.end_session(session_id)
+        return runners
+
+    def _forward(self, old: SessionRunner, new: SessionRunner) -> None:
+        plan = new.plan
+        older_records = self._options.queue.records.older_records
+        forwarding = to_forward(
+            old.queue,
+            plan.masterchain_seqno,
+            plan.shard,
+            new.queue.__contains__,
+            older_records=older_records,
+        )
+        for message in forwarding.bodies:
+            self._store.put_body(BodyRow(plan.session_id, message.message_id, message.body))
+        new.perform(new.queue.forward_into(forwarding.records, forwarding.bodies, self._clock.unix_s()))
+
+    def end_session(self, session_id: bytes) -> None:
+        """Leave it. What is kept of it on disk goes when its messages have expired."""
+        runner, overlay = self._sessions.pop(session_id)
+        self._current.remove(session_id)
+        runner.stop()
+        closing = asyncio.get_running_loop().create_task(overlay.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def master_advanced(self, masterchain_seqno: int) -> Collected:
+        """A master block rotated: the clock of all messages goes on."""
+        now = self._clock.unix_s()
+        collected = self.cache.advance(masterchain_seqno, now)
+        for runner, _ in self._sessions.values():
+            runner.perform(runner.queue.lives_over(collected.messages, now))
+        over = [
+            session_id
+            for session_id, seqno in self._store.sessions.items()
+            if seqno + CATCHAINS_OF_LIFE <= masterchain_seqno and session_id not in self._sessions
+        ]
+        if over:
+            self._store.remove(over)
+        return collected
+
+    async def close(self) -> None:
+        """Leave all sessions as they are: a restart finds them on disk."""
+        for session_id in list(self._sessions):
+            self.end_session(session_id)
+        await asyncio.gather(*self._closing)
+        self.receipts.stop()
+        await self._store.close()
+
+    # Full nodes
+
+    def message_came(self, full_node: bytes, message: bytes) -> None:
+        """A boxed message. `DecodeError` closes the link by name."""
+        self.counters.messages += 1
+        try:
+            self._take(full_node, RempMessage.decode(message))
+        except DecodeError as error:
+            self.counters.refused[error.code] += 1
+            raise
+
+    def full_node_linked(self, full_node: bytes) -> None:
+        self.receipts.full_node_linked(full_node)
+
+    def _take(self, full_node: bytes, sent: RempMessage) -> None:
+        """Cheap checks first, the signature last."""
+        message = self._parse(sent.message)
+        if message.message_id != sent.message_id:
+            raise DecodeError(
+                f"full node {full_node.hex()} sent message {message.message_id.hex()} under the id "
+                f"{sent.message_id.hex()}",
+                code=ErrorCode.MSG_BAD_ID,
+            )
+        runner = self._runner_for(message.workchain, message.account)
+        if runner is None:
+            self.counters.without_session += 1
+            return
+        cached = self.cache.get(message.message_id)
+        if cached is None or full_node not in cached.origins or cached.body is None:
+            self._require_signed(full_node, sent)
+        runner.offer(message, full_node)
+
+    def _require_signed(self, full_node: bytes, sent: RempMessage) -> None:
+        if self._full_node_keys is None:
+            return
+        public_key = self._full_node_keys.get(full_node)
+        if public_key is None or not sent.is_signed_by(public_key):
+            who = "an unknown full node" if public_key is None else "full node"
+            raise DecodeError(
+                f"message {sent.message_id.hex()} is not signed by {who} {full_node.hex()} that sent it",
+                code=ErrorCode.PROTOCOL_REQUEST,
+            )
+
+    def _runner_for(self, workchain: int, account: bytes) -> SessionRunner | None:
+        for session_id in self._current:
+            runner, _ = self._sessions[session_id]
+            plan = runner.plan
+            if plan.index in plan.current and plan.shard.holds(workchain, account):
+                return runner
+        return None

@@ -1,0 +1,298 @@
+"""A full node hands messages over: whom it tells, when, and when it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from random import Random
+
+import pytest
+
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected, Timeout
+from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.staged_sending import (
+    CATCHAINS_KEPT,
+    CATCHAINS_KEPT_NEAR_SWITCH,
+    DIES_AFTER_FINAL_S,
+    HUNG_AFTER_S,
+    OLDER_NETWORKS,
+    PAUSE_LONGEST_S,
+    PAUSE_MAX_S,
+    PAUSE_MIN_S,
+    RECEIPTS_PER_SOURCE_MAX,
+    ROUND_PAUSE_S,
+    Forget,
+    ReportSent,
+    SendingEffect,
+    SendingOptions,
+    SendTo,
+    StagedSending,
+)
+from stagepost.remp.status import Level
+from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
+
+ID = sha256(b"a message").digest()
+OTHER = sha256(b"another message").digest()
+
+
+def validators(count: int, name: str = "v") -> tuple[bytes, ...]:
+    return tuple(sha256(f"{name}{number}".encode()).digest() for number in range(count))
+
+
+SEVEN = Subset(validators(7))
+
+
+def sending(options: SendingOptions | None = None, seed: int = 1) -> StagedSending:
+    return StagedSending(Random(seed), options)
+
+
+def receipt(
+    source: bytes, status: MessageStatus | None = None, at_ms: int = 1, message_id: bytes = ID
+) -> Receipt:
+    return Receipt(ExternalMessageId(message_id), status or New(), at_ms, source, "signature")
+
+
+def told(effects: Sequence[SendingEffect]) -> list[bytes]:
+    return [effect.validator for effect in effects if isinstance(effect, SendTo)]
+
+
+def reports(effects: Sequence[SendingEffect]) -> list[tuple[int, int]]:
+    return [(effect.sent_to, effect.total) for effect in effects if isinstance(effect, ReportSent)]
+
+
+def test_one_validator_at_random_is_told_at_once() -> None:
+    firsts = {told(sending(seed=seed).begin(ID, [SEVEN], 10, 0.0))[0] for seed in range(40)}
+    assert firsts == set(SEVEN.validators)
+
+
+def test_without_receipts_the_next_is_told_after_a_pause_of_100_to_200_ms() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    found = []
+    now = 0.0
+    for _ in range(6):
+        wake = one.next_wake
+        assert wake is not None
+        assert PAUSE_MIN_S <= wake - now <= PAUSE_MAX_S
+        assert one.tick(wake - 0.001) == []
+        now = wake
+        found += told(one.tick(now))
+    assert len(set(found)) == 6
+
+
+def test_a_receipt_makes_the_next_be_told_at_once_until_more_than_a_third_has_it() -> None:
+    one = sending()
+    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    (second,) = told(one.receipt_came(receipt(first), 0.01))
+    assert second != first
+    (third,) = told(one.receipt_came(receipt(second), 0.02))
+    # 3 · 2 is not more than 7, 3 · 3 is.
+    effects = one.receipt_came(receipt(third), 0.03)
+    assert effects == [ReportSent(ID, 3, 7)]
+    assert one.next_wake is None
+    assert one.tick(100.0) == []
+
+
+@pytest.mark.parametrize(("size", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (6, 3), (7, 3), (21, 8)])
+def test_enough_is_one_more_than_a_third(size: int, enough: int) -> None:
+    one = sending()
+    subset = Subset(validators(size))
+    one.begin(ID, [subset], 10, 0.0)
+    for source in subset.validators[: enough - 1]:
+        assert reports(one.receipt_came(receipt(source), 0.0)) == []
+    effects = one.receipt_came(receipt(subset.validators[enough - 1]), 0.0)
+    assert len(reports(effects)) == 1
+    assert told(effects) == []
+
+
+def test_who_answered_without_being_told_is_not_told() -> None:
+    one = sending()
+    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    unasked = next(source for source in SEVEN.validators if source != first)
+    (second,) = told(one.receipt_came(receipt(unasked), 0.01))
+    assert second not in (first, unasked)
+
+
+def test_a_second_receipt_of_the_same_validator_hurries_nobody() -> None:
+    one = sending()
+    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    assert len(told(one.receipt_came(receipt(first), 0.01))) == 1
+    assert one.receipt_came(receipt(first, Accepted(Level.COLLATOR), 2), 0.02) == []
+
+
+def test_pauses_grow_with_the_time_that_validators_take_and_shrink_again() -> None:
+    one = sending()
+    pauses: list[float] = []
+    now = 0.0
+    for number, answer_s in enumerate([0.01] * 10 + [0.8] * 60 + [5.0] * 60 + [0.01] * 60):
+        message_id = sha256(b"%d" % number).digest()
+        (first,) = told(one.begin(message_id, [SEVEN], 10, now))
+        history = one.get(message_id)
+        assert history is not None
+        assert history.next_at is not None
+        pauses.append(history.next_at - now)
+        one.receipt_came(receipt(first, message_id=message_id), now + answer_s)
+        one.finalized(message_id, now + answer_s)
+    assert all(PAUSE_MIN_S <= pause <= PAUSE_MAX_S for pause in pauses[:11])
+    assert pauses[69] == pytest.approx(1.6, abs=0.05)
+    assert max(pauses) == PAUSE_LONGEST_S
+    assert pauses[-1] <= PAUSE_MAX_S
+
+
+def test_when_all_were_told_only_those_who_have_not_answered_are_told_again() -> None:
+    one = sending()
+    found = told(one.begin(ID, [SEVEN], 10, 0.0))
+    while len(found) < 7:
+        wake = one.next_wake
+        assert wake is not None
+        found += told(one.tick(wake))
+    wake = one.next_wake
+    assert wake is not None
+    assert one.tick(wake) == [ReportSent(ID, 7, 7)]
+    again_at = one.next_wake
+    assert again_at == pytest.approx(wake + ROUND_PAUSE_S)
+    answered = found[0]
+    one.receipt_came(receipt(answered), wake)
+    second_round: list[bytes] = []
+    while len(second_round) < 5:
+        wake = one.next_wake
+        assert wake is not None
+        effects = one.tick(wake)
+        assert reports(effects) == []
+        second_round += told(effects)
+    assert answered not in second_round
+
+
+def test_without_a_link_the_next_is_told_at_once_and_nobody_counts_as_told() -> None:
+    one = sending()
+    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    tried = [first]
+    while effects := one.not_sent(tried[-1], ID, 0.0):
+        assert reports(effects) == []
+        tried += told(effects)
+    assert sorted(tried) == sorted(SEVEN.validators)
+    assert one.next_wake == ROUND_PAUSE_S
+    (again,) = told(one.validator_linked(0.5))
+    assert again in SEVEN.validators
+    assert one.validator_linked(0.6) == []
+
+
+def test_near_a_switch_enough_of_each_set_must_have_it() -> None:
+    now_set, next_set = Subset(validators(4), ends_s=100.0), Subset(validators(4, "next"))
+    subsets = subsets_for(now_set, [next_set], 100.0 - LOOK_AHEAD_S)
+    assert subsets == (now_set, next_set)
+    assert subsets_for(now_set, [next_set], 99.9 - LOOK_AHEAD_S) == (now_set,)
+    one = sending()
+    one.begin(ID, subsets, 10, 0.0)
+    for source in now_set.validators[:2]:
+        effects = one.receipt_came(receipt(source), 0.0)
+    assert reports(effects) == []
+    assert set(told(effects)) <= set(next_set.validators), "the present set has enough"
+    one.receipt_came(receipt(next_set.validators[0]), 0.0)
+    effects = one.receipt_came(receipt(next_set.validators[1]), 0.0)
+    assert [total for _, total in reports(effects)] == [8]
+
+
+def test_a_message_in_processing_is_an_error_to_whoever_sends_it_again() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    with pytest.raises(StagepostError, match="in processing already") as caught:
+        one.begin(ID, [SEVEN], 10, 0.1)
+    assert caught.value.code is ErrorCode.MSG_DUPLICATE
+    assert told(one.begin(OTHER, [SEVEN], 10, 0.1))
+
+
+def test_as_many_messages_as_the_limit_says_are_in_processing_and_no_more() -> None:
+    one = sending(SendingOptions(messages_max=1))
+    one.begin(ID, [SEVEN], 10, 0.0)
+    with pytest.raises(StagepostError) as caught:
+        one.begin(OTHER, [SEVEN], 10, 0.0)
+    assert caught.value.code is ErrorCode.QUEUE_FULL
+
+
+def test_without_validators_nothing_is_begun() -> None:
+    one = sending()
+    with pytest.raises(StagepostError) as caught:
+        one.begin(ID, [Subset(())], 10, 0.0)
+    assert caught.value.code is ErrorCode.NOT_READY
+    assert ID not in one
+
+
+def test_a_receipt_is_repeated_if_source_and_bytes_are_the_same() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    first, second = SEVEN.validators[:2]
+    assert not one.is_repeated(receipt(first))
+    one.receipt_came(receipt(first), 0.0)
+    assert one.is_repeated(receipt(first))
+    assert not one.is_repeated(receipt(second))
+    assert not one.is_repeated(receipt(first, at_ms=2))
+    assert not one.is_repeated(receipt(first, Timeout()))
+    assert not one.is_repeated(receipt(first, message_id=OTHER))
+
+
+def test_more_receipts_of_one_source_than_anybody_needs_count_as_repeated() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    source = SEVEN.validators[0]
+    for number in range(RECEIPTS_PER_SOURCE_MAX):
+        assert not one.is_repeated(receipt(source, at_ms=number))
+        one.receipt_came(receipt(source, at_ms=number), 0.0)
+    assert one.is_repeated(receipt(source, at_ms=RECEIPTS_PER_SOURCE_MAX))
+
+
+def test_a_history_dies_100_s_after_the_end() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    one.finalized(ID, 1.0)
+    assert one.next_wake == 1.0 + DIES_AFTER_FINAL_S
+    assert one.tick(1.0 + DIES_AFTER_FINAL_S - 0.001) == []
+    assert ID in one
+    assert one.tick(1.0 + DIES_AFTER_FINAL_S) == [Forget(ID)]
+    assert ID not in one
+
+
+def test_one_refusal_is_no_end_and_that_of_all_is() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    for source in SEVEN.validators[:-1]:
+        one.receipt_came(receipt(source, Rejected(Level.COLLATOR, "no")), 1.0)
+    history = one.get(ID)
+    assert history is not None
+    assert history.dies_at is None
+    one.receipt_came(receipt(SEVEN.validators[-1], Timeout()), 2.0)
+    assert history.dies_at == 2.0 + DIES_AFTER_FINAL_S
+
+
+def test_a_history_without_news_for_20_s_is_hung() -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0)
+    assert one.hung(HUNG_AFTER_S - 0.001) == 0
+    assert one.hung(HUNG_AFTER_S) == 1
+    one.receipt_came(receipt(SEVEN.validators[0]), HUNG_AFTER_S)
+    assert one.hung(HUNG_AFTER_S + 1) == 0
+    one.finalized(ID, HUNG_AFTER_S)
+    assert one.hung(10 * HUNG_AFTER_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("is_near_switch", "kept"), [(False, CATCHAINS_KEPT), (True, CATCHAINS_KEPT_NEAR_SWITCH)]
+)
+def test_a_history_is_dropped_when_the_masterchain_has_gone_on(is_near_switch: bool, kept: int) -> None:
+    one = sending()
+    one.begin(ID, [SEVEN], 10, 0.0, is_near_switch=is_near_switch)
+    one.finalized(ID, 1.0)
+    assert one.master_advanced(10 + kept - 1) == []
+    assert one.master_advanced(10 + kept) == [ID]
+    one.begin(ID, [SEVEN], 10 + kept, 2.0)
+    assert Forget(ID) not in one.tick(1.0 + DIES_AFTER_FINAL_S), "the timer of an earlier life"
+    assert ID in one
+
+
+def test_older_networks_wait_two_seconds_whatever_receipts_say() -> None:
+    one = sending(OLDER_NETWORKS)
+    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    assert one.receipt_came(receipt(first), 0.01) == []
+    assert one.next_wake == 2.0
+    assert len(told(one.tick(2.0))) == 1
