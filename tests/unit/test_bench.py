@@ -16,6 +16,7 @@ BUDGETS = {
     "decode one message of 1.5 kB": 0.06,
     "id hash of one message": 0.04,
     "receive one segment of 1.5 kB": 0.04,
+    "decode one receipt, checked": 0.02,
 }
 
 

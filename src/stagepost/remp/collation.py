@@ -12,7 +12,7 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import Absent, CachedMessage, UidTaken
 from stagepost.remp.message_states import TAKEN, Event, is_collatable, place_of
 from stagepost.remp.message_status import MessageStatus, block_of
-from stagepost.remp.queue_records import Accept, Record, Reject
+from stagepost.remp.queue_records import Accept, Record, Reject, cut_error
 from stagepost.remp.queue_state import QueueState
 
 CANDIDATES_MAX = 1_024
@@ -93,7 +93,8 @@ class Collation:
                     self._say(Accept(header.message_id, header.uid, header.masterchain_seqno, block_id))
             case Refused(block_id, error):
                 if state.apply(cached, Event.REFUSED_BY_CONTRACT, block_id=block_id, error=error):
-                    self._say(Reject(header.message_id, header.uid, header.masterchain_seqno, error))
+                    said = cut_error(error)
+                    self._say(Reject(header.message_id, header.uid, header.masterchain_seqno, said))
             case LeftOut(block_id):
                 state.apply(cached, Event.LEFT_OUT, block_id=block_id)
             case NotAskedFor():

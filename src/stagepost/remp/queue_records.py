@@ -105,6 +105,11 @@ class Reject(msgspec.Struct, frozen=True):
     error: str
 
 
+def cut_error(text: str) -> str:
+    """As much of an error as a record may hold. The receipt has all of it; others need the vote, not the words."""
+    return text.encode("utf-8", "replace")[:ERROR_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+
+
 class Accept(msgspec.Struct, frozen=True):
     """The author's collator has put the message into a block."""
 

@@ -24,6 +24,7 @@ from stagepost.remp.message_status import (
 )
 from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue_records import (
+    ERROR_TEXT_BYTES_MAX,
     Accept,
     Digest,
     Header,
@@ -551,3 +552,19 @@ def test_every_path_of_receipts_ends_or_stays_open_in_the_queue() -> None:
     ]  # fmt: skip
     assert heard[-1] == Timeout()
     assert Duplicate(B1) in heard
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "𝄞"])
+def test_a_long_error_is_cut_in_the_record_and_whole_in_the_receipt(letter: str) -> None:
+    error = letter * 2_000
+    queue = make_queue()
+    queue.offer(ONE, FULL_NODE, 0.0)
+    records(queue)
+    take(queue)
+    effects = queue.collated([(ONE.message_id, Refused(B1, error))], 1.0)
+    statuses = [effect.status for effect in effects if isinstance(effect, Tell)]
+    assert statuses == [Rejected(Level.COLLATOR, error, B1)]
+    (said,) = records(queue)
+    assert isinstance(said, Reject)
+    assert error.startswith(said.error)
+    assert ERROR_TEXT_BYTES_MAX - 4 < len(said.error.encode()) <= ERROR_TEXT_BYTES_MAX
