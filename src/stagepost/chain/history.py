@@ -101,7 +101,7 @@ class KeptSessions(msgspec.Struct, frozen=True):
             writer.write_int256(session.base)
             writer.write_vector_count(len(session.previous))
             for facts in session.previous:
-                _write_facts(writer, facts)
+                facts.write(writer)
         writer.write_vector_count(len(self.views))
         for view in self.views:
             view.block_id.write(writer)
@@ -189,20 +189,6 @@ def _read_view(reader: Reader) -> KeptView:
     return KeptView(
         block_id, catchain_seqno, time_ms, bool(is_crowded), tuple(reader.read_int256() for _ in range(count))
     )
-
-
-def _write_facts(writer: Writer, facts: SessionFacts) -> None:
-    writer.write_int(facts.workchain)
-    writer.write_unsigned_long(facts.shard)
-    writer.write_int(facts.vertical_seqno)
-    writer.write_int(facts.last_key_block_seqno)
-    writer.write_int(facts.catchain_seqno)
-    writer.write_int256(facts.config_hash)
-    writer.write_vector_count(len(facts.members))
-    for member in facts.members:
-        writer.write_int256(member.key_id)
-        writer.write_int256(member.adnl)
-        writer.write_long(member.weight)
 
 
 def _read_facts(reader: Reader) -> SessionFacts:

@@ -36,6 +36,20 @@ class SessionFacts(msgspec.Struct, frozen=True):
     config_hash: bytes
     members: tuple[Member, ...]
 
+    def write(self, writer: Writer) -> None:
+        """Bare."""
+        writer.write_int(self.workchain)
+        writer.write_unsigned_long(self.shard)
+        writer.write_int(self.vertical_seqno)
+        writer.write_int(self.last_key_block_seqno)
+        writer.write_int(self.catchain_seqno)
+        writer.write_int256(self.config_hash)
+        writer.write_vector_count(len(self.members))
+        for member in self.members:
+            writer.write_int256(member.key_id)
+            writer.write_int256(member.adnl)
+            writer.write_long(member.weight)
+
 
 def session_id(facts: SessionFacts) -> bytes:
     """Of a validation session."""
@@ -65,15 +79,5 @@ def queue_members(previous: Sequence[Sequence[Member]], current: Sequence[Member
 def _hash(identifier: int, facts: SessionFacts) -> bytes:
     writer = Writer()
     writer.write_constructor(identifier)
-    writer.write_int(facts.workchain)
-    writer.write_unsigned_long(facts.shard)
-    writer.write_int(facts.vertical_seqno)
-    writer.write_int(facts.last_key_block_seqno)
-    writer.write_int(facts.catchain_seqno)
-    writer.write_int256(facts.config_hash)
-    writer.write_vector_count(len(facts.members))
-    for member in facts.members:
-        writer.write_int256(member.key_id)
-        writer.write_int256(member.adnl)
-        writer.write_long(member.weight)
+    facts.write(writer)
     return sha256(writer.written()).digest()
