@@ -5,13 +5,34 @@ from __future__ import annotations
 from functools import partial
 from hashlib import sha256
 
-from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update
+from stagepost.catchain.block import (
+    BLOCK_BYTES_MAX,
+    Block,
+    Dependency,
+    block_id,
+    data_hash,
+    decode_update,
+)
 from stagepost.catchain.effects import Effect, Persist, Reply, Send
+from stagepost.catchain.queries import (
+    BLOCKS_ASKED_MAX,
+    BlockResult,
+    GetBlockHistory,
+    GetDifference,
+    Sent,
+    encode_answer,
+    encode_query,
+)
 from stagepost.crypto import ed25519
-from stagepost.remp.message import Origin, header_of
+from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue_records import Digest, Header, Ids, Reject, encode_payload
-from tests.catchain_world import Peer, World, _frame_came, seed_of
-from tests.queue_world import FULL_NODE, SEQNO, Validator, message
+from tests.catchain_world import Peer, World, _answer_came, _frame_came, _query_came, seed_of
+from tests.queue_world import FULL_NODE, Validator, message
+
+STORM_UNTIL_S = 8.0
+RESTORED_AFTER_S = 4.0
+COUNT_OFFSET = 152
+"""Of the count of references in a frame whose block follows another one."""
 
 
 class Attacker(Validator):
@@ -24,7 +45,7 @@ class Attacker(Validator):
         height = previous.height + 1
         of_data = data_hash(payload, previous, dependencies, graph.rules.version)
         signed = block_id(graph.incarnation, graph.key_ids[self.index], height, of_data)
-        signature = ed25519.sign(seed_of(self.index), signed)
+        signature = ed25519.sign(seed_of(self.world.number_of(self.index)), signed)
         return Block(graph.incarnation, self.index, height, previous, dependencies, signature, payload)
 
     def send_frame(self, peer: int, frame: bytes) -> None:
@@ -48,11 +69,10 @@ class Equivocator(Attacker):
                 and effect.peer % 2
             ):
                 block = decode_update(effect.frame)
-                lie = [
-                    header_of(
-                        message(10_000 + self.index * 1_000 + block.height), Origin(FULL_NODE, 0, 1), SEQNO
-                    )
-                ]
+                number = 10_000 + self.index * 1_000 + block.height
+                seqno = self.queue.session.masterchain_seqno
+                lie = [header_of(message(number), Origin(FULL_NODE, 0, 1), seqno)]
+                self.relabelled(one.message_id for one in lie)
                 other = self.sign(block.previous, block.dependencies, encode_payload(lie, -block.height))
                 self.send_frame(effect.peer, other.encode())
             else:
@@ -161,16 +181,18 @@ class Liar(Attacker):
         if payload is None:
             return None
         number = 20_000 + self.index * 1_000 + self.queue.open_count
-        ghost = header_of(message(number), Origin(FULL_NODE, 0, 1 << 60), SEQNO)
-        late = header_of(message(number + 500), Origin(FULL_NODE, 0, 1), SEQNO + 50)
+        seqno = self.queue.session.masterchain_seqno
+        ghost = header_of(message(number), Origin(FULL_NODE, 0, 1 << 60), seqno)
+        late = header_of(message(number + 500), Origin(FULL_NODE, 0, 1), seqno + 50)
         known = [Ids(one, bytes(32)) for one in sorted(self.queue.known_ids)[:20]]
-        rejects = [Reject(one.message_id, one.uid, SEQNO, "a lie") for one in known]
+        rejects = [Reject(one.message_id, one.uid, seqno, "a lie") for one in known]
         lies: list[Header | Digest | Reject] = [
             ghost,
             late,
-            Digest(SEQNO, tuple(known), tuple(known)),
+            Digest(seqno, tuple(known), tuple(known)),
             *rejects,
         ]
+        self.relabelled([*(one.message_id for one in known), ghost.message_id])
         self.queue.block_delivered(self.index, encode_payload([ghost], 0), self.world.now)
         return encode_payload(lies, number)
 
@@ -190,8 +212,101 @@ class Twin(Attacker):
                     self.world.after(0.2, partial(self.send_frame, peer, twin.encode()))
 
 
+class Stormer(Attacker):
+    """Asks for everything all the time, and shows blocks so high up that all below would have to be fetched."""
+
+    def start(self) -> None:
+        super().start()
+        self._storm(self.life, 0)
+
+    def _storm(self, life: int, number: int) -> None:
+        if not self.is_up or life != self.life or self.world.now > STORM_UNTIL_S:
+            return
+        graph = self.member.graph
+        everything = encode_query(GetDifference((0,) * graph.size))
+        high = Dependency(self.index, 1_000 + 10 * number, sha256(b"%d" % number).digest(), bytes(64))
+        visible = self.sign(high, (), b"high up")
+        for peer in self.others():
+            self.world.send(self.index, peer, partial(_query_came, self.index, number, everything))
+            own = graph.top(self.index)
+            history = encode_query(GetBlockHistory(own.hash, BLOCKS_ASKED_MAX, ()))
+            self.world.send(self.index, peer, partial(_query_came, self.index, number, history))
+            self.send_frame(peer, visible.encode())
+        self.world.after(0.25, partial(self._storm, life, number + 1))
+
+
+class FalseSizes(Attacker):
+    """Says that there is more, or less, than there is: in frames, in lists, in payloads."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in list(effects):
+            if isinstance(effect, Send):
+                longer = effect.frame + bytes(BLOCK_BYTES_MAX)
+                shorter = effect.frame[:-8]
+                # The count of references stands behind the reference to the previous block.
+                many = bytearray(effect.frame)
+                many[COUNT_OFFSET : COUNT_OFFSET + 4] = (1_000_000).to_bytes(4, "little")
+                for frame in (longer, shorter, bytes(many)):
+                    self.send_frame(effect.peer, frame)
+        super().perform(effects)
+
+    def next_payload(self) -> bytes | None:
+        payload = super().next_payload()
+        if payload is None:
+            return None
+        counted = bytearray(payload)
+        counted[12:16] = (60).to_bytes(4, "little")
+        return bytes(counted)
+
+
+class Overanswerer(Attacker):
+    """Answers five times, also what nobody asked, and with blocks that nobody wants."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in list(effects):
+            if isinstance(effect, Reply):
+                unasked = encode_answer(Sent(7))
+                block = self.member.graph.top(self.index).block
+                for number in range(1, 5):
+                    self._answer(effect.peer, effect.number, effect.answer)
+                    self._answer(effect.peer, effect.number + number, unasked)
+                    if block is not None:
+                        self._answer(effect.peer, effect.number + number, encode_answer(BlockResult(block)))
+        super().perform(effects)
+
+    def _answer(self, peer: int, number: int, answer: bytes) -> None:
+        self.world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
+
+
+class FarAhead(Attacker):
+    """Its clock is a year ahead: whatever it is handed comes from then."""
+
+    def hand_over(self, one: ExternalMessage) -> None:
+        if self.is_up:
+            self.bodies[one.message_id] = one
+            self.do(self.queue.offer(one, FULL_NODE, self.world.now + 365 * 86_400))
+
+
+class OlderDisk(Attacker):
+    """Honest, but started again from an image of its disk that is older than what it has said."""
+
+    def start(self) -> None:
+        super().start()
+        if self.life == 1:
+            self.world.after(RESTORED_AFTER_S, self._go_back)
+
+    def _go_back(self) -> None:
+        self.crash()
+        self.recovered, self.halted = 0, None
+        own = [frame for frame in self.disk if decode_update(frame).source == self.index]
+        last = {id(frame) for frame in own[-2:]}
+        self.disk = [frame for frame in self.disk if id(frame) not in last]
+        self.start()
+
+
 ATTACKERS: tuple[type[Attacker], ...] = (
-    Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin,
+    Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin, Stormer, FalseSizes,
+    Overanswerer, FarAhead, OlderDisk,
 )  # fmt: skip
 
 

@@ -27,11 +27,19 @@ def attackers_for(size: int, random: Random) -> dict[int, type[Attacker]]:
     return {index: random.choice(ATTACKERS) for index in random.sample(range(size), random.randint(0, count))}
 
 
-def run_once(seed: int, *, size: int | None = None, prepare: Prepare | None = None) -> World:
-    """Raises AssertionError with the seed in it if anything does not hold."""
+def run_once(
+    seed: int,
+    *,
+    size: int | None = None,
+    prepare: Prepare | None = None,
+    kinds: Sequence[type[Attacker]] | None = None,
+) -> World:
+    """Raises AssertionError with the seed in it if anything does not hold. `kinds`: the attackers, else by lot."""
     random = Random(seed)
     size = SIZES[seed % len(SIZES)] if size is None else size
     attackers = attackers_for(size, random)
+    if kinds is not None:
+        attackers = dict(zip(random.sample(range(size), len(kinds)), kinds, strict=True))
     world = world_with(size, seed, attackers, loss=random.choice([0.0, 0.05, 0.3]))
     if prepare is not None:
         prepare(world)
@@ -46,9 +54,14 @@ def run_once(seed: int, *, size: int | None = None, prepare: Prepare | None = No
     _plan_faults(world, random)
     world.run(FAULTS_UNTIL_S)
     heal(world)
-    world.run(HEALED_UNTIL_S)
     try:
-        check(world, {one.message_id for one in messages})
+        newcomer = message(MESSAGES)
+        for peer in world.peers[: size // 3 + 1]:
+            assert isinstance(peer, Validator)
+            peer.hand_over(newcomer)
+        world.run(HEALED_UNTIL_S)
+        check(world, {one.message_id for one in (*messages, newcomer)})
+        check_progress(world, newcomer.message_id)
     except AssertionError as failed:
         names = {index: kind.__name__ for index, kind in attackers.items()}
         raise AssertionError(f"seed {seed}, {size} members, attackers {names}: {failed}") from failed
@@ -64,7 +77,10 @@ def _plan_faults(world: World, random: Random) -> None:
     honest = [peer for peer in world.peers if is_honest(peer)]
     for peer in random.sample(honest, random.randint(0, max(1, len(honest) // 3))):
         at = random.uniform(1.0, FAULTS_UNTIL_S - 1)
-        world.at(at, peer.crash)
+        if random.random() < 0.5:
+            world.at(at, peer.crash)
+        else:
+            world.at(at, peer.crash_when_written)
         world.at(at + random.uniform(0.05, 1.0), peer.start_if_down)
 
 
@@ -73,6 +89,16 @@ def heal(world: World) -> None:
     world.network.groups.clear()
     for peer in world.peers:
         peer.start_if_down()
+
+
+def check_progress(world: World, newcomer: bytes) -> None:
+    """What was handed over when faults ended is known to every honest member, with its body."""
+    for peer in world.peers:
+        if is_honest(peer):
+            assert isinstance(peer, Validator)
+            cached = peer.cache.get(newcomer)
+            assert cached is not None, f"member {peer.index} has not heard of what came after the faults"
+            assert cached.body is not None, f"member {peer.index} has not got what came after the faults"
 
 
 def check(world: World, handed_over: set[bytes]) -> None:

@@ -7,7 +7,6 @@ keys. What honest members end with is compared by means that the graph has no pa
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -84,6 +83,7 @@ class Peer:
         self.halted: str | None = None
         self.life = 0
         self.is_up = False
+        self.crashes_when_written = False
         self.member: Member
 
     def start(self) -> None:
@@ -93,14 +93,14 @@ class Peer:
         self.delivered = []
         graph = Graph(
             world.incarnation,
-            [public_key_of(one) for one in range(world.size)],
+            [public_key_of(world.number_of(one)) for one in range(world.size)],
             world.rules,
             verify=verify_once,
         )
         self.member = Member(
             graph,
             self.index,
-            seed_of(self.index),
+            seed_of(world.number_of(self.index)),
             self.next_payload,
             Random(world.random.random()),
             world.now,
@@ -116,6 +116,10 @@ class Peer:
     def crash(self) -> None:
         self.is_up = False
         self.life += 1
+
+    def crash_when_written(self) -> None:
+        """The next time that a block of ours is on disk, and nobody has heard of it."""
+        self.crashes_when_written = self.is_up
 
     def next_payload(self) -> bytes | None:
         return self.to_say.pop(0) if self.to_say else None
@@ -140,8 +144,8 @@ class Peer:
         life = self.life
         for effect in effects:
             match effect:
-                case Persist(block_hash, frame):
-                    world.after(world.disk_delay(), partial(self.written, life, block_hash, frame))
+                case Persist(block_hash, frame, is_own):
+                    world.after(world.disk_delay(), partial(self.written, life, block_hash, frame, is_own))
                 case Send(peer, frame):
                     world.send(self.index, peer, partial(_frame_came, self.index, frame))
                 case Ask(peer, number, query):
@@ -159,9 +163,14 @@ class Peer:
                 case Halt(text):
                     self.halted = text
 
-    def written(self, life: int, block_hash: bytes, frame: bytes) -> None:
+    def written(self, life: int, block_hash: bytes, frame: bytes, is_own: bool) -> None:
         if self.is_up and life == self.life:
             self.disk.append(frame)
+            if is_own and self.crashes_when_written:
+                self.crashes_when_written = False
+                self.crash()
+                self.world.after(0.5, self.start_if_down)
+                return
             self.perform(self.member.stored(block_hash, self.world.now))
 
     def frame_came(self, sender: int, frame: bytes) -> None:
@@ -186,7 +195,27 @@ def _answer_came(sender: int, number: int, answer: bytes, to: Peer) -> None:
     to.answer_came(sender, number, answer)
 
 
+class Timeline:
+    """Events in the order of their times, one after the other."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), event))
+
+    def run(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = until
+
+
 class World:
+    """`timeline` and `network` are given where several graphs share them."""
+
     def __init__(
         self,
         size: int,
@@ -196,21 +225,33 @@ class World:
         rules: GraphRules | None = None,
         options: MemberOptions | None = None,
         make_peer: Callable[[World, int], Peer] = Peer,
+        timeline: Timeline | None = None,
+        network: Network | None = None,
     ) -> None:
         self.size = size
         self.random = Random(seed)
-        self.now = 0.0
+        self.timeline = timeline or Timeline()
         self.rules = rules or GraphRules()
         self.options = options or MemberOptions(start_wait_s=0.5, idle_timeout_s=4.0)
-        self.network = Network(Random(seed + 1), loss=loss)
-        self.incarnation = incarnation_of(SESSION, [key_id(public_key_of(one)) for one in range(size)])
-        self.sent: dict[str, int] = defaultdict(int)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self.network = network or Network(Random(seed + 1), loss=loss)
+        keys = [key_id(public_key_of(self.number_of(one))) for one in range(size)]
+        self.incarnation = incarnation_of(self.session_id, keys)
         self.peers = [make_peer(self, index) for index in range(size)]
 
+    @property
+    def session_id(self) -> bytes:
+        return SESSION
+
+    def number_of(self, index: int) -> int:
+        """Who sits there: keys and links belong to a node, whatever its place in a session."""
+        return index
+
+    @property
+    def now(self) -> float:
+        return self.timeline.now
+
     def at(self, time: float, event: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._order), event))
+        self.timeline.at(time, event)
 
     def after(self, delay_s: float, event: Callable[[], None]) -> None:
         self.at(self.now + delay_s, event)
@@ -219,7 +260,7 @@ class World:
         return self.random.uniform(0.0005, 0.005)
 
     def send(self, sender: int, receiver: int, event: Callable[[Peer], None]) -> None:
-        if not self.network.passes(sender, receiver):
+        if not self.network.passes(self.number_of(sender), self.number_of(receiver)):
             return
         peer = self.peers[receiver]
 
@@ -234,10 +275,7 @@ class World:
             peer.start()
 
     def run(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
-        self.now = until
+        self.timeline.run(until)
 
 
 def check_causal_order(peer: Peer, blocks: dict[bytes, Block]) -> None:

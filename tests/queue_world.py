@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 
 from stagepost.catchain.effects import Blamed, Deliver, Effect
 from stagepost.remp.life import LifeWindow
-from stagepost.remp.message import ExternalMessage
+from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.message_status import MessageStatus
 from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue_records import Header
 from stagepost.remp.queue_state import QueueSession
 from stagepost.remp.reliable_queue import ReliableQueue
 from tests.catchain_world import Peer, World
@@ -44,23 +45,33 @@ class Validator(Peer):
         super().__init__(world, index)
         self.told: dict[bytes, list[MessageStatus]] = defaultdict(list)
         self.bodies: dict[bytes, ExternalMessage] = {}
+        self.offers: dict[bytes, Header] = {}
         self.bodies_sent = 0
 
     def start(self) -> None:
-        window = LifeWindow()
-        window.advance(SEQNO, self.world.now)
-        self.cache = MessageCache(window)
-        session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
-        self.queue = ReliableQueue(session, self.cache)
+        self.cache, self.queue = self.open_queue()
         super().start()
         for body in self.bodies.values():
             self.do(self.queue.body_came(body, self.world.now))
+        for message_id, header in self.offers.items():
+            if message_id not in self.queue.known_ids:
+                self.do(self.queue.forward_into([header], [self.bodies[message_id]], self.world.now))
+
+    def open_queue(self) -> tuple[MessageCache, ReliableQueue]:
+        window = LifeWindow()
+        window.advance(SEQNO, self.world.now)
+        cache = MessageCache(window)
+        session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
+        return cache, ReliableQueue(session, cache)
 
     def next_payload(self) -> bytes | None:
         return self.queue.next_payload()
 
     def hand_over(self, one: ExternalMessage) -> None:
         if self.is_up:
+            # On disk before the answer: the answer is a promise.
+            origin = Origin(FULL_NODE, self.index, int(self.world.now * 1_000))
+            self.offers.setdefault(one.message_id, header_of(one, origin, self.cache.window.current))
             self.bodies[one.message_id] = one
             self.do(self.queue.offer(one, FULL_NODE, self.world.now))
 
@@ -82,7 +93,7 @@ class Validator(Peer):
         for effect in effects:
             match effect:
                 case Tell(_, message_id, status):
-                    self.told[message_id].append(status)
+                    self.note_told(message_id, status)
                 case SpeakSoon():
                     if hasattr(self, "member"):
                         self.perform(self.member.speak_soon(self.world.now))
@@ -98,6 +109,12 @@ class Validator(Peer):
         if body is not None:
             self.bodies_sent += 1
             self.world.send(self.index, peer, partial(_body_came, body))
+
+    def note_told(self, message_id: bytes, status: MessageStatus) -> None:
+        self.told[message_id].append(status)
+
+    def relabelled(self, message_ids: Iterable[bytes]) -> None:
+        """Somebody has announced these as younger than they are, which is the same as sending them anew."""
 
     def body_wanted(self, sender: int, message_id: bytes) -> None:
         self.send_body(sender, message_id)

@@ -11,16 +11,10 @@ from stagepost.catchain.catching_up import CatchingUp, SyncOptions
 from stagepost.catchain.effects import Effect, Persist, Send
 from stagepost.catchain.graph import Outcome
 from stagepost.catchain.member import Member, MemberOptions
-from stagepost.remp import session_switch
-from stagepost.remp.hearing import Hearing
-from stagepost.remp.message_cache import Fresh, MessageCache
-from stagepost.remp.message_states import FINAL, OPEN
-from stagepost.remp.queue_state import QueueState
 from tests.catchain_attackers import Equivocator, Twin, world_with
 from tests.catchain_runs import HEALED_UNTIL_S, check, heal, run_once
 from tests.catchain_world import World
 from tests.queue_world import Validator, message
-from tests.unit.remp import test_queue_cache, test_reliable_queue
 
 SEEDS = 40
 LARGE_SEEDS = 2
@@ -116,7 +110,7 @@ def test_with_a_third_gone_nothing_wrong_is_said() -> None:
     check(world, {message(1).message_id})
 
 
-# Planted defects
+# Planted defects; those of sessions stand in test_session_switches
 
 
 def _sends_before_it_persists(patch: pytest.MonkeyPatch) -> None:
@@ -134,8 +128,12 @@ def _sends_before_it_persists(patch: pytest.MonkeyPatch) -> None:
 def _crashes_while_it_writes() -> None:
     def prepare(world: World) -> None:
         world.disk_delay = lambda: 0.2  # type: ignore[method-assign]
+        for number in range(6):
+            peer = world.peers[number % world.size]
+            world.at(1.5 + number, peer.crash)
+            world.at(1.6 + number, peer.start_if_down)
 
-    for seed in range(12):
+    for seed in range(8):
         run_once(100 + seed, size=4, prepare=prepare)
 
 
@@ -167,31 +165,6 @@ def _restarts_after_a_fork() -> None:
     assert 3 in world.peers[0].member.graph.blamed, "the fork is forgotten"
 
 
-def _counts_one_validator_twice(patch: pytest.MonkeyPatch) -> None:
-    def counts(self: QueueState, entry: Any) -> bool:
-        entry.is_accepted_elsewhere = False
-        return 3 * 2 * len(entry.rejected_by) >= 2 * len(self.session.current)
-
-    patch.setattr(QueueState, "do_most_reject", counts)
-
-
-def _accepts_an_old_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Hearing, "_is_alive", lambda self, seqno: True)
-
-
-def _forwards_processed_bodies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session_switch, "OPEN", OPEN | {FINAL})
-    patch.setattr(session_switch, "FINAL", None)
-
-
-def _drops_digests(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session_switch, "_digests", lambda *_: [])
-
-
-def _skips_the_uid_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MessageCache, "freshness", lambda self, message_id: Fresh(message_id))
-
-
 def _blames_a_mere_delay(patch: pytest.MonkeyPatch) -> None:
     tick = CatchingUp.tick
 
@@ -216,17 +189,6 @@ def _some_seeds() -> None:
 DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
     (_sends_before_it_persists, _crashes_while_it_writes),
     (_forgets_forks_at_restart, _restarts_after_a_fork),
-    (
-        _counts_one_validator_twice,
-        lambda: test_reliable_queue.test_two_thirds_of_the_present_validators_stop_the_collation(7, 5),
-    ),
-    (_accepts_an_old_session, test_reliable_queue.test_what_leaves_the_cache_is_closed_and_not_revived),
-    (
-        _forwards_processed_bodies,
-        test_reliable_queue.test_open_messages_travel_whole_and_processed_ones_as_ids,
-    ),
-    (_drops_digests, test_reliable_queue.test_open_messages_travel_whole_and_processed_ones_as_ids),
-    (_skips_the_uid_check, test_queue_cache.test_of_two_ids_with_one_body_the_smaller_is_fresh),
     (_blames_a_mere_delay, _some_seeds),
 ]
 

@@ -1,0 +1,140 @@
+"""Every class of attack, by as many members as may be dishonest, each noticed or harmless.
+
+class of attack                         attacker                                        where
+--------------------------------------  ----------------------------------------------  -------------------------------
+equivocate to halves                    Equivocator                                     here, test_session_switches
+withhold from one                       Withholder                                      here, test_session_switches
+withhold from all but one               Whisperer                                       here, test_session_switches
+stale or missing dependencies           StaleBuilder; Phantom                           here
+deep dependency request storms          Avalanche; Stormer                              here, with memory bounded
+replay of an old session                Replayer; OldSessionReplayer, Resubmitter       here; test_session_switches
+forged receipt                          `_lies` of receipt_runs                         test_session_receipts
+receipt for another set                 `_lies` of receipt_runs                         test_session_receipts
+selective forwarding at switch          Forgetter, FavouringForwarder, FalseForwarder   test_session_switches
+late flood before a switch              LateFlooder                                     test_session_switches
+crash between persist and send          `crash_when_written` of honest members          here, test_catchain_agreement
+restore from an older disk image        OlderDisk                                       here
+clock far ahead                         FarAhead; Liar dates a message 2^60 ms ahead    here
+duplicate identity                      Twin                                            here, test_session_switches
+id announced but never served           Liar; Miser                                     here; test_session_switches
+size announced falsely                  FalseSizes                                      here
+more replies than requested             Overanswerer                                    here
+collating what is in the chain          Doubler                                         test_session_switches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stagepost.catchain.member import HEIGHTS_AHEAD_MAX
+from tests.catchain_attackers import (
+    ATTACKERS,
+    Attacker,
+    Avalanche,
+    Equivocator,
+    FalseSizes,
+    FarAhead,
+    OlderDisk,
+    Overanswerer,
+    Phantom,
+    Replayer,
+    StaleBuilder,
+    Stormer,
+    Twin,
+    is_honest,
+    world_with,
+)
+from tests.catchain_runs import HEALED_UNTIL_S, check, run_once
+from tests.catchain_world import Peer, World
+from tests.queue_world import Validator, message
+
+SIZE = 7
+ATTACKERS_AT_ONCE = 2
+
+
+def refusals(world: World) -> set[str]:
+    return {one.rule for peer in world.peers if is_honest(peer) for one in peer.refused}
+
+
+def attackers_of(world: World) -> list[Peer]:
+    return [peer for peer in world.peers if not is_honest(peer)]
+
+
+def all_blamed(world: World) -> bool:
+    indices = {peer.index for peer in attackers_of(world)}
+    return all(indices <= peer.blamed for peer in world.peers if is_honest(peer))
+
+
+def memory_is_bounded(world: World) -> bool:
+    """Whatever attackers show, an honest member keeps no more of each than so far ahead of what is delivered."""
+    for peer in world.peers:
+        if is_honest(peer):
+            graph = peer.member.graph
+            waiting = len(graph.undelivered())
+            assert waiting <= ATTACKERS_AT_ONCE * HEIGHTS_AHEAD_MAX, f"{waiting} blocks wait"
+            delivered = sum(graph.top(index).height for index in range(graph.size))
+            held = len(graph) - delivered
+            assert held <= 2 * ATTACKERS_AT_ONCE * HEIGHTS_AHEAD_MAX, (
+                f"{held} blocks beyond what is delivered"
+            )
+    return True
+
+
+NOTICED: dict[type[Attacker], Callable[[World], bool]] = {
+    Equivocator: all_blamed,
+    Twin: all_blamed,
+    StaleBuilder: all_blamed,
+    Replayer: lambda world: refusals(world) >= {"WrongIncarnation", "Malformed"},
+    FalseSizes: lambda world: refusals(world) >= {"TooLarge", "Malformed"},
+    Overanswerer: lambda world: "WrongAnswer" in refusals(world),
+    Stormer: memory_is_bounded,
+    Avalanche: memory_is_bounded,
+    Phantom: memory_is_bounded,
+    OlderDisk: lambda world: all(peer.recovered or peer.halted for peer in attackers_of(world)),
+}
+"""What shows that the attack took place and met its answer; the others must merely do no harm."""
+
+
+@pytest.mark.parametrize("kind", ATTACKERS)
+def test_two_of_seven_do_no_harm_and_are_noticed_where_they_can_be(
+    kind: type[Attacker], run_seed: int
+) -> None:
+    world = run_once(run_seed, size=SIZE, kinds=[kind] * ATTACKERS_AT_ONCE)
+    assert world.now == HEALED_UNTIL_S
+    noticed = NOTICED.get(kind)
+    assert noticed is None or noticed(world), f"seed {run_seed}: {kind.__name__} was not noticed"
+
+
+def test_a_crash_between_persisting_and_sending_makes_no_forker() -> None:
+    world = world_with(4, 5, {}, loss=0.0)
+    world.start_all()
+    world.run(1.0)
+    victim = world.peers[1]
+    assert isinstance(victim, Validator)
+    for number in range(4):
+        lives = victim.life
+        victim.crash_when_written()
+        victim.hand_over(message(number))
+        world.run(world.now + 4.0)
+        assert victim.life > lives, "it went down and came up again"
+    check(world, {message(number).message_id for number in range(4)})
+    assert all(not peer.blamed for peer in world.peers)
+
+
+def test_what_comes_from_a_clock_far_ahead_is_known_to_all_and_stands_behind_the_rest() -> None:
+    world = world_with(4, 6, {0: FarAhead}, loss=0.0)
+    world.start_all()
+    world.run(1.0)
+    ahead, honest = world.peers[0], world.peers[1]
+    assert isinstance(ahead, FarAhead)
+    assert isinstance(honest, Validator)
+    ahead.hand_over(message(1))
+    world.run(2.0)
+    honest.hand_over(message(2))
+    world.run(4.0)
+    for peer in world.peers[1:]:
+        assert isinstance(peer, Validator)
+        taken, _ = peer.queue.take(world.now, 10)
+        assert [one.message_id for one in taken] == [message(2).message_id, message(1).message_id]

@@ -1,0 +1,81 @@
+"""A session that cannot reach agreement says so within a minute, and one that can never does."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagepost.catchain.member import IDLE_TIMEOUT_S
+from stagepost.catchain.quorum_watch import ALLOWANCE_S, REPORT_WITHIN_S, QuorumWatch
+from stagepost.errors import ErrorCode
+from tests.quorum_runs import LOOK_EVERY_S, SETTLED_S, run_quiet, run_quorum, watching_world
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_third_that_falls_silent_is_told_in_time_and_cleared_when_it_is_back(
+    number: int, run_seed: int
+) -> None:
+    assert run_quorum(run_seed + number) <= REPORT_WITHIN_S
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_loss_short_partitions_and_less_than_a_third_away_are_not_told(number: int, run_seed: int) -> None:
+    run_quiet(run_seed + number)
+
+
+def test_the_report_counts_and_names_who_is_missing() -> None:
+    world, peers = watching_world(7, 1)
+    world.start_all()
+    world.run(SETTLED_S)
+    for peer in peers[:3]:
+        peer.crash()
+    world.run(SETTLED_S + REPORT_WITHIN_S)
+    _, report = peers[6].reports[0]
+    assert report.code is ErrorCode.NO_QUORUM
+    assert (report.heard, report.needed, report.members, report.silent) == (4, 5, 7, (0, 1, 2))
+    assert report.text == (
+        "NO_QUORUM: 4 of 7 validators are heard of, 5 are needed; look after members 0, 1, 2, or at this node's own "
+        "links"
+    )
+
+
+@pytest.mark.parametrize(("size", "needed"), [(1, 1), (3, 3), (4, 3), (6, 5), (7, 5), (13, 9), (21, 15)])
+def test_more_than_two_thirds_are_needed(size: int, needed: int) -> None:
+    world, peers = watching_world(size, 1)
+    world.start_all()
+    assert peers[0].watch.needed == needed
+
+
+def test_exactly_enough_is_enough() -> None:
+    world, peers = watching_world(4, 1)
+    world.start_all()
+    world.run(SETTLED_S)
+    peers[0].crash()
+    world.run(SETTLED_S + 2 * REPORT_WITHIN_S)
+    assert not any(peer.reports for peer in peers)
+
+
+def test_silence_counts_from_the_moment_of_its_limit_and_not_before() -> None:
+    world, peers = watching_world(4, 1)
+    world.start_all()
+    member = peers[0].member
+    watch = QuorumWatch(member, 0.0)
+    limit_s = IDLE_TIMEOUT_S + ALLOWANCE_S
+    assert watch.silence_s == limit_s
+    assert watch.look(limit_s - 0.001) is None
+    report = watch.look(limit_s)
+    assert report is not None
+    assert report.silent == (1, 2, 3), "we hear ourselves"
+    assert watch.look(limit_s + 1.0) is None, "told once"
+    assert limit_s + LOOK_EVERY_S < REPORT_WITHIN_S
+
+
+def test_previous_members_do_not_count() -> None:
+    world, peers = watching_world(7, 1)
+    world.start_all()
+    world.run(SETTLED_S)
+    watch = QuorumWatch(peers[6].member, world.now, current=(3, 4, 5, 6))
+    for peer in peers[:3]:
+        peer.crash()
+    while world.now < SETTLED_S + 2 * REPORT_WITHIN_S:
+        world.run(world.now + LOOK_EVERY_S)
+        assert watch.look(world.now) is None
