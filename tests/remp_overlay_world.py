@@ -197,9 +197,7 @@ class House:
     def crash(self) -> None:
         """Power is cut: what was not written is gone, and nothing is said any more."""
         assert self.validator is not None
-        for runner in self.validator.sessions.values():
-            runner.stop()
-        self.validator.receipts.stop()
+        self.validator.stop()
         self.world.leave_all(self.number)
         self.disk.crash()
         self.validator = None

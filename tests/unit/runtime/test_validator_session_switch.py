@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from stagepost.remp.collation import Executed, Refused
+from stagepost.remp.queue_state import MESSAGE_TIMEOUT_S
 from stagepost.remp.session_switch import Shard
 from stagepost.remp.status import Level, Status
 from stagepost.runtime.remp.session_plan import SessionPlan
 from stagepost.runtime.remp.session_rows import BLOCKS, BODIES, SESSIONS
+from stagepost.runtime.remp.validator import LINGER_S
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.remp_overlay_world import SEQNO, House, OverlayWorld, message_bytes, parse
 from tests.remp_world import shard_block
@@ -26,7 +28,7 @@ async def two_sessions(world: OverlayWorld) -> set[bytes]:
     refused = world.hand_over(message_bytes(100))
     await asyncio.sleep(SETTLED_S)
     for house in world.houses:
-        (runner,) = house.running.sessions.values()
+        (runner,) = house.running.current.values()
         taken, effects = runner.queue.take(world.clock.unix_s(), 100)
         runner.perform(effects)
         block = shard_block(1 << 63)
@@ -54,7 +56,7 @@ def second_plan(world: OverlayWorld, house: House) -> SessionPlan:
 
 
 def open_ids(house: House) -> set[bytes]:
-    (runner,) = house.running.sessions.values()
+    (runner,) = house.running.current.values()
     return {
         cached.message_id
         for cached in runner.queue.entries()
@@ -69,7 +71,7 @@ def test_open_messages_go_on_and_refused_ones_stay_refused() -> None:
         refused = parse(message_bytes(100)).message_id
         for house in world.houses:
             assert open_ids(house) == ids
-            (runner,) = house.running.sessions.values()
+            (runner,) = house.running.current.values()
             assert runner.plan.masterchain_seqno == SEQNO + 1
             assert refused not in open_ids(house)
         taken, _ = runner.queue.take(world.clock.unix_s(), 100)
@@ -132,6 +134,7 @@ def test_a_session_leaves_the_disk_when_its_messages_have_expired_and_not_before
         assert await kept() == {first, second}
         house.running.master_advanced(SEQNO + 1)
         assert await kept() == {first, second}
+        await asyncio.sleep(LINGER_S)
         house.running.master_advanced(SEQNO + 2)
         assert await kept() == {second}
         # The session at work stays, however old.
@@ -174,7 +177,7 @@ def test_messages_go_to_the_session_of_their_shard_and_a_split_parts_them() -> N
         await asyncio.sleep(SETTLED_S)
         for house in world.houses:
             found: set[bytes] = set()
-            for runner in house.running.sessions.values():
+            for runner in house.running.current.values():
                 for cached in runner.queue.entries():
                     assert runner.plan.shard.holds(cached.header.workchain, cached.header.account)
                     found.add(cached.message_id)
@@ -207,5 +210,47 @@ def test_levels_of_what_comes_back_say_how_far_it_was() -> None:
                 told = kinds[house.key_id]
                 assert told[:2] == ["PutIntoQueue", "IncludedIntoBlock"]
                 assert told[-2:] == [f"IgnoredBy{Level.SHARDCHAIN.name.capitalize()}", "PutIntoQueue"]
+
+    run_in_virtual_time(main())
+
+
+def test_what_comes_to_a_session_that_is_over_is_handed_on_to_the_one_that_follows() -> None:
+    async def main() -> None:
+        world = OverlayWorld(4, 1)
+        world.start()
+        await asyncio.sleep(1.0)
+        for house in world.houses[1:]:
+            switch(world, house)
+        # The last one has not heard of the switch yet; nobody but it is told of the message.
+        slow = world.houses[0]
+        message = parse(message_bytes(7))
+        (runner,) = slow.running.current.values()
+        runner.offer(message, world.full_node.source_id)
+        await asyncio.sleep(SETTLED_S)
+        switch(world, slow)
+        await asyncio.sleep(SETTLED_S)
+        for house in world.houses:
+            assert open_ids(house) == {message.message_id}
+
+    run_in_virtual_time(main())
+
+
+def test_a_session_that_is_over_is_left_after_its_time_and_every_message_of_it_comes_to_an_end() -> None:
+    async def main() -> None:
+        world = OverlayWorld(4, 1)
+        world.start()
+        await asyncio.sleep(1.0)
+        message_id = world.hand_over(message_bytes(3))
+        await asyncio.sleep(SETTLED_S)
+        for house in world.houses:
+            (first,) = house.plans
+            house.running.switch(first.session_id, [])  # none of them validates what follows
+        await asyncio.sleep(LINGER_S - 1.0)
+        assert all(len(house.running.sessions) == 1 for house in world.houses)
+        await asyncio.sleep(2.0)
+        assert all(not house.running.sessions for house in world.houses)
+        await asyncio.sleep(MESSAGE_TIMEOUT_S)
+        kinds = world.kinds_of(message_id)
+        assert [kinds[house.key_id][-1] for house in world.houses] == ["Timeout"] * 4
 
     run_in_virtual_time(main())

@@ -94,6 +94,7 @@ class SessionRunner:
         self._early = EarlyBodies()
         self._held_back = HeldBack(self._release)
         self._writing = SessionWriting(store, plan.session_id)
+        self._untold: dict[bytes, list[Tell]] = {}
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -188,10 +189,17 @@ class SessionRunner:
         effects = self.queue.offer(message, full_node, self._clock.unix_s())
         self._early.take(message.message_id)
         if is_new and message.message_id in self.queue:
-            tells = [effect for effect in effects if isinstance(effect, Tell)]
-            effects = [effect for effect in effects if not isinstance(effect, Tell)]
-            self._writing.body(self._row(message, full_node), partial(self._tell, tells))
+            # What is to be told of it waits, and so does what follows meanwhile: a receipt never overtakes an earlier one.
+            self._untold.setdefault(message.message_id, [])
+            self._writing.body(
+                self._row(message, full_node), partial(self._tell_of_written, message.message_id)
+            )
         self._do(effects)
+
+    def _tell_of_written(self, message_id: bytes) -> None:
+        tells = self._untold.pop(message_id, [])
+        if tells:
+            self._tell(tells)
 
     # From other members
 
@@ -309,8 +317,8 @@ class SessionRunner:
         tells: list[Tell] = []
         for effect in effects:
             match effect:
-                case Tell():
-                    tells.append(effect)
+                case Tell(_, message_id):
+                    self._untold.get(message_id, tells).append(effect)
                 case SpeakSoon():
                     self._perform(self._member.speak_soon(self._clock.mono_s()))
                 case BroadcastBody(_, body):
@@ -327,6 +335,12 @@ class SessionRunner:
         """Of calls that others make to the queue: the collator, the chain, the switch."""
         self._do(effects)
         self._set_timer()
+
+    def close_open(self, effects: Sequence[QueueEffect]) -> None:
+        """After `stop`: full nodes still hear what became of their messages; nobody else hears anything."""
+        tells = [effect for effect in effects if isinstance(effect, Tell)]
+        if tells:
+            self._tell(tells)
 
     def _find_body(self, member: int, message_id: bytes) -> None:
         message = self._body_at_hand(message_id)

@@ -23,6 +23,12 @@ from stagepost.runtime.remp.session_rows import BodyRow
 from stagepost.runtime.remp.session_runner import SessionRunner
 from stagepost.runtime.remp.session_store import SessionStore
 
+LINGER_S = 15.0
+"""So long we stay in a session that is over: what others still bring there is handed on to those that follow. Of two
+switches in quick succession, messages would otherwise miss the second."""
+
+HAND_ON_EVERY_S = 1.0
+
 
 class ClosableOverlay(Overlay, Protocol):
     async def close(self) -> None:
@@ -39,6 +45,13 @@ class ValidatorCounters(msgspec.Struct):
     messages: int = 0
     without_session: int = 0
     refused: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    """A session that is over and not left yet."""
+
+    leave_at: float
+    following: tuple[bytes, ...]
 
 
 class Validator:
@@ -75,13 +88,23 @@ class Validator:
         self._on_event = on_event
         self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
         self._current: list[bytes] = []
+        self._ended: dict[bytes, _Ended] = {}
+        # Left, but messages that were received there are still open: each of them must come to an end.
+        self._left: dict[bytes, SessionRunner] = {}
+        self._care_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     # Sessions
 
     @property
     def sessions(self) -> dict[bytes, SessionRunner]:
+        """Those that we take part in, and those that are over and not left yet."""
         return {session_id: runner for session_id, (runner, _) in self._sessions.items()}
+
+    @property
+    def current(self) -> dict[bytes, SessionRunner]:
+        """Without those that are over; the newest first."""
+        return {session_id: self._sessions[session_id][0] for session_id in self._current}
 
     def begin_session(self, plan: SessionPlan) -> SessionRunner:
         """Join it, and take messages of its shard from now on, if we validate there."""
@@ -111,7 +134,8 @@ class Validator:
         return runner
 
     def switch(self, session_id: bytes, following: Sequence[SessionPlan]) -> list[SessionRunner]:
-        """A session ends: what is open in it, and what is processed, goes into those that follow it."""
+        """A session ends: what is open in it, and what is processed, goes into those that follow it, and so does what
+        comes late. We leave it a while after."""
         old, _ = self._sessions[session_id]
         old.release_all()
         old.perform(old.queue.session_ended(self._clock.unix_s()))
@@ -121,8 +145,34 @@ class Validator:
             runner = self.begin_session(plan) if joined is None else joined[0]
             self._forward(old, runner)
             runners.append(runner)
-        self.end_session(session_id)
+        self._current.remove(session_id)
+        followers = tuple(plan.session_id for plan in following)
+        self._ended[session_id] = _Ended(self._clock.mono_s() + LINGER_S, followers)
+        self._care_later()
         return runners
+
+    def _care_later(self) -> None:
+        if self._care_timer is None and (self._ended or self._left):
+            loop = asyncio.get_running_loop()
+            self._care_timer = loop.call_later(HAND_ON_EVERY_S, self._care_for_ended)
+
+    def _care_for_ended(self) -> None:
+        """Latecomers are handed on, sessions left when their time has come, and what is open there is closed."""
+        self._care_timer = None
+        for session_id, ended in list(self._ended.items()):
+            runner, _ = self._sessions[session_id]
+            for following in ended.following:
+                joined = self._sessions.get(following)
+                if joined is not None:
+                    self._forward(runner, joined[0])
+            if self._clock.mono_s() >= ended.leave_at:
+                self._left[session_id] = runner
+                self.end_session(session_id)
+        for session_id, runner in list(self._left.items()):
+            runner.close_open(runner.queue.tick(self._clock.unix_s()))
+            if not runner.queue.open_count:
+                del self._left[session_id]
+        self._care_later()
 
     def _forward(self, old: SessionRunner, new: SessionRunner) -> None:
         plan = new.plan
@@ -141,7 +191,8 @@ class Validator:
     def end_session(self, session_id: bytes) -> None:
         """Leave it. What is kept of it on disk goes when its messages have expired."""
         runner, overlay = self._sessions.pop(session_id)
-        self._current.remove(session_id)
+        if self._ended.pop(session_id, None) is None:
+            self._current.remove(session_id)
         runner.stop()
         closing = asyncio.get_running_loop().create_task(overlay.close())
         self._closing.add(closing)
@@ -153,6 +204,8 @@ class Validator:
         collected = self.cache.advance(masterchain_seqno, now)
         for runner, _ in self._sessions.values():
             runner.perform(runner.queue.lives_over(collected.messages, now))
+        for runner in self._left.values():
+            runner.close_open(runner.queue.lives_over(collected.messages, now))
         over = [
             session_id
             for session_id, seqno in self._store.sessions.items()
@@ -162,12 +215,20 @@ class Validator:
             self._store.remove(over)
         return collected
 
+    def stop(self) -> None:
+        """Nothing is said any more."""
+        if self._care_timer is not None:
+            self._care_timer.cancel()
+        for runner, _ in self._sessions.values():
+            runner.stop()
+        self.receipts.stop()
+
     async def close(self) -> None:
         """Leave all sessions as they are: a restart finds them on disk."""
+        self.stop()
         for session_id in list(self._sessions):
             self.end_session(session_id)
         await asyncio.gather(*self._closing)
-        self.receipts.stop()
         await self._store.close()
 
     # Full nodes
