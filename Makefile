@@ -28,7 +28,7 @@ check: $(VENV)/test.stamp ## format, lint, types, tidiness
 soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
 	$(BIN)/python tests/soak/run.py --scale $(SCALE)
 
-bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, gouroboros or delivery for one part
+bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, remp, chain, bus, gouroboros or delivery for one part
 ifneq ($(PART),delivery)
 	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check) $(if $(PART),--only $(PART))
 endif

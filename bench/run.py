@@ -18,11 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import beside_gouroboros, latency, whole_path
+from bench import beside_gouroboros, chain, latency, remp_queue, topic_log, whole_path
 from bench.measure import ROUNDS, Figure, measure
 from bench.steps import steps, unit
 from bench.whole_path import Reading
 from tests.soak.results import circumstances, write_lines
+
+PARTS = ("steps", "path", "node", "remp", "chain", "bus", "gouroboros")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,13 +33,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="fail when a limit is missed")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"{ROUNDS} unless told")
-    parser.add_argument("--only", choices=["steps", "path", "node", "gouroboros"], help="one part")
+    parser.add_argument("--only", choices=PARTS, help="one part")
     options = parser.parse_args(arguments)
     figures, readings = measure_parts(options.only, options.rounds)
-    slower: list[str] = []
+    missed: list[str] = []
+    if options.only in (None, "remp"):
+        of_queue, missed = remp_queue.measure()
+        readings += of_queue
+    if options.only in (None, "chain"):
+        of_chain, late = chain.measure()
+        readings += of_chain
+        missed += late
+    if options.only in (None, "bus"):
+        of_topics, slow = topic_log.measure()
+        readings += of_topics
+        missed += slow
     if options.only in (None, "gouroboros"):
         beside, slower = beside_gouroboros.readings()
         readings += beside
+        missed += slower
     command = f"python bench/run.py{' --check' if options.check else ''} --rounds {options.rounds}"
     command += f" --only {options.only}" if options.only else ""
     where = circumstances(command)
@@ -47,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(table_of_readings(readings))
     rows = [{**asdict(figure), "over": figure.is_over} for figure in figures]
     write_lines("bench", command, rows + [asdict(reading) for reading in readings])
-    for text in slower:
+    for text in missed:
         print(text, file=sys.stderr)
-    return max(verdict(figures, check=options.check), int(options.check and bool(slower)))
+    return max(verdict(figures, check=options.check), int(options.check and bool(missed)))
 
 
 def measure_parts(only: str | None, rounds: int) -> tuple[list[Figure], list[Reading]]:

@@ -118,6 +118,7 @@ def _plan_faults(world: World, random: Random, rewound: int | None) -> None:
         at = random.uniform(1.0, FAULTS_UNTIL_S - 2)
         for peer in sound:  # the lights go out
             world.at(at, partial(peer.crash_for, random.uniform(0.05, 0.5)))
+    world.crash_after_write = random.choice([0.0, 0.0, 0.01, 0.03])
     if rewound is not None:
         _plan_older_disk(world, world.peers[rewound], random)
 
@@ -140,6 +141,7 @@ def heal(world: World) -> None:
     world.network.loss = 0.0
     world.network.groups.clear()
     world.network.late.clear()
+    world.crash_after_write = 0.0
     for peer in world.peers:
         peer.start_if_down()
 

@@ -46,7 +46,9 @@ from tests import agreement_checker
 
 SESSION_ID = sha256(b"agreement").digest()
 START = sha256(b"start of the chain").digest()
-OPTIONS = MemberOptions(start_wait_s=0.3, query_timeout_s=0.5, ask_every_s=0.3, ask_when_idle_s=2.0)
+OPTIONS = MemberOptions(
+    start_wait_s=0.3, query_timeout_s=0.5, ask_every_s=0.3, ask_when_idle_s=2.0, want_pause_s=2.0
+)
 
 
 @lru_cache(maxsize=64)
@@ -250,6 +252,9 @@ class Peer:
     def written(self, life: int, number: int, records: tuple[Record, ...]) -> None:
         if self.is_up and life == self.life:
             self.disk.write(records)
+            if self.is_honest and self.world.crashes_after_writing():
+                self.crash_for(self.world.random.uniform(0.02, 0.5))
+                return
             self.perform(self.member.persisted(number, self.world.now))
 
     # The ledger above
@@ -338,6 +343,7 @@ class World:
         self.parents: dict[bytes, bytes] = {}
         self.voted: dict[tuple[int, int, VoteKind], bytes] = {}
         self.frames_sent = 0
+        self.crash_after_write = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self.peers = [make_peer(self, index) for index in range(size)]
@@ -354,6 +360,10 @@ class World:
 
     def disk_delay(self) -> float:
         return self.random.uniform(0.0005, 0.005)
+
+    def crashes_after_writing(self) -> bool:
+        """Between the disk and the word that was to be spoken."""
+        return self.crash_after_write > 0 and self.random.random() < self.crash_after_write
 
     def send(self, sender: int, receiver: int, event: Callable[[Peer], None]) -> None:
         self.frames_sent += 1

@@ -157,17 +157,21 @@ class EmbeddedLedger:
         ready = [self._ready(entry) for entry in state.shards]
         return make_master_block(state, ready, now_ms, plans=plans, configuration=configuration).payload
 
-    def is_block_wanted(self, session: bytes) -> bool:
-        """Whether a shard has something to do although nobody sends messages: a transfer has come for it."""
+    def is_block_wanted(self, session: bytes, parent: bytes | None = None) -> bool:
+        """Whether a shard has something to do although nobody sends messages: a transfer has come for it. Upon `parent`,
+        a candidate that need not be final, or upon the last final block."""
         chain = self.chain(session)
         if chain is None:
             return False
-        top = chain.top
+        top = chain.top if parent is None else chain.state_after(parent) or chain.top
         return any(dues_between(self.master.dues, top.master_seqno, self.master.seqno, top.shard))
 
-    def is_master_block_wanted(self, now_ms: int) -> bool:
-        """Whether there is something to commit, or the time of a session, plan or set has come."""
-        state = self.master
+    def is_master_block_wanted(self, now_ms: int, parent: bytes | None = None) -> bool:
+        """Whether there is something to commit, or the time of a session, plan or set has come: upon `parent`, a
+        candidate that need not be final, or upon the last final block."""
+        state = self.master if parent is None else self.following.master_after(parent)
+        if state is None or state.session.session_id != self.master.session.session_id:
+            return False
         ends = [state.session.ends_ms, *(entry.session.ends_ms for entry in state.shards)]
         ends += [entry.plan_at_ms for entry in state.shards if entry.plan is not PlanKind.NONE]
         if state.configuration.next is not None:

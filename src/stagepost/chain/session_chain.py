@@ -44,6 +44,10 @@ class SessionChain:
         """Of the last final candidate."""
         return self.final[-1][0] if self.final else self.base_hash
 
+    def state_after(self, candidate: bytes) -> ShardState | None:
+        """None if the candidate is not known here, or lost its place."""
+        return self._states.get(candidate)
+
     def make(
         self, parent: bytes, view: MasterView, messages: Iterable[ExternalMessage], now_ms: int
     ) -> tuple[AppliedBlock, Collated] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.chain.agreement.effects import Reply
 from stagepost.chain.agreement.messages import Proposal, decode_message
-from stagepost.chain.agreement.pacing import LEVEL_MAX, MemberOptions, Timeouts, Wishes
+from stagepost.chain.agreement.pacing import LEVEL_MAX, WISHES_AT_ONCE_MAX, MemberOptions, Timeouts, Wishes
 from stagepost.chain.agreement.progress import SLOTS_PER_ANSWER_MAX
 from stagepost.chain.agreement.queries import ANSWER_BYTES_MAX, GetProgress, decode_answer
 from tests.agreement_attackers import Hurrier, Skipper, world_with
@@ -51,22 +51,39 @@ def test_time_outs_end_at_half_a_day() -> None:
     assert timeouts.slot_s == longest
 
 
-def test_a_wish_of_another_holds_for_a_round_and_the_next_is_heard_after_a_pause() -> None:
+def test_a_wish_holds_until_the_one_who_wishes_leads_a_slot() -> None:
+    session = session_of(4)
+    leader = session.leader_of(10)
+    for ahead in range(4):
+        wishes = Wishes(session, (leader + ahead + 1) % 4, pause_s=1.0)
+        assert wishes.wish((leader + ahead) % 4, 10, now=5.0)
+        assert [wishes.is_wanted(slot) for slot in (10 + ahead, 11 + ahead)] == [True, False]
+        assert not wishes.wish((leader + ahead) % 4, 10 + ahead, now=5.0), "it is still in force"
+
+
+def test_a_wish_for_one_slot_ends_with_it() -> None:
     wishes = Wishes(session_of(4), 0, pause_s=1.0)
-    assert wishes.wish(1, 10, now=5.0)
-    assert [wishes.is_wanted(slot) for slot in (10, 13, 14)] == [True, True, False]
-    assert not wishes.wish(1, 13, now=9.0), "it is still in force"
-    assert wishes.wish(1, 14, now=9.0)
-    assert not wishes.wish(1, 18, now=9.99)
-    assert wishes.wish(1, 18, now=10.0)
+    assert wishes.wish(1, 10, now=5.0, is_for_one=True)
+    assert [wishes.is_wanted(slot) for slot in (10, 11)] == [True, False]
+
+
+def test_five_wishes_of_another_are_granted_at_once_and_then_one_after_each_pause() -> None:
+    wishes = Wishes(session_of(4), 0, pause_s=1.0)
+    granted = [wishes.wish(1, 10 * number, now=5.0, is_for_one=True) for number in range(1, 8)]
+    assert granted == [True] * WISHES_AT_ONCE_MAX + [False] * 2
+    assert wishes.wish(2, 70, now=5.0), "others have wishes of their own"
+    assert not wishes.wish(1, 100, now=5.99, is_for_one=True)
+    assert wishes.wish(1, 100, now=6.0, is_for_one=True)
+    assert not wishes.wish(1, 101, now=6.0, is_for_one=True)
 
 
 def test_a_wish_of_our_own_needs_no_pause_and_ends_when_it_is_fulfilled() -> None:
     wishes = Wishes(session_of(4), 0, pause_s=1.0)
-    assert wishes.wish(0, 10, now=5.0)
-    wishes.fulfil(0)
-    assert not wishes.is_wanted(10)
-    assert wishes.wish(0, 10, now=5.0)
+    for _ in range(3 * WISHES_AT_ONCE_MAX):
+        assert wishes.wish(0, 10, now=5.0)
+        assert wishes.is_wanted(10)
+        wishes.fulfil(0)
+        assert not wishes.is_wanted(10)
 
 
 # Together
@@ -96,8 +113,8 @@ def test_one_validator_cannot_keep_the_others_busy() -> None:
         world.run(2.0)
         before = max(peer.member.slot for peer in world.honest)
         world.run(22.0)
-        # A round of four a second, and one slot that its leader makes fail: the chain could do ten times as many.
-        assert max(peer.member.slot for peer in world.honest) - before <= 20 * 4 + 20
+        # A round of four for each wish, and whatever its leader itself proposes: the chain could do ten times as many.
+        assert max(peer.member.slot for peer in world.honest) - before <= (20 + WISHES_AT_ONCE_MAX) * 5
 
 
 def test_what_the_last_one_has_to_say_is_final_within_a_round() -> None:

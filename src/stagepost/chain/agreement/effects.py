@@ -50,7 +50,8 @@ class Reply(msgspec.Struct, frozen=True):
 
 class Propose(msgspec.Struct, frozen=True):
     """We lead this slot: `Member.proposed` with a payload, or None to wait. If `is_wanted`, somebody waits for the
-    chain to go on: an empty block is better than none."""
+    chain to go on: an empty block is better than none. The block's hash will be that of a `Candidate` with this slot
+    and parent; no question comes about it, since those above know the state after a block of their own."""
 
     slot: int
     parent_hash: bytes

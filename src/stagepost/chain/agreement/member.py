@@ -243,7 +243,7 @@ class Member:
             self._refuse(peer, refusal.rule, refusal.text)
         elif isinstance(message, Vote) and (message.kind, message.slot) == (VoteKind.SKIP, self.book.current):
             # Whoever gave up on this slot waits for its end; whether he wants another one is a different question.
-            self._is_moved |= self._wishes.wish(message.validator, self.book.current, now, slots=1)
+            self._is_moved |= self._wishes.wish(message.validator, self.book.current, now, is_for_one=True)
         self._is_moved |= not isinstance(message, Vote) or message.kind is VoteKind.PROPOSE
         self._take_up(now)
         return refusal is None

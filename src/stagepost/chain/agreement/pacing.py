@@ -19,6 +19,9 @@ LEVEL_MAX = 16
 
 IDLE_PERIOD_S = None
 WANT_PAUSE_S = 1.0
+WISHES_AT_ONCE_MAX = 5
+"""Of one validator, before it has to pause."""
+
 ASK_EVERY_S = 0.5
 ASK_WHEN_IDLE_S = 5.0
 QUERY_TIMEOUT_S = 2.0
@@ -69,32 +72,30 @@ class Timeouts:
 
 
 class Wishes:
-    """Who wants the chain to go on, and up to which slot. Wishes of others are rationed, or a single faulty one could
-    keep all busy with empty blocks."""
+    """Who wants the chain to go on, and up to which slot: until it leads one itself. Wishes of others are rationed, or a
+    single faulty one could keep all busy with empty blocks."""
 
     def __init__(self, session: Session, index: int, pause_s: float) -> None:
         self._session = session
         self._index = index
         self._pause_s = pause_s
         self._until: dict[int, int] = {}
-        self._since: dict[int, float] = {}
+        self._paid_until: dict[int, float] = {}
 
-    def wish(self, validator: int, current: int, now: float, *, slots: int | None = None) -> bool:
-        """For so many slots, or until everybody has led one. Whether this is a new wish."""
+    def wish(self, validator: int, current: int, now: float, *, is_for_one: bool = False) -> bool:
+        """Whether this is a new wish, and granted. `is_for_one`: only for this slot to end."""
         if self._until.get(validator, 0) >= current:
             return False
-        since = self._since.get(validator)
-        if validator != self._index and since is not None and now < since + self._pause_s:
-            return False
-        self._until[validator] = current + (slots or self._session.size) - 1
-        self._since[validator] = now
+        if validator != self._index:
+            paid_until = max(self._paid_until.get(validator, now), now)
+            if paid_until > now + (WISHES_AT_ONCE_MAX - 1) * self._pause_s:
+                return False
+            self._paid_until[validator] = paid_until + self._pause_s
+        self._until[validator] = current if is_for_one else self._session.next_led_by(validator, current)
         return True
 
     def is_wanted(self, slot: int) -> bool:
         return any(until >= slot for until in self._until.values())
-
-    def is_wanted_by(self, validator: int, slot: int) -> bool:
-        return self._until.get(validator, 0) >= slot
 
     def fulfil(self, validator: int) -> None:
         self._until.pop(validator, None)

@@ -42,3 +42,7 @@ class Session(msgspec.Struct, frozen=True):
     def leader_of(self, slot: int) -> int:
         """In turn, beginning with one that the session's id picks."""
         return (int.from_bytes(self.session_id[:4], "little") + slot) % self.size
+
+    def next_led_by(self, validator: int, slot: int) -> int:
+        """This slot or the next one that the validator leads."""
+        return slot + (validator - self.leader_of(slot)) % self.size
