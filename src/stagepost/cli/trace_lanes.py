@@ -57,7 +57,7 @@ def trace_lines(trace: Trace, *, only_trouble: bool = False) -> Iterator[str]:
     axis = _Axis(trace)
     yield " " * (NAME_WIDTH + 2) + axis.ticks()
     for lane in trace.lanes:
-        if not only_trouble or lane.is_trouble or not lane.points:
+        if not only_trouble or lane.troubles or not lane.points:
             yield axis.lane(lane)
     yield LEGEND
     for position, fault in trace.unreadable:
@@ -194,7 +194,7 @@ def _label(lane: Lane) -> str:
         return "silent"
     if lane.name.startswith("full node"):
         return _printable(" → ".join(point.label for point in lane.points))
-    return _printable(", ".join(point.label for point in lane.points if point.is_trouble))
+    return _printable(", ".join(point.label for point in lane.troubles))
 
 
 def _printable(text: str) -> str:

@@ -90,8 +90,16 @@ class Lane(msgspec.Struct, frozen=True):
     points: tuple[Point, ...]
 
     @property
-    def is_trouble(self) -> bool:
-        return any(point.is_trouble for point in self.points)
+    def troubles(self) -> tuple[Point, ...]:
+        """What is worth a word. That another validator was faster is none, once the block stands."""
+        last = self.last
+        is_well = last is not None and last.mark in (Mark.ON_ITS_WAY, Mark.FINAL)
+        return tuple(
+            point
+            for point in self.points
+            if point.is_trouble
+            and not (is_well and point.refused is None and point.receipt.status.status is Status.DUPLICATE)
+        )
 
     @property
     def last(self) -> Point | None:
@@ -124,9 +132,8 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def first_ms(self) -> int | None:
-        """Where its life begins on screens: when it was sent to validators, else the first that was heard."""
-        if self.verdict is not None and self.verdict.sent_ms is not None:
-            return self.verdict.sent_ms
+        """Where its life begins on screens: the first that was said and counts. A full node reports its sending when
+        it is done with it, and the first validators may have answered by then."""
         points = [point for point in self.points if point.refused is None] or self.points
         return points[0].timestamp_ms if points else None
 

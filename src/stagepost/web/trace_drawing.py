@@ -169,7 +169,7 @@ def _label(lane: Lane, y: float) -> str:
     x = MARGIN + NAMES_WIDTH + WIDTH + 34
     if not lane.points:
         return f'<text class="quiet silent" x="{x}" y="{y + 4}">silent</text>'
-    troubles = [point for point in lane.points if point.is_trouble]
+    troubles = lane.troubles
     if not troubles:
         return ""
     whole = ", ".join(point.label for point in troubles)
