@@ -28,7 +28,7 @@ check: $(VENV)/test.stamp ## format, lint, types, tidiness
 soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
 	$(BIN)/python tests/soak/run.py --scale $(SCALE)
 
-bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, remp, chain, bus, gouroboros or delivery for one part
+bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, remp, chain, bus, pipeline, gouroboros or delivery for one part
 ifneq ($(PART),delivery)
 	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check) $(if $(PART),--only $(PART))
 endif
@@ -41,10 +41,11 @@ bench-full: $(VENV)/bench.stamp ## reliable publishing beside other systems: eve
 	$(BIN)/python -m bench.delivery.install
 	$(BIN)/python -m bench.delivery.beside --full
 
-docs: $(VENV)/base.stamp ## rewrite docs/protocols and docs/metrics.md from the code, docs/promises.md from results
+docs: $(VENV)/base.stamp ## rewrite docs/protocols, docs/metrics.md and docs/images from the code, docs/promises.md from results
 	$(BIN)/python tools/protocol_docs.py docs/protocols
 	$(BIN)/python tools/metrics_docs.py docs/metrics.md
 	$(BIN)/python tools/promises_docs.py docs/promises.md
+	$(BIN)/python tools/trace_picture.py docs/images/trace.svg
 
 fuzz: $(VENV)/test.stamp ## a minute of mutated input into every decoder, and a minute guided by coverage; KEEP=1 adds to the corpus
 	$(BIN)/python tests/soak/run.py --only fuzz --only guided --seconds 60
@@ -55,7 +56,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make requirements' $(if $(UPGRADE),--upgrade)
 requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 moves every pin
 	$(COMPILE) pyproject.toml --output-file requirements/base.txt
-	$(COMPILE) pyproject.toml --extra test --constraint requirements/base.txt --output-file requirements/test.txt
+	$(COMPILE) pyproject.toml --extra test --extra spark --constraint requirements/base.txt --output-file requirements/test.txt
 	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
 	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
 	$(COMPILE) requirements/fuzz.in --output-file requirements/fuzz.txt

@@ -18,13 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import beside_gouroboros, chain, latency, remp_queue, topic_log, whole_path
+from bench import beside_gouroboros, chain, latency, receipt_tables, remp_queue, topic_log, whole_path
 from bench.measure import ROUNDS, Figure, measure
 from bench.steps import steps, unit
 from bench.whole_path import Reading
 from tests.soak.results import circumstances, write_lines
 
-PARTS = ("steps", "path", "node", "remp", "chain", "bus", "gouroboros")
+PARTS = ("steps", "path", "node", "remp", "chain", "bus", "pipeline", "gouroboros")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only in (None, "bus"):
         of_topics, slow = topic_log.measure()
         readings += of_topics
+        missed += slow
+    if options.only in (None, "pipeline"):
+        of_tables, slow = receipt_tables.measure()
+        readings += of_tables
         missed += slow
     if options.only in (None, "gouroboros"):
         beside, slower = beside_gouroboros.readings()

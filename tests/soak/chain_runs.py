@@ -7,12 +7,15 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from stagepost.runtime.virtual_time import VirtualTimeStuck
 from tests.agreement_runs import run_once, run_without_quorum
+from tests.chain_overlay_runs import run_once as run_on_links
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 CHAIN_SEEDS_BY_SCALE = {"commit": 300, "release": 10_000}
 WITHOUT_QUORUM_EVERY = 20
+ON_LINKS_EVERY = 3
 SEEDS_APART = 1_000_000
 PROMISES = ("B8", "B9")
 WHERE = "tests/simulation/test_chain_agreement.py"
@@ -37,22 +40,37 @@ def play_without_quorum(seed: int) -> str | None:
     return None
 
 
+def play_chain_on_links(seed: int) -> str | None:
+    """The whole shell, with shards that split and merge: progress and one chain, too."""
+    logging.disable(logging.CRITICAL)
+    try:
+        run_on_links(seed)
+    except (AssertionError, VirtualTimeStuck) as failed:
+        return str(failed)
+    return None
+
+
 def chain(run: Run) -> Iterator[Result]:
     """Each run checks safety as well: one that finds two final blocks, a bad certificate or an honest validator in
     evidence has broken the promise of progress, too."""
     first, count = run.seed % SEEDS_APART, run.count(CHAIN_SEEDS_BY_SCALE)
     few = max(1, count // WITHOUT_QUORUM_EVERY)
+    on_links = max(1, count // ON_LINKS_EVERY)
     faults: dict[str, list[str]] = {promise: [] for promise in PROMISES}
     with ProcessPoolExecutor(run.processes) as pool:
         tasks = {pool.submit(play_chain, first + number): "B8" for number in range(count)}
+        tasks |= {pool.submit(play_chain_on_links, first + number): "B8" for number in range(on_links)}
         tasks |= {pool.submit(play_without_quorum, first + number): "B9" for number in range(few)}
         for number, task in enumerate(as_completed(tasks)):
             fault = task.result()
             if fault is not None:
                 faults[tasks[task]].append(fault)
             if number % 100 == 99:
-                run.say(f"{number + 1} of {count + few} runs of a chain's validators done")
-    runs = {"B8": f"{count:,} runs of 4 to 13 validators", "B9": f"{few:,} runs with a third gone"}
+                run.say(f"{number + 1} of {len(tasks)} runs of a chain's validators done")
+    runs = {
+        "B8": f"{count:,} runs of 4 to 13 validators and {on_links:,} on links",
+        "B9": f"{few:,} runs with a third gone",
+    }
     for promise in PROMISES:
         broken = faults[promise]
         figure = f"{runs[promise]} from seed {first}, {len(broken)} broken"

@@ -18,7 +18,10 @@ from tests.soak.delivery_world_runs import simulate_delivery
 from tests.soak.disk_runs import disks
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.node_runs import kill, simulate
+from tests.soak.pipeline_runs import kill_driver
 from tests.soak.power_runs import power_cuts
+from tests.soak.primes_runs import PROMISES as PRIMES_PROMISES
+from tests.soak.primes_runs import primes
 from tests.soak.restart_runs import starts, stops
 from tests.soak.results import OWN_COUNT, Result, result
 from tests.soak.runs import Run
@@ -45,12 +48,14 @@ PARTS = (
     Part("kill", ("D1",), kill),
     Part("kill-publisher", ("D5",), kill_publisher),
     Part("kill-topic", ("D1",), kill_topic_writer),
+    Part("kill-driver", ("P1", "P2"), kill_driver),
     Part("topic-power-cuts", ("D2",), cut_topic_power),
     Part("delivery-worlds", ("D5", "D6", "D7", "D8"), simulate_delivery),
     Part("agreement", AGREEMENT_PROMISES, agree),
     Part("sessions", SESSION_PROMISES, switch_sessions),
     Part("quorum", ("B9",), lose_quorums),
     Part("chain", CHAIN_PROMISES, chain),
+    Part("primes", PRIMES_PROMISES, primes),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
     Part("disks", ("D4",), disks),

@@ -1,0 +1,108 @@
+"""`stagepost chain`: what a data folder holds of the embedded chain, played again and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagepost.cli.local_node_options import json_option
+
+if TYPE_CHECKING:
+    from stagepost.runtime.chain.chain_reading import ChainShown
+
+NOT_SOUND = 1
+_SHARDS = ("shard", "session", "catchain", "height", "final", "state")
+_SESSIONS = ("session", "shard", "catchain", "validators", "blocks", "height", "certificates", "checked")
+_SHORT = 12
+
+
+@click.group()
+def chain() -> None:
+    """The embedded chain of a validator or full node. Reads beside the running node, and changes nothing.
+
+    \b
+    Example:
+      stagepost chain show --data stagepost-data
+    """
+
+
+@chain.command()
+@click.option(
+    "--data",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The data folder of a validator or full node, or one that holds several of them.",
+)
+@json_option
+def show(data: Path, as_json: bool) -> int:
+    """Show shards, sessions, heights and certificates. Every block is played again and every certificate checked.
+
+    Exit code 1 if a proof does not hold or a row is damaged.
+
+    \b
+    Example:
+      stagepost chain show --data stagepost-data
+    """
+    from stagepost.runtime.chain.chain_reading import chain_folders, show_chain
+
+    is_sound = True
+    for folder in chain_folders(data):
+        shown = show_chain(folder)
+        is_sound = is_sound and not shown.faults
+        if as_json:
+            import msgspec
+
+            click.echo(msgspec.json.encode(shown).decode())
+        else:
+            _print(shown)
+    return 0 if is_sound else NOT_SOUND
+
+
+def _print(shown: ChainShown) -> None:
+    from stagepost.cli.tables import print_table
+
+    start = (
+        "its genesis" if shown.from_snapshot is None else f"the snapshot after block {shown.from_snapshot}"
+    )
+    click.echo(f"{shown.folder}: chain {shown.name}, network {shown.network}")
+    click.echo(
+        f"masterchain: block {shown.master_height}, catchain {shown.master_catchain_seqno}, "
+        f"state {shown.master_state_hash[:_SHORT]}; {shown.blocks} blocks, played again from {start}"
+    )
+    click.echo()
+    shards = [
+        (
+            one.shard,
+            one.session_id[:_SHORT],
+            str(one.catchain_seqno),
+            str(one.height),
+            str(one.final),
+            one.state_hash[:_SHORT],
+        )
+        for one in shown.shards
+    ]
+    print_table(_SHARDS, shards)
+    click.echo()
+    rows = []
+    for one in shown.sessions:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(one.certificates.items()))
+        checked = "no: its validators are not known" if not one.is_checked else one.fault or "all hold"
+        rows.append(
+            (
+                one.session_id[:_SHORT] + (" *" if one.is_at_work else ""),
+                one.shard,
+                "" if one.catchain_seqno is None else str(one.catchain_seqno),
+                "" if one.validators is None else str(one.validators),
+                str(one.blocks),
+                str(one.height),
+                kinds or "none",
+                checked,
+            )
+        )
+    print_table(_SESSIONS, rows)
+    click.echo("* at work")
+    for fault in shown.faults:
+        click.echo(fault, err=True)

@@ -1,0 +1,290 @@
+"""One validator in the agreement of one session, upon links, disk and clock. Calls, not tasks: what comes in is handled
+in the same turn of the loop, and one timer wakes the core.
+
+    others → pushed, asked ─ member ─ store ─ overlay → others
+                               └─ propose, check, finalised → those above, who answer by proposed and checked
+
+Whatever a member signs is on disk before anybody hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isinf
+from random import Random
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from stagepost.chain.agreement.effects import (
+    Ask,
+    Blamed,
+    Broadcast,
+    CheckCandidate,
+    Disputed,
+    Effect,
+    Finalised,
+    Halt,
+    Persist,
+    Propose,
+    Recovered,
+    Refused,
+    Reply,
+    Stalled,
+)
+from stagepost.chain.agreement.member import FinalPoint, Member
+from stagepost.chain.agreement.pacing import MemberOptions
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import VOTE_ID
+from stagepost.errors import StorageError
+from stagepost.runtime.chain.chain_store import ChainStore
+from stagepost.runtime.chain.final_proof import final_block
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.overlay import Overlay
+from stagepost.runtime.remp.session_rows import RESYNC_WAIT_S
+from stagepost.wire.tl import constructor_bytes
+
+WRITE_AGAIN_S = 1.0
+WRITE_LATE_S = 0.1
+_VOTE = constructor_bytes(VOTE_ID)
+"""The only votes among records are our own."""
+
+Notice: TypeAlias = Blamed | Disputed | Refused | Recovered | Stalled | Halt
+
+
+class Above(Protocol):
+    """Who makes and judges the blocks."""
+
+    def propose(self, runner: AgreementRunner, asked: Propose) -> None:
+        """`runner.proposed` answers, now or later."""
+
+    def check(self, runner: AgreementRunner, asked: CheckCandidate) -> None:
+        """`runner.checked` answers, now or later."""
+
+    def finalised(self, runner: AgreementRunner, number: int, block: Finalised) -> None:
+        """The session's final block of this number, counted from 1: each once, in order."""
+
+    def noticed(self, runner: AgreementRunner, notice: Notice) -> None:
+        """What people and watchers may want to know."""
+
+
+class AgreementCounters(msgspec.Struct):
+    """`refused` by the name of the rule that was broken."""
+
+    frames_pushed: int = 0
+    pushes_dropped: int = 0
+    asked: int = 0
+    answered: int = 0
+    writes_failed: int = 0
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class AgreementRunner:
+    def __init__(
+        self,
+        session: Session,
+        index: int,
+        seed: bytes,
+        store: ChainStore,
+        clock: Clock,
+        random: Random,
+        above: Above,
+        options: MemberOptions | None = None,
+    ) -> None:
+        self.session = session
+        self.index = index
+        self.counters = AgreementCounters()
+        self.member: Member
+        self._seed = seed
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._above = above
+        self._options = options or MemberOptions()
+        self._others = tuple(peer for peer in range(session.size) if peer != index)
+        self._number = 0
+        self._effects: deque[Effect] = deque()
+        self._is_performing = False
+        self._to_write: list[Persist] = []
+        self._is_writing = self._is_due = False
+        self._writing_late: asyncio.TimerHandle | None = None
+        self._replies: dict[int, Callable[[bytes], None]] = {}
+        self._reply_number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        self._overlay: Overlay
+
+    @property
+    def session_id(self) -> bytes:
+        return self.session.session_id
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the slot that we are in is ours to fill."""
+        return self.session.leader_of(self.member.slot) == self.index
+
+    def start(self, overlay: Overlay) -> None:
+        """From what the disk holds. Nothing may come in before."""
+        self._overlay = overlay
+        store, session_id, now = self._store, self.session_id, self._clock.mono_s()
+        kept = store.of_session(session_id)
+        last = final_block(kept[-1]) if kept else None
+        self._number = len(kept)
+        options = self._options
+        if store.damage:
+            # Some of what we said may be missing, and others remember it.
+            options = msgspec.structs.replace(options, start_wait_s=max(options.start_wait_s, RESYNC_WAIT_S))
+        self.member = Member(
+            self.session,
+            self.index,
+            self._seed,
+            self._random,
+            now,
+            options,
+            final=None if last is None else FinalPoint(last.candidate.slot, last.certificate.block),
+            archive=partial(store.archived, session_id),
+        )
+        self._perform(self.member.restore(store.load_records(session_id), now))
+        self._perform(self.member.tick(now))
+
+    def stop(self) -> None:
+        """Nothing is said any more. What is on its way to the disk still gets there."""
+        self._is_stopped = True
+        self._effects.clear()
+        for timer in (self._timer, self._writing_late):
+            if timer is not None:
+                timer.cancel()
+
+    # From those above
+
+    def wants_block(self) -> None:
+        if not self._is_stopped:
+            self._perform(self.member.wants_block(self._clock.mono_s()))
+
+    def proposed(self, slot: int, payload: bytes | None) -> None:
+        if not self._is_stopped:
+            self._perform(self.member.proposed(slot, payload, self._clock.mono_s()))
+
+    def checked(self, block_hash: bytes, reason: str | None) -> None:
+        if not self._is_stopped:
+            self._perform(self.member.checked(block_hash, reason, self._clock.mono_s()))
+
+    # From other members
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        if not self._is_stopped:
+            self._perform(self.member.frame_received(peer, frame, self._clock.mono_s()))
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        if self._is_stopped:
+            return
+        self.counters.answered += 1
+        self._reply_number += 1
+        self._replies[self._reply_number] = reply
+        self._perform(self.member.query_received(peer, self._reply_number, query, self._clock.mono_s()))
+
+    def linked(self, peer: int) -> None:
+        """What was missed meanwhile is asked for within moments anyway."""
+
+    # What the member wants done
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        """One after the other, also those that follow from what others answer meanwhile."""
+        self._effects += effects
+        if self._is_performing:
+            return
+        self._is_performing = True
+        try:
+            while self._effects:
+                self._do(self._effects.popleft())
+        finally:
+            self._is_performing = False
+        self._set_timer()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Persist():
+                self._to_write.append(effect)
+                if any(record.frame.startswith(_VOTE) for record in effect.records):
+                    self._write_now()
+                elif self._writing_late is None:
+                    # Nothing waits to be spoken: what others have said goes with the next vote of ours, or by itself.
+                    loop = asyncio.get_running_loop()
+                    self._writing_late = loop.call_later(WRITE_LATE_S, self._write_now)
+            case Broadcast(frame):
+                for peer in self._others:
+                    self.counters.frames_pushed += 1
+                    self.counters.pushes_dropped += not self._overlay.push(peer, frame)
+            case Ask(peer, number, query):
+                self.counters.asked += 1
+                answered = partial(self._answered, peer, number)
+                self._overlay.ask(peer, query, answered, self._options.query_timeout_s)
+            case Reply(_, number, answer):
+                self._replies.pop(number)(answer)
+            case Propose():
+                self._above.propose(self, effect)
+            case CheckCandidate():
+                self._above.check(self, effect)
+            case Finalised():
+                self._number += 1
+                self._above.finalised(self, self._number, effect)
+            case Refused(peer, rule, text):
+                self.counters.refused[rule] += 1
+                self._overlay.refuse(peer, rule, text)
+                self._above.noticed(self, effect)
+            case Blamed() | Disputed() | Recovered() | Stalled() | Halt():
+                self._above.noticed(self, effect)
+
+    def _answered(self, peer: int, number: int, answer: bytes | None) -> None:
+        if not self._is_stopped:
+            self._perform(self.member.answered(peer, number, answer, self._clock.mono_s()))
+
+    # Disk and time
+
+    def _write_now(self) -> None:
+        if self._writing_late is not None:
+            self._writing_late.cancel()
+            self._writing_late = None
+        self._is_due = True
+        self._write()
+
+    def _write(self) -> None:
+        """One after the other, and what came meanwhile as one: so a later write can never be there without an earlier."""
+        if self._is_writing or self._is_stopped or not (self._is_due and self._to_write):
+            return
+        self._is_writing, self._is_due = True, False
+        number = self._to_write[-1].number
+        records = [record for persist in self._to_write for record in persist.records]
+
+        def written(error: StorageError | None) -> None:
+            self._is_writing = False
+            if error is not None:
+                # It delays, and makes nothing be spoken that is not written.
+                self.counters.writes_failed += 1
+                asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_now)
+                return
+            self._to_write = [persist for persist in self._to_write if persist.number > number]
+            self._write()
+            if not self._is_stopped:
+                self._perform(self.member.persisted(number, self._clock.mono_s()))
+
+        self._store.put_records(self.session_id, records, written)
+
+    def _set_timer(self) -> None:
+        wake_at = self.member.next_wake
+        if self._is_stopped or isinf(wake_at):
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(wake_at - self._clock.mono_s(), 0.0)
+        if self._timer is not None:
+            if self._timer.when() <= at and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._perform(self.member.tick(self._clock.mono_s()))

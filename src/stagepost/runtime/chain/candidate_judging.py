@@ -1,0 +1,110 @@
+"""What a validator thinks of candidates: first those who know the messages are asked, then the ledger.
+
+A candidate may come before what it stands upon, or refers to, is known here: then it waits, and is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stagepost.chain.agreement.effects import CheckCandidate
+from stagepost.chain.declined import MAY_WAIT, Declined
+from stagepost.chain.following import CLOSING
+from stagepost.chain.ledger import EmbeddedLedger, Unanswered
+from stagepost.chain.master_state import MASTER_SHARD
+from stagepost.errors import DecodeError
+from stagepost.remp.ledger import LedgerSession
+from stagepost.remp.message import ExternalMessage
+from stagepost.runtime.chain.agreement_runner import AgreementRunner
+
+Answer = Callable[[str | None], None]
+CheckMessages = Callable[[LedgerSession, Sequence[ExternalMessage], Answer], None]
+
+
+class Seat:
+    """What a validator knows of one session that it is a member of. `is_over`: it has ended, and we only stay for those
+    who are behind. `wanted_in`: the slot in which a block is wanted, and since when."""
+
+    def __init__(self, session: LedgerSession, runner: AgreementRunner) -> None:
+        self.session = session
+        self.runner = runner
+        self.members = frozenset(session.public_keys)
+        self.is_of_master = session.shard == MASTER_SHARD
+        self.is_over = False
+        self.waiting: list[CheckCandidate] = []
+        self.wanted_in: tuple[int, float] | None = None
+
+
+class CandidateJudging:
+    """`tell`: the ledger may have something to tell after every step."""
+
+    def __init__(
+        self,
+        ledger: EmbeddedLedger,
+        check_messages: CheckMessages | None,
+        tell: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.declined = 0
+        self.is_stopped = False
+        self._ledger = ledger
+        self._check_messages = check_messages
+        self._tell = tell
+        self._now_ms = now_ms
+
+    def check(self, seat: Seat, asked: CheckCandidate) -> None:
+        """`seat.runner.checked` answers, now or later or never."""
+        if seat.is_over and asked.payload == CLOSING:
+            seat.runner.checked(asked.block_hash, None)  # it makes final what we know to be
+        elif seat.is_of_master or seat.is_over or self._check_messages is None:
+            self._judge(seat, asked)
+        else:
+            try:
+                messages = self._ledger.messages_of(asked.payload)
+            except DecodeError:
+                self._judge(seat, asked)  # the ledger has a name for it
+                return
+            self._check_messages(
+                seat.session, messages, lambda reason: self._messages_checked(seat, asked, reason)
+            )
+
+    def check_again(self, seat: Seat) -> None:
+        """Those that waited, unless their slot is decided."""
+        waiting, seat.waiting = seat.waiting, []
+        for asked in waiting:
+            if asked.slot > seat.runner.member.book.final_slot:
+                self._judge(seat, asked)
+
+    def _messages_checked(self, seat: Seat, asked: CheckCandidate, reason: str | None) -> None:
+        if self.is_stopped:
+            return
+        if reason is None:
+            self._judge(seat, asked)
+        else:
+            self.declined += 1
+            seat.runner.checked(asked.block_hash, reason)
+
+    def _judge(self, seat: Seat, asked: CheckCandidate) -> None:
+        if not seat.is_over and not self._knows(seat, asked.parent_hash):
+            # Agreement vouches for the parent: the ledger is a little behind it, or ahead by what others told.
+            seat.waiting.append(asked)
+            return
+        answer = self._ledger.check(
+            seat.session.session_id, asked.block_hash, asked.parent_hash, asked.payload, self._now_ms()
+        )
+        self._tell()
+        if isinstance(answer, Unanswered):
+            return
+        if isinstance(answer, Declined) and answer.rule in MAY_WAIT:
+            seat.waiting.append(asked)
+            return
+        reason = answer.reason if isinstance(answer, Declined) else None
+        self.declined += reason is not None
+        seat.runner.checked(asked.block_hash, reason)
+
+    def _knows(self, seat: Seat, candidate: bytes) -> bool:
+        """Whether the ledger has the state after it."""
+        if seat.is_of_master:
+            return self._ledger.following.master_after(candidate) is not None
+        chain = self._ledger.chain(seat.session.session_id)
+        return chain is not None and chain.state_after(candidate) is not None

@@ -1,0 +1,324 @@
+"""Follows the chain: final blocks come from our own agreement, by push or by asking, are proved, and go to the ledger.
+
+    follower = ChainFollower(genesis, store, public_keys, own_key, clock, random, on_events)
+    overlay = OverlayLinks(end, listener, follower.overlay_id, place, members)   # in the order of public_keys
+    overlay.start(follower.board)
+    follower.start(overlay)
+    follower.ledger                       # EmbeddedLedger: accounts, sessions, history
+    on_events(events)                     # what ledger.events() tells, in order, after every step
+    await follower.close()                # the store is closed with it; the overlay is its owner's
+
+`public_keys` are all who have links for the chain: every validator of the sets that are known, and full nodes. A full
+node is a follower and nothing else; a validator (`chain_validator.py`) has one inside. After a restart nothing is told
+again of what was kept: `ledger.history` has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+
+from stagepost.chain.agreement.messages import FinalBlock
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.master_block import decode_master_block
+from stagepost.chain.snapshots import restored
+from stagepost.chain.switches import Switches
+from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.runtime.chain.chain_store import ChainStore
+from stagepost.runtime.chain.final_proof import FinalChain, final_block, kept_block
+from stagepost.runtime.chain.following_messages import (
+    BLOCKS_BYTES_MAX,
+    BLOCKS_MAX,
+    SESSIONS_ASKED_MAX,
+    Final,
+    Finals,
+    GetFinals,
+    decode_final,
+    decode_finals,
+    decode_get_finals,
+)
+from stagepost.runtime.chain.snapshot_keeping import SnapshotKeeping
+from stagepost.runtime.chain.switchboard import Switchboard
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.overlay import Overlay
+
+log = logging.getLogger(__name__)
+
+COMMITTED_MAX = 4_096
+"""Blocks of which we know that a final master block holds them; none waits for longer than a few master blocks."""
+
+ENDED_MAX = 256
+"""Sessions that have ended, of which our own agreement may still tell blocks."""
+
+OnEvents = Callable[[Sequence[LedgerEvent]], None]
+
+
+class FollowerOptions(msgspec.Struct, frozen=True):
+    """`ask_every_s`: how often somebody is asked for what we may have missed; `hurry_s`: how soon, when a block that is
+    here waits for one that is not."""
+
+    ask_every_s: float = 1.0
+    hurry_s: float = 0.1
+    query_timeout_s: float = 2.0
+
+
+class FollowerCounters(msgspec.Struct):
+    pushed: int = 0
+    taken: int = 0
+    asked: int = 0
+    answered: int = 0
+    refused: int = 0
+
+
+class ChainFollower:
+    def __init__(
+        self,
+        genesis: Genesis,
+        store: ChainStore,
+        public_keys: Sequence[bytes],
+        own_key: bytes,
+        clock: Clock,
+        random: Random,
+        on_events: OnEvents = lambda events: None,
+        options: FollowerOptions | None = None,
+        switches: Switches | None = None,
+    ) -> None:
+        self.genesis = genesis
+        self.store = store
+        self.overlay_id = genesis.hash
+        self.ledger = restored(genesis, store, switches)
+        self.board = Switchboard(public_keys, own_key)
+        self.counters = FollowerCounters()
+        self.fault: StagepostError | None = None
+        """Why nothing is taken in any more: a certified block that cannot be."""
+        self.chains: dict[bytes, FinalChain] = {}
+        self._ended: dict[bytes, FinalChain] = {}
+        self._public_keys = tuple(public_keys)
+        self._own = self._public_keys.index(own_key)
+        self._clock = clock
+        self._random = random
+        self._on_events = on_events
+        self._options = options or FollowerOptions()
+        self._snapshots = SnapshotKeeping(store)
+        store.on_error = self._disk_failed
+        self._committed: dict[BlockId, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: set[int] = set()
+        self._is_stopped = False
+        for session in (self.ledger.master_session(), *self.ledger.sessions()):
+            self._open(session)
+
+    def start(self, overlay: Overlay) -> None:
+        """Nothing may come in before."""
+        self.store.begin()
+        self.board.start(overlay)
+        self._channel = self.board.open(self.overlay_id, self._public_keys, self)
+        self._ask_after(self._options.hurry_s)
+
+    def _disk_failed(self, error: StorageError) -> None:
+        log.warning("the chain is not written", extra={"code": error.code, "reason": error.text})
+
+    def stop(self) -> None:
+        """Nothing is asked, told or taken in any more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.board.stop()
+
+    async def close(self) -> None:
+        self.stop()
+        await self.store.close()
+
+    # From our own agreement
+
+    def agreed(self, number: int, block: FinalBlock) -> None:
+        """The next final block of a session that we are a member of."""
+        session_id = block.certificate.session_id
+        # One that comes behind the end of its session may prove the session's last block.
+        chain = self.chains.get(session_id) or self._ended.get(session_id)
+        if chain is not None:
+            self._feed(chain.agreed(number, block))
+
+    def push(self, number: int, block: FinalBlock, but: frozenset[bytes]) -> None:
+        """To everybody who is linked, but those who have it by other ways."""
+        frame = Final(block.certificate.session_id, number, block.encode()).encode()
+        for place, key in enumerate(self._public_keys):
+            if place != self._own and key not in but:
+                self.counters.pushed += self._channel.push(place, frame)
+
+    # From others
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        final = decode_final(frame)
+        if not self._is_stopped and not self._take(peer, final):
+            self._ask_after(0.0, peer)
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        if not self._is_stopped:
+            self.counters.answered += 1
+            reply(self._answer(decode_get_finals(query)).encode())
+
+    def linked(self, peer: int) -> None:
+        if not self._is_stopped:
+            self._ask(peer)
+
+    # Asking
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a final block is here that others must come before."""
+        kept = self.store.of_session
+        return any(chain.count > len(kept(session_id)) for session_id, chain in self.chains.items())
+
+    def _ask_after(self, seconds: float, peer: int | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._timer is not None and not self._timer.cancelled() and self._timer.when() <= at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._wake, peer)
+
+    def _wake(self, peer: int | None) -> None:
+        self._timer = None
+        others = [place for place in range(len(self._public_keys)) if place != self._own]
+        if others:
+            self._ask(self._random.choice(others) if peer is None else peer)
+            self._ask_after(self._options.hurry_s if self.is_waiting else self._options.ask_every_s)
+
+    def _ask(self, peer: int) -> None:
+        if peer in self._asking or self.fault is not None:
+            return
+        self._asking.add(peer)
+        self.counters.asked += 1
+        places = tuple((session_id, chain.next_number) for session_id, chain in self.chains.items())
+        if len(places) > SESSIONS_ASKED_MAX:
+            places = tuple(self._random.sample(places, SESSIONS_ASKED_MAX))
+        query = GetFinals(places).encode()
+        self._channel.ask(
+            peer, query, lambda answer: self._answered(peer, answer), self._options.query_timeout_s
+        )
+
+    def _answered(self, peer: int, answer: bytes | None) -> None:
+        self._asking.discard(peer)
+        if self._is_stopped or answer is None:
+            return
+        try:
+            blocks = decode_finals(answer).blocks
+        except RemoteProtocolError as error:
+            self._refuse(peer, error)
+            return
+        taken = self.counters.taken
+        for final in blocks:
+            self._take(peer, final)
+        if self.counters.taken > taken:
+            self._ask(peer)  # he knows more, and it was worth asking
+        elif not blocks:
+            for chain in self.chains.values():
+                chain.forget_pending()
+
+    def _answer(self, query: GetFinals) -> Finals:
+        found: list[Final] = []
+        size = 0
+        for session_id, number in query.places:
+            kept = self.store.of_session(session_id)
+            for place in range(number - 1, len(kept)):
+                record = final_block(kept[place]).encode()
+                size += len(record)
+                if found and (len(found) >= BLOCKS_MAX or size > BLOCKS_BYTES_MAX):
+                    return Finals(tuple(found))
+                found.append(Final(session_id, place + 1, record))
+        return Finals(tuple(found))
+
+    # Taking in
+
+    def _take(self, peer: int, final: Final) -> bool:
+        """False if blocks before it are missing."""
+        chain = self.chains.get(final.session_id)
+        if chain is None:
+            return True  # of a session that has ended, or that we shall hear of
+        before = chain.next_number
+        try:
+            believed = chain.offered(final.number, final.record, self._committed)
+        except RemoteProtocolError as error:
+            self._refuse(peer, error)
+            return True
+        if believed is None:
+            return False
+        self.counters.taken += chain.next_number > before
+        self._feed(believed)
+        return True
+
+    def _refuse(self, peer: int, error: RemoteProtocolError) -> None:
+        self.counters.refused += 1
+        self._channel.refuse(peer, error.reason or "Malformed", error.text)
+
+    def _feed(self, blocks: Sequence[FinalBlock]) -> None:
+        for block in blocks:
+            if self.fault is not None:
+                return
+            kept = kept_block(block)
+            try:
+                self.ledger.finalised(kept.session_id, kept.candidate, kept.payload, kept.certificate)
+            except StagepostError as error:
+                self.fault = error
+                log.error("the chain cannot be followed any more", extra={"reason": error.text})
+                return
+            self._note_commits(kept.session_id, kept.payload)
+            self.tell()
+        if blocks:
+            self._settle()
+
+    def _note_commits(self, session_id: bytes, payload: bytes) -> None:
+        """While the block waits, what it holds is proved by it."""
+        if payload and session_id == self.ledger.master.session.session_id:
+            for commit in decode_master_block(payload).commits:
+                self._committed |= dict.fromkeys(commit)
+            while len(self._committed) > COMMITTED_MAX:
+                del self._committed[next(iter(self._committed))]
+
+    def _settle(self) -> None:
+        if self.is_waiting:
+            for chain in list(self.chains.values()):
+                self._feed(chain.settle(self._committed))
+            self._ask_after(self._options.hurry_s)
+
+    def tell(self) -> None:
+        """What the ledger has to tell, to those above; and sessions come and go with it."""
+        events = self.ledger.events()
+        while events:
+            for event in events:
+                if isinstance(event, MasterApplied):
+                    self._applied(event)
+            self._on_events(events)
+            events = self.ledger.events()
+
+    def _applied(self, event: MasterApplied) -> None:
+        for session_id in event.ended:
+            chain = self.chains.pop(session_id, None)
+            if chain is not None:
+                self._ended[session_id] = chain
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        for session in event.started:
+            self._open(session)
+        if event.started:
+            self._snapshots.session_rotated(self.ledger)
+
+    def _open(self, session: LedgerSession) -> None:
+        session_id = session.session_id
+        kept = self.store.of_session(session_id)
+        last = final_block(kept[-1]) if kept else None
+        self.chains[session_id] = FinalChain(
+            session_id,
+            session.public_keys,
+            count=len(kept),
+            top=None if last is None else last.certificate.block,
+            slot=0 if last is None else last.candidate.slot,
+        )

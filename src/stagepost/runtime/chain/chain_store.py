@@ -1,0 +1,256 @@
+"""Where a validator keeps the chain: final blocks with their proofs, a snapshot, and what it said in agreement.
+
+One file and one fsync for everything that waits. What was said in agreement is written before it is spoken; it goes in
+the same transaction that brings the final block which makes it useless. Final blocks are written in the order in which
+the ledger takes them in: a crash takes the last of them at most, and those come again, out of our own records or from
+others, for whoever voted for them has them on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from stagepost.chain.agreement.effects import Record
+from stagepost.chain.following import CLOSING
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.history import KeptBlock, Snapshot
+from stagepost.chain.master_block import decode_master_block
+from stagepost.chain.shard_block import id_of
+from stagepost.errors import StorageError
+from stagepost.remp.block_id import BlockId
+from stagepost.runtime.chain.chain_rows import (
+    BLOCKS,
+    GENESIS,
+    RECORDS,
+    SNAPSHOTS,
+    TABLES,
+    THE_GENESIS,
+    THE_SNAPSHOT,
+    ChainBook,
+    RecordRow,
+    row_of,
+    sessions_in,
+    snapshot_in,
+)
+from stagepost.runtime.chain.final_proof import Proof, final_block
+from stagepost.runtime.delivery.store_folder import open_owned
+from stagepost.runtime.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.runtime.memory_tables import MemoryBackend, TablesDisk
+from stagepost.runtime.sqlite_file import Connect, connect
+from stagepost.runtime.tables import Held
+
+STORE_FILE = "chain.sqlite"
+
+Written = Callable[[StorageError | None], None]
+"""Called once, on the event loop: it cannot be lost any more, or it was not written."""
+
+
+class ChainStore:
+    """A `History`. `damage` has one sentence for each thing that was wrong when it was opened: then some of what we said
+    may be missing. `keeps_all`: a snapshot replaces nothing, and the chain can be replayed from its genesis."""
+
+    def __init__(
+        self,
+        held: Held,
+        damage: Sequence[str],
+        backend: Backend,
+        genesis: Genesis,
+        *,
+        keeps_all: bool = False,
+    ) -> None:
+        _require_same(held, genesis)
+        self.damage = tuple(damage)
+        self.keeps_all = keeps_all
+        self.on_error: Callable[[StorageError], None] | None = None
+        self._writer = GroupWriter(backend, ChainBook, on_error=self._report)
+        row = held[SNAPSHOTS.name].get(THE_SNAPSHOT)
+        self._snapshot = None if row is None else snapshot_in(row)
+        self._blocks: dict[int, KeptBlock] = {}
+        self._ids: dict[int, BlockId | None] = {}
+        self._slots: dict[bytes, list[int]] = {}
+        self._of_session: dict[bytes, list[KeptBlock]] = {}
+        blocks: dict[int, KeptBlock] = dict(held[BLOCKS.name])
+        unfit = [number for number in sorted(blocks) if not self._take(number, blocks[number])]
+        self._next_block = max(blocks, default=0) + 1
+        records: dict[int, RecordRow] = dict(held[RECORDS.name])
+        self._next_record = max(records, default=0) + 1
+        self._records: dict[bytes, dict[int, int | None]] = {}
+        self._found: dict[bytes, list[bytes]] = {}
+        for number in sorted(records):
+            one = records[number]
+            self._records.setdefault(one.session_id, {})[number] = one.slot
+            self._found.setdefault(one.session_id, []).append(one.frame)
+        self._unfit = unfit
+        self._genesis = None if THE_GENESIS in held[GENESIS.name] else genesis.encode()
+        if unfit:
+            self.damage += (f"{len(unfit)} final blocks were left out: those before them are missing",)
+
+    def begin(self) -> None:
+        """On the event loop that everything is written from."""
+        unfit, genesis = self._unfit, self._genesis
+        if unfit:
+            self._writer.soon(lambda book: book.drop_blocks(unfit))
+        if genesis is not None:
+            self._writer.soon(lambda book: book.put_genesis(genesis))
+
+    # Final blocks: what the ledger asks of a history
+
+    def keep_block(self, kept: KeptBlock) -> None:
+        number = self._next_block
+        if not self._take(number, kept):
+            return  # it was kept before a restart that found it waiting for others
+        self._next_block += 1
+        slot = self._slots[kept.session_id][-1]
+        said = self._records.get(kept.session_id, {})
+        settled = [one for one, until in said.items() if until is not None and until <= slot]
+        for one in settled:
+            del said[one]
+        self._writer.soon(lambda book: book.put_block(number, kept, settled))
+
+    def keep_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        row, covered = row_of(snapshot), self._covered_by(snapshot)
+        for number in covered:
+            kept = self._blocks.pop(number)
+            del self._ids[number]
+            self._of_session.pop(kept.session_id, None)
+            self._slots.pop(kept.session_id, None)
+        self._writer.soon(lambda book: book.put_snapshot(row, covered))
+
+    def blocks(self) -> Iterable[KeptBlock]:
+        return tuple(self._blocks.values())
+
+    def snapshot(self) -> Snapshot | None:
+        return self._snapshot
+
+    # Final blocks: what others ask for
+
+    def of_session(self, session_id: bytes) -> Sequence[KeptBlock]:
+        """In order, the first at place 0."""
+        return self._of_session.get(session_id, ())
+
+    def archived(self, session_id: bytes, slot: int) -> bytes | None:
+        """The record of the first final block of this slot or a later one."""
+        slots = self._slots.get(session_id, [])
+        place = bisect_left(slots, slot)
+        return final_block(self._of_session[session_id][place]).encode() if place < len(slots) else None
+
+    # Agreement
+
+    @property
+    def sessions(self) -> list[bytes]:
+        """Of which anything is kept that was said in agreement."""
+        return list(self._records)
+
+    def load_records(self, session_id: bytes) -> list[bytes]:
+        """What was there when the store was opened: once."""
+        return self._found.pop(session_id, [])
+
+    def put_records(self, session_id: bytes, records: Sequence[Record], written: Written) -> None:
+        rows: list[tuple[int, RecordRow]] = []
+        said = self._records.setdefault(session_id, {})
+        for record in records:
+            said[self._next_record] = record.slot
+            rows.append((self._next_record, RecordRow(session_id, record.slot, record.frame)))
+            self._next_record += 1
+
+        def settled(future: asyncio.Future[None]) -> None:
+            if not future.cancelled():
+                error = future.exception()
+                assert error is None or isinstance(error, StorageError), "a writer fails by storage alone"
+                written(error)
+
+        self._writer.ask(lambda book: book.put_records(rows)).add_done_callback(settled)
+
+    def end_session(self, session_id: bytes) -> None:
+        """It is over, and the block that ended it stands before this in the file: what we said there is of no use."""
+        self._found.pop(session_id, None)
+        gone = list(self._records.pop(session_id, ()))
+        if gone:
+            self._writer.soon(lambda book: book.drop_records(gone))
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    # Details
+
+    def _take(self, number: int, kept: KeptBlock) -> bool:
+        """Whether it follows what is known of its session."""
+        proof = Proof.decode(kept.certificate)
+        known = self._of_session.setdefault(kept.session_id, [])
+        if proof.parent != (known[-1].candidate if known else kept.session_id):
+            return False
+        known.append(kept)
+        self._slots.setdefault(kept.session_id, []).append(proof.certificate.slot)
+        self._blocks[number] = kept
+        self._ids[number] = _id_of(kept.payload)
+        return True
+
+    def _covered_by(self, snapshot: Snapshot) -> list[int]:
+        """Whole sessions that had ended before it, but for the blocks that prove its states."""
+        if self.keeps_all:
+            return []
+        order = next((number for number, one in self._ids.items() if one == snapshot.block_id), 0)
+        at_work = sessions_in(snapshot)
+        proving = {snapshot.block_id, *(block_id for block_id, _ in snapshot.states)}
+        stay = {
+            kept.session_id
+            for number, kept in self._blocks.items()
+            if number > order or kept.session_id in at_work or self._ids[number] in proving
+        }
+        return [number for number, kept in self._blocks.items() if kept.session_id not in stay]
+
+    def _report(self, error: StorageError) -> None:
+        if self.on_error is not None:
+            self.on_error(error)
+
+
+def _id_of(payload: bytes) -> BlockId | None:
+    if payload == CLOSING:
+        return None
+    return id_of(payload) or decode_master_block(payload).block_id(payload)
+
+
+def _require_same(held: Held, genesis: Genesis) -> None:
+    there = held[GENESIS.name].get(THE_GENESIS)
+    if there is not None and there != genesis.encode():
+        other = Genesis.decode(there)
+        raise StorageError(
+            f"the chain in the data folder is {other.name} ({other.hash.hex()}), "
+            f"this is {genesis.name} ({genesis.hash.hex()})",
+            advice="give the genesis that the data folder was made with, or another folder",
+        )
+
+
+def open_chain_store(
+    folder: Path, genesis: Genesis, *, keeps_all: bool = False, connect: Connect = connect
+) -> ChainStore:
+    """`ErrQueueLocked` if another process has the folder, `StorageError` if it cannot be used."""
+    file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect)
+    try:
+        backend = FileBackend(file, "chain", lock.release)
+        return ChainStore(file.held, file.damage, backend, genesis, keeps_all=keeps_all)
+    except BaseException:
+        file.close()
+        lock.release()
+        raise
+
+
+class ChainDisk(TablesDisk):
+    """Outlives the stores on it: `crash` is a power cut, `kill` the end of a process alone."""
+
+    def __init__(self, sync_s: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(TABLES, sync_s)
+
+
+class MemoryChainStore(ChainStore):
+    """On a simulated disk. `is_safe=False` is a planted defect: it answers before it has synced."""
+
+    def __init__(
+        self, disk: ChainDisk, genesis: Genesis, *, keeps_all: bool = False, is_safe: bool = True
+    ) -> None:
+        backend = MemoryBackend(disk, is_safe=is_safe)
+        super().__init__(backend.held, (), backend, genesis, keeps_all=keeps_all)

@@ -1,0 +1,312 @@
+"""One validator of the embedded chain: it follows the chain, and agrees in every session that it is a member of.
+
+    validator = ChainValidator(
+        genesis, seed, store,                  # open_chain_store(folder, genesis)
+        public_keys,                           # of all who have links for the chain: validators and full nodes
+        clock, random,
+        collator=collator,                     # where messages for blocks come from; without one, blocks are empty
+        check_messages=check_messages,         # what else must be right in candidates of others
+        on_events=on_events,                   # everything that the ledger tells, in order
+    )
+    overlay = OverlayLinks(end, listener, validator.overlay_id, place, members)   # in the order of public_keys
+    overlay.start(validator.board)
+    validator.start(overlay)
+    validator.ledger                           # EmbeddedLedger; read it, never step it
+    validator.messages_wait(session_id)        # the collator has something: do not wait until somebody looks
+    validator.plans.append(plan)               # splits and merges to propose
+    validator.want_configuration(configuration)
+    await validator.close()                    # closes the store; the overlay is its owner's
+
+`on_events` is called after every step, before anything else happens: sessions that start or end are in `MasterApplied`,
+and the collator is asked for a session only after its start was told. What is told may be a moment ahead of the disk;
+after a crash blocks that were not written come again, and are told again. What was written is in `ledger.history`.
+
+A `Collator` is asked by the leader of a slot: `has_messages`, then `take` (lazily, no more than fits into the block),
+then `collated` with what became of each. `check_messages(session, messages, answer)` gets the external messages of
+somebody else's candidate, and calls `answer` once, now or later, with the reason against it or None; then the ledger
+checks the candidate. A candidate that nobody answers for is not voted for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+
+from stagepost.chain.agreement.candidate import Candidate
+from stagepost.chain.agreement.effects import CheckCandidate, Finalised, Propose
+from stagepost.chain.agreement.messages import decode_final_block
+from stagepost.chain.agreement.pacing import MemberOptions
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import VoteKind
+from stagepost.chain.configuration import Configuration
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.rotation import Plan
+from stagepost.chain.switches import Switches
+from stagepost.crypto import ed25519
+from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.runtime.chain.agreement_runner import AgreementRunner, Notice
+from stagepost.runtime.chain.block_making import BlockMaking, Collator
+from stagepost.runtime.chain.candidate_judging import Answer, CandidateJudging, CheckMessages, Seat
+from stagepost.runtime.chain.chain_follower import ChainFollower, FollowerOptions, OnEvents
+from stagepost.runtime.chain.chain_store import ChainStore
+from stagepost.runtime.chain.switchboard import Switchboard
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.overlay import Overlay
+
+__all__ = ["Answer", "ChainOptions", "ChainValidator", "CheckMessages", "Collator"]
+
+LOOK_EVERY_S = 0.1
+"""How often we look whether the time of something has come."""
+
+WISH_AFTER_S = 0.4
+"""How long a slot's leader is trusted to see by itself that a block is wanted."""
+
+LINGER_S = 10.0
+"""How long an ended session's votes and blocks are given to those who are behind."""
+
+PUSHERS = 2
+"""Members of a session, counted from a slot's leader, who push its final block to those who are not members."""
+
+
+class ChainOptions(msgspec.Struct, frozen=True):
+    member: MemberOptions = MemberOptions()
+    follower: FollowerOptions = FollowerOptions()
+
+
+class ChainCounters(msgspec.Struct):
+    proposed: int = 0
+    master_blocks: int = 0
+
+
+class ChainValidator:
+    def __init__(
+        self,
+        genesis: Genesis,
+        seed: bytes,
+        store: ChainStore,
+        public_keys: Sequence[bytes],
+        clock: Clock,
+        random: Random,
+        *,
+        collator: Collator | None = None,
+        check_messages: CheckMessages | None = None,
+        on_events: OnEvents = lambda events: None,
+        on_notice: Callable[[LedgerSession, Notice], None] = lambda session, notice: None,
+        options: ChainOptions | None = None,
+        switches: Switches | None = None,
+    ) -> None:
+        self.public_key = ed25519.public_key(seed)
+        self.counters = ChainCounters()
+        self.on_finalised: Callable[[LedgerSession, Finalised], None] | None = None
+        self._options = options or ChainOptions()
+        self._seed = seed
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._on_events = on_events
+        self._on_notice = on_notice
+        self._seats: dict[bytes, Seat] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._looking: asyncio.Handle | None = None
+        self._is_stopped = False
+        self.follower = ChainFollower(
+            genesis,
+            store,
+            public_keys,
+            self.public_key,
+            clock,
+            random,
+            self._heard,
+            self._options.follower,
+            switches,
+        )
+        self.making = BlockMaking(self.ledger, collator)
+        self.judging = CandidateJudging(self.ledger, check_messages, self.follower.tell, lambda: self._now_ms)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Splits and merges that we propose in master blocks that we lead, until they are taken or cannot be."""
+        return self.making.plans
+
+    @property
+    def ledger(self) -> EmbeddedLedger:
+        return self.follower.ledger
+
+    @property
+    def overlay_id(self) -> bytes:
+        return self.follower.overlay_id
+
+    @property
+    def board(self) -> Switchboard:
+        """Whom the overlay tells what comes."""
+        return self.follower.board
+
+    @property
+    def sessions(self) -> dict[bytes, AgreementRunner]:
+        """Those at work that we are a member of."""
+        return {session_id: seat.runner for session_id, seat in self._seats.items() if not seat.is_over}
+
+    def start(self, overlay: Overlay) -> None:
+        self.follower.start(overlay)
+        sessions = (self.ledger.master_session(), *self.ledger.sessions())
+        at_work = {session.session_id for session in sessions}
+        for session_id in self._store.sessions:
+            if session_id not in at_work:
+                self._store.end_session(session_id)
+        for session in sessions:
+            self._begin(session, self._options.member)
+        self._after(LOOK_EVERY_S, self._look_again)
+
+    def stop(self) -> None:
+        """At once, as a crash would; what is on its way to the disk still gets there."""
+        self._is_stopped = self.judging.is_stopped = True
+        for timer in self._timers:
+            timer.cancel()
+        for seat in self._seats.values():
+            seat.runner.stop()
+        self.follower.stop()
+
+    async def close(self) -> None:
+        self.stop()
+        await self.follower.close()
+
+    def messages_wait(self, session_id: bytes) -> None:
+        """The collator has something for this session."""
+        if session_id in self._seats:
+            self._look_soon()
+
+    def want_configuration(self, configuration: Configuration) -> None:
+        """We go over to it when somebody proposes it, and propose it ourselves."""
+        self.ledger.wanted.add(configuration.hash)
+        self.making.propose_configuration(configuration)
+
+    # Sessions
+
+    def _begin(self, session: LedgerSession, options: MemberOptions) -> None:
+        if self.public_key not in session.public_keys or session.session_id in self._seats:
+            return
+        session_id = session.session_id
+        runner = AgreementRunner(
+            Session(session_id, session.public_keys, session_id),
+            session.public_keys.index(self.public_key),
+            self._seed,
+            self._store,
+            self._clock,
+            Random(self._random.getrandbits(64)),
+            self,
+            options,
+        )
+        self._seats[session_id] = Seat(session, runner)
+        runner.start(self.board.open(session_id, session.public_keys, runner))
+        self.board.hand_over_early(session_id)
+
+    def _end(self, session_id: bytes) -> None:
+        seat = self._seats.get(session_id)
+        if seat is not None:
+            seat.is_over = True
+            self._after(LINGER_S, lambda: self._forget(session_id))
+
+    def _forget(self, session_id: bytes) -> None:
+        self._seats.pop(session_id).runner.stop()
+        self.board.close(session_id)
+        self._store.end_session(session_id)
+
+    def _heard(self, events: Sequence[LedgerEvent]) -> None:
+        self._on_events(events)
+        for event in events:
+            if isinstance(event, MasterApplied):
+                self.counters.master_blocks += 1
+                for session_id in event.ended:
+                    self._end(session_id)
+                for session in event.started:
+                    # Hardly anybody can have heard of us there. Should our disk be older than what we said, the quorum
+                    # that must answer before we speak tells us.
+                    self._begin(session, msgspec.structs.replace(self._options.member, start_wait_s=0.0))
+        self._look_soon()
+
+    # What agreement asks of us
+
+    def propose(self, runner: AgreementRunner, asked: Propose) -> None:
+        seat = self._seats[runner.session_id]
+        payload = None if seat.is_over else self.making.payload(seat.session, asked, self._now_ms)
+        if payload is not None:
+            self.counters.proposed += 1
+            candidate = Candidate(asked.slot, asked.parent_hash, payload).hash
+            # The state after our own block must be known when others build upon it.
+            self.ledger.check(runner.session_id, candidate, asked.parent_hash, payload, self._now_ms)
+        self.follower.tell()
+        runner.proposed(asked.slot, payload)
+
+    def check(self, runner: AgreementRunner, asked: CheckCandidate) -> None:
+        self.judging.check(self._seats[runner.session_id], asked)
+
+    def finalised(self, runner: AgreementRunner, number: int, block: Finalised) -> None:
+        seat = self._seats[runner.session_id]
+        if self.on_finalised is not None:
+            self.on_finalised(seat.session, block)
+        final = decode_final_block(block.record)
+        size = runner.session.size
+        if (runner.index - runner.session.leader_of(block.slot)) % size < PUSHERS:
+            self.follower.push(number, final, seat.members)
+        self.follower.agreed(number, final)
+
+    def noticed(self, runner: AgreementRunner, notice: Notice) -> None:
+        seat = self._seats[runner.session_id]
+        if not seat.is_over:
+            self._on_notice(seat.session, notice)
+
+    # Looking whether a block is wanted
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._is_stopped:
+            return
+        self.making.forget_plans()
+        for seat in list(self._seats.values()):
+            self.judging.check_again(seat)
+            if not seat.is_over:
+                self._wish(seat)
+
+    def _wish(self, seat: Seat) -> None:
+        """The leader sees by itself that there is something to do. It is told only if it does not act upon it."""
+        runner, now = seat.runner, self._clock.mono_s()
+        book, slot = runner.member.book, runner.member.slot
+        found, parent = book.get(slot), book.parent_for(slot)
+        if found is not None and (VoteKind.PROPOSE in found.own or found.votes[VoteKind.PROPOSE]):
+            return  # a block is on its way, and may hold all that is wanted
+        if parent is None:
+            return  # so may the one that it would stand upon
+        if not runner.member.is_started or not self.making.is_wanted(seat.session, parent, self._now_ms):
+            seat.wanted_in = None
+            return
+        if seat.wanted_in is None or seat.wanted_in[0] != slot:
+            seat.wanted_in = slot, now
+        if runner.is_leading or now - seat.wanted_in[1] >= WISH_AFTER_S:
+            runner.wants_block()
+
+    def _look_soon(self) -> None:
+        if self._looking is None and not self._is_stopped:
+            self._looking = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look_again(self) -> None:
+        self._look()
+        self._after(LOOK_EVERY_S, self._look_again)
+
+    # Time
+
+    @property
+    def _now_ms(self) -> int:
+        return int(self._clock.unix_s() * 1_000)
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            if not self._is_stopped:
+                act()
+
+        timer = asyncio.get_running_loop().call_later(seconds, due)
+        self._timers.add(timer)

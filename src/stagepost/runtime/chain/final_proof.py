@@ -1,0 +1,165 @@
+"""Final blocks and what proves them: as validators agree on them, as they are kept, and as others check them.
+
+A block with a FINALISE certificate is final. One that has only a NOTARISE certificate is final by a later one that rests
+on it, or because a final master block holds it: the masterchain commits nothing that its validators do not know as final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from stagepost.chain.agreement.candidate import Candidate
+from stagepost.chain.agreement.certificate import Certificate, Verify, check, check_count, read_certificate
+from stagepost.chain.agreement.messages import FinalBlock, decode_final_block
+from stagepost.chain.agreement.votes import VoteKind
+from stagepost.chain.history import KeptBlock
+from stagepost.chain.shard_block import id_of
+from stagepost.crypto import ed25519
+from stagepost.errors import ErrorCode, RemoteProtocolError
+from stagepost.remp.block_id import BlockId
+from stagepost.wire.tl import Reader, Writer, constructor_id
+
+PENDING_MAX = 64
+"""Blocks of one session that wait for their proof. Agreement gets a final one every few slots."""
+
+_PROOF_ID = constructor_id(
+    "stagepost.chain.proof parent:int256 signature:int512 certificate:agreement.certificate = stagepost.chain.Proof"
+)
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What a kept block has besides its payload: the block that it stands upon, its leader's signature, a certificate."""
+
+    parent: bytes
+    signature: bytes
+    certificate: Certificate
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(_PROOF_ID)
+        writer.write_int256(self.parent)
+        writer.write_int512(self.signature)
+        self.certificate.write(writer)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Proof:
+        reader = Reader(data)
+        reader.read_constructor(_PROOF_ID)
+        proof = cls(reader.read_int256(), reader.read_int512(), read_certificate(reader))
+        reader.expect_end()
+        return proof
+
+
+def kept_block(block: FinalBlock) -> KeptBlock:
+    proof = Proof(block.candidate.parent, block.signature, block.certificate)
+    return KeptBlock(
+        block.certificate.session_id, block.certificate.block, block.candidate.payload, proof.encode()
+    )
+
+
+def final_block(kept: KeptBlock) -> FinalBlock:
+    proof = Proof.decode(kept.certificate)
+    candidate = Candidate(proof.certificate.slot, proof.parent, kept.payload)
+    return FinalBlock(candidate, proof.signature, proof.certificate)
+
+
+class FinalChain:
+    """The final blocks of one session, as they come from anywhere: `count` of them have gone on to the ledger."""
+
+    def __init__(
+        self,
+        session_id: bytes,
+        public_keys: tuple[bytes, ...],
+        *,
+        count: int = 0,
+        top: bytes | None = None,
+        slot: int = 0,
+        verify: Verify = ed25519.verify,
+    ) -> None:
+        self.session_id = session_id
+        self.public_keys = public_keys
+        self.count = count
+        self._top = session_id if top is None else top
+        self._slot = slot
+        self._verify = verify
+        self._pending: list[FinalBlock] = []
+
+    @property
+    def next_number(self) -> int:
+        """Of the first block that is not here; blocks count from 1."""
+        return self.count + len(self._pending) + 1
+
+    def agreed(self, number: int, block: FinalBlock) -> list[FinalBlock]:
+        """From our own agreement, which has proved it; what goes on to the ledger."""
+        if number != self.count + 1:
+            return []  # somebody else told us before
+        self._pending.clear()
+        return self._believe([block])
+
+    def offered(
+        self, number: int, record: bytes, committed: Collection[BlockId] = ()
+    ) -> list[FinalBlock] | None:
+        """From others: what goes on to the ledger now. None if blocks before it are missing; raises if it is no proof."""
+        if number <= self.count:
+            return []
+        if number > self.next_number or number > self.count + PENDING_MAX:
+            return None
+        block = decode_final_block(record)
+        place = number - self.count - 1
+        known = self._pending[place] if place < len(self._pending) else None
+        if known is not None and known.certificate.block == block.certificate.block:
+            if block.certificate.kind is known.certificate.kind:
+                return []
+        else:
+            known = None
+        self._check(number, place, block)
+        if known is None:
+            del self._pending[place:]
+            self._pending.append(block)
+        elif block.certificate.kind is VoteKind.FINALISE:
+            self._pending[place] = block
+        return self.settle(committed)
+
+    def settle(self, committed: Collection[BlockId]) -> list[FinalBlock]:
+        """What is proved by now; `committed` are blocks that final master blocks hold."""
+        for place in range(len(self._pending) - 1, -1, -1):
+            block = self._pending[place]
+            if block.certificate.kind is VoteKind.FINALISE or id_of(block.candidate.payload) in committed:
+                proved, self._pending = self._pending[: place + 1], self._pending[place + 1 :]
+                return self._believe(proved)
+        return []
+
+    def forget_pending(self) -> None:
+        """Nothing comes of them: whoever gave them may have given what never became final."""
+        self._pending.clear()
+
+    def _believe(self, blocks: list[FinalBlock]) -> list[FinalBlock]:
+        self.count += len(blocks)
+        self._top, self._slot = blocks[-1].certificate.block, blocks[-1].candidate.slot
+        return blocks
+
+    def _check(self, number: int, place: int, block: FinalBlock) -> None:
+        before = self._pending[place - 1] if place else None
+        parent = self._top if before is None else before.certificate.block
+        slot = self._slot if before is None else before.candidate.slot
+        candidate, certificate = block.candidate, block.certificate
+        fault = None
+        if certificate.session_id != self.session_id:
+            fault = f"its certificate is of session {certificate.session_id.hex()}"
+        elif certificate.kind is VoteKind.SKIP or certificate.slot != candidate.slot:
+            fault = f"its certificate is {certificate.kind.name} of slot {certificate.slot}"
+        elif candidate.parent != parent or candidate.slot <= slot:
+            fault = f"it does not follow block {number - 1}"
+        elif candidate.hash != certificate.block:
+            fault = f"its certificate is of block {certificate.block.hex()}"
+        if fault is not None:
+            raise RemoteProtocolError(
+                f"block {number} of session {self.session_id.hex()}: {fault}",
+                code=ErrorCode.NO_QUORUM,
+                reason="BadProof",
+            )
+        check_count(certificate, len(self.public_keys))
+        check(certificate, self.public_keys, self._verify)

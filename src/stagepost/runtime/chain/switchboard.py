@@ -1,0 +1,192 @@
+"""One overlay among all who follow the chain, shared by all of its sessions: each has a channel of its own.
+
+A new session needs no new links, so it begins as soon as its validators know of it. What comes for a session that
+others began before us waits for a moment; what comes for one that has ended is turned away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from stagepost.errors import DecodeError
+from stagepost.runtime.chain.large_objects import LargeObjects
+from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents
+from stagepost.wire.tl import CONSTRUCTOR_BYTES, INT256_BYTES, constructor_bytes, constructor_id
+
+EARLY_CHANNELS_MAX = 64
+EARLY_OBJECTS_MAX = 512
+"""That wait for one channel."""
+
+EARLY_BYTES_MAX = 8 * 1024 * 1024
+"""That wait for all channels."""
+
+CLOSED_MAX = 4_096
+
+_SAID = constructor_bytes(
+    constructor_id("stagepost.chain.said channel:int256 object:Object = stagepost.chain.Said")
+)
+_NOT_HERE = constructor_bytes(constructor_id("stagepost.chain.notHere = stagepost.chain.Said"))
+_HEAD_BYTES = CONSTRUCTOR_BYTES + INT256_BYTES
+
+Early = Callable[[], None]
+
+
+class Channel:
+    """An `Overlay`: the members of one session, by their places in it."""
+
+    def __init__(
+        self, board: Switchboard, channel_id: bytes, peers: Sequence[int | None], events: OverlayEvents
+    ) -> None:
+        self.events = events
+        self.index_of = {peer: index for index, peer in enumerate(peers) if peer is not None}
+        self._board = board
+        self._head = _SAID + channel_id
+        self._peers = tuple(peers)
+
+    def push(self, peer: int, frame: bytes) -> bool:
+        there = self._peers[peer]
+        return there is not None and self._board.large.push(there, self._head + frame)
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        there = self._peers[peer]
+        if there is None:
+            asyncio.get_running_loop().call_soon(answered, None)
+        else:
+            self._board.large.ask(there, self._head + query, partial(_heard, answered), timeout_s)
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        there = self._peers[peer]
+        if there is not None:
+            self._board.large.refuse(there, rule, text)
+
+
+class Switchboard:
+    """`public_keys` are those of the overlay's members, in their order."""
+
+    def __init__(self, public_keys: Sequence[bytes], own_key: bytes) -> None:
+        self._place_of = {key: place for place, key in enumerate(public_keys) if key != own_key}
+        self._channels: dict[bytes, Channel] = {}
+        self._early: dict[bytes, list[tuple[int, Early]]] = {}
+        self._early_bytes = 0
+        self._closed: dict[bytes, None] = {}
+        self.large: LargeObjects
+
+    def start(self, overlay: Overlay) -> None:
+        self.large = LargeObjects(overlay, _Incoming(self))
+
+    def stop(self) -> None:
+        self.large.stop()
+
+    def open(self, channel_id: bytes, public_keys: Sequence[bytes], events: OverlayEvents) -> Channel:
+        channel = Channel(self, channel_id, [self._place_of.get(key) for key in public_keys], events)
+        self._channels[channel_id] = channel
+        return channel
+
+    def hand_over_early(self, channel_id: bytes) -> None:
+        """What came before the channel was there; for when its events can be told."""
+        for size, event in self._early.pop(channel_id, ()):
+            self._early_bytes -= size
+            event()
+
+    def close(self, channel_id: bytes) -> None:
+        self._channels.pop(channel_id, None)
+        self._closed[channel_id] = None
+        while len(self._closed) > CLOSED_MAX:
+            del self._closed[next(iter(self._closed))]
+
+    # From the overlay
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        self.large.pushed(peer, frame)
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        self.large.asked(peer, query, reply)
+
+    def linked(self, peer: int) -> None:
+        for channel in list(self._channels.values()):
+            index = channel.index_of.get(peer)
+            if index is not None:
+                channel.events.linked(index)
+
+    # Whole objects
+
+    def object_came(self, peer: int, data: bytes) -> None:
+        channel_id, frame = _read(peer, data)
+        channel = self._channels.get(channel_id)
+        if channel is not None:
+            channel.events.pushed(_member(channel, channel_id, peer), frame)
+        elif channel_id not in self._closed:
+            self._keep(channel_id, len(data), partial(self._again, self.object_came, peer, data))
+
+    def query_came(self, peer: int, data: bytes, reply: Callable[[bytes], None]) -> None:
+        channel_id, query = _read(peer, data)
+        channel = self._channels.get(channel_id)
+        if channel is not None:
+            channel.events.asked(_member(channel, channel_id, peer), query, reply)
+            return
+
+        def ask_again(one: int, asked: bytes) -> None:
+            self.query_came(one, asked, reply)
+
+        if channel_id in self._closed or not self._keep(
+            channel_id, len(data), partial(self._again, ask_again, peer, data)
+        ):
+            reply(_NOT_HERE)
+
+    def _keep(self, channel_id: bytes, size: int, event: Early) -> bool:
+        waiting = self._early.get(channel_id)
+        if waiting is None:
+            while len(self._early) >= EARLY_CHANNELS_MAX:
+                oldest = self._early.pop(next(iter(self._early)))
+                self._early_bytes -= sum(one for one, _ in oldest)
+            waiting = self._early[channel_id] = []
+        if len(waiting) >= EARLY_OBJECTS_MAX or self._early_bytes + size > EARLY_BYTES_MAX:
+            return False
+        waiting.append((size, event))
+        self._early_bytes += size
+        return True
+
+    def _again(self, act: Callable[[int, bytes], None], peer: int, data: bytes) -> None:
+        """It came over a link that may be gone; a fault in it is told to whoever is there now."""
+        try:
+            act(peer, data)
+        except DecodeError as error:
+            self.large.refuse(peer, error.reason or "Malformed", error.text)
+
+
+class _Incoming:
+    """What comes whole out of parts goes on to its channel."""
+
+    def __init__(self, board: Switchboard) -> None:
+        self._board = board
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        self._board.object_came(peer, frame)
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        self._board.query_came(peer, query, reply)
+
+    def linked(self, peer: int) -> None:
+        self._board.linked(peer)
+
+
+def _read(peer: int, data: bytes) -> tuple[bytes, bytes]:
+    if not data.startswith(_SAID) or len(data) < _HEAD_BYTES + CONSTRUCTOR_BYTES:
+        raise DecodeError(
+            f"member {peer} sent {data[:CONSTRUCTOR_BYTES].hex()}, which names no session of the chain",
+            offset=0,
+        )
+    return data[CONSTRUCTOR_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
+
+
+def _member(channel: Channel, channel_id: bytes, peer: int) -> int:
+    index = channel.index_of.get(peer)
+    if index is None:
+        raise DecodeError(f"member {peer} of the network is none of session {channel_id.hex()}", offset=0)
+    return index
+
+
+def _heard(answered: Answered, answer: bytes | None) -> None:
+    answered(None if answer == _NOT_HERE else answer)
