@@ -1,0 +1,59 @@
+"""The jobs behind `stagepost pipeline`: they wire sources, driver and tables, and hold no rules of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stagepost.pipeline.batch_names import OfDump
+from stagepost.pipeline.driver import Driver, Evaluation
+from stagepost.pipeline.dumps import Dump
+from stagepost.pipeline.manifest import Manifest
+from stagepost.pipeline.raw import dump_records
+from stagepost.pipeline.tables import Point, Tables, pass_by
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def backfill(
+    spark: SparkSession,
+    dumps: Sequence[Dump],
+    sets_file: bytes,
+    out: Path,
+    evaluation: Evaluation = Evaluation(),  # noqa: B008  # frozen
+    *,
+    at_point: Point = pass_by,
+) -> Manifest:
+    """Each dump is a batch of its own, known by its content: one that is in the tables already is not taken again."""
+    tables = Tables(out, at_point=at_point)
+    try:
+        driver = Driver(spark, tables, sets_file)
+        is_fresh = False
+        for dump in dumps:
+            is_fresh = driver.take(dump_records(spark, [dump]), evaluation, OfDump(dump.digest))
+        if not is_fresh:
+            driver.refresh(evaluation)
+        return tables.manifest
+    finally:
+        tables.close()
+
+
+def compact(
+    spark: SparkSession, folder: Path, *, keep_ms: int | None = None, at_point: Point = pass_by
+) -> tuple[Manifest, int]:
+    """The manifest afterwards, and how many records were forgotten."""
+    tables = Tables(folder, at_point=at_point)
+    try:
+        removed = Driver(spark, tables, None).compact(same_evaluation(tables.manifest), keep_ms=keep_ms)
+        return tables.manifest, removed
+    finally:
+        tables.close()
+
+
+def same_evaluation(manifest: Manifest) -> Evaluation:
+    """As the last run was asked for."""
+    if manifest.reports is None:
+        return Evaluation()
+    return Evaluation(manifest.reports.as_of_ms, manifest.reports.message_timeout_ms)

@@ -1,0 +1,140 @@
+"""The manifest of a tables folder: the one small file that says which Parquet files are published.
+
+A file that it does not name does not exist for readers. It is replaced whole, so a reader sees one moment, and a batch
+is in it with all its files or not at all. Needs no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from stagepost.errors import ConfigError, StorageError
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+RECORDS, STATE = "records", "state"
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One commit's records and state, or many commits' after compaction. Files are named from the folder on.
+
+    `rows` are records of the status topic: each passed or is quarantined.
+    """
+
+    files: dict[str, list[str]]
+    rows: int = 0
+    passing: int = 0
+    quarantined: dict[str, int] = {}
+    other_rows: int = 0
+    greatest_arrival_ms: int | None = None
+    greatest_full_node_ms: int | None = None
+
+
+class Reports(msgspec.Struct, frozen=True):
+    """Evaluated tables, as of one moment."""
+
+    files: dict[str, list[str]]
+    as_of_ms: int | None
+    message_timeout_ms: int
+    counted: int
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """Files that no longer count: they stay a while for readers who have just read the manifest before."""
+
+    files: list[str]
+    dropped_ms: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`taken` names the dumps that are in; `stream_batches` says up to which batch a stream is in, by its name."""
+
+    schema_version: int = SCHEMA_VERSION
+    generation: int = 0
+    sets_digest: str | None = None
+    taken: list[str] = []
+    stream_batches: dict[str, int] = {}
+    batches: list[Batch] = []
+    reports: Reports | None = None
+    dropped: list[Dropped] = []
+    removed_rows: int = 0
+
+    def files(self, kind: str) -> list[str]:
+        return [name for batch in self.batches for name in batch.files.get(kind, ())]
+
+    def published(self) -> Iterator[str]:
+        for batch in self.batches:
+            for names in batch.files.values():
+                yield from names
+        for names in (self.reports.files if self.reports else {}).values():
+            yield from names
+        for dropped in self.dropped:
+            yield from dropped.files
+
+    @property
+    def natural_as_of_ms(self) -> int | None:
+        """The greatest arrival ever put in, else the greatest time of a full node, else none: life is never over."""
+        arrival_ms = self.greatest_arrival_ms
+        return self.greatest_full_node_ms if arrival_ms is None else arrival_ms
+
+    @property
+    def greatest_arrival_ms(self) -> int | None:
+        return max(
+            (time for one in self.batches if (time := one.greatest_arrival_ms) is not None), default=None
+        )
+
+    @property
+    def greatest_full_node_ms(self) -> int | None:
+        return max(
+            (time for one in self.batches if (time := one.greatest_full_node_ms) is not None), default=None
+        )
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """None where there are no tables yet."""
+    path = folder / MANIFEST_FILE
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}", advice="see --tables") from error
+    try:
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        if version != SCHEMA_VERSION:
+            raise ConfigError(
+                f"the tables in {folder} have schema version {version}, this program reads {SCHEMA_VERSION}",
+                advice="make new ones from the topics or the dump with `stagepost pipeline backfill`",
+            )
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{path} is no manifest: {error}", advice="make the tables anew") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Durable when this returns; the files that it names have to be durable before."""
+    path = folder / MANIFEST_FILE
+    temporary = path.with_name(f".{MANIFEST_FILE}.new")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Version(msgspec.Struct):
+    schema_version: int

@@ -1,0 +1,124 @@
+"""The Spark session: embedded by default, or on any master, with the settings that the steps count on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stagepost.errors import ConfigError
+from stagepost.pipeline.java_home import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EMBEDDED = "local[*]"
+NEEDED = ("pyspark", "pyarrow", "pandas", "duckdb")
+DRIVER_MEMORY = "2g"
+ROWS_PER_ARROW_BATCH = 10_000
+SHUFFLE_PARTITIONS_EMBEDDED = 4
+GROUPS_IN_MEMORY_MAX = 200_000
+# Short jobs spend most of their time starting: the first compiler and the plain collector halve what that costs.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOG_SETTINGS = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+def start_session(
+    name: str = "stagepost",
+    *,
+    master: str = EMBEDDED,
+    settings: Mapping[str, str] | None = None,
+    is_short: bool = False,
+) -> SparkSession:
+    """`ConfigError` in one sentence when Spark, or a Java for it, is missing. `is_short` trades speed for start-up."""
+    refuse_missing_packages()
+    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache_folder()))
+    if is_embedded(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers must run the same Python, with the same packages, as the driver.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running  # a process has one; whoever started it chose its settings
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**_settings(master, is_short=is_short), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"Spark did not start with --master {master} and JAVA_HOME {os.environ.get('JAVA_HOME')}: {said}",
+            advice="try --master local[*], or another Java 17+ in JAVA_HOME",
+        ) from error
+    return session
+
+
+def refuse_missing_packages(names: tuple[str, ...] = NEEDED) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the pipeline needs {', '.join(missing)}, which this Python does not have",
+            advice="pip install 'stagepost[spark]'",
+        )
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "stagepost"
+
+
+def quiet_log() -> Path:
+    """Errors only: what a job has to say to people it says itself."""
+    path = cache_folder() / "log4j2.properties"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(_LOG_SETTINGS, encoding="utf-8")
+        temporary.replace(path)
+    return path
+
+
+def is_embedded(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _settings(master: str, *, is_short: bool) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
+        "spark.sql.ansi.enabled": "true",
+        # Sets of hashes are joined group by group; sorting them instead, as Spark does above a few groups, costs more.
+        "spark.sql.execution.useObjectHashAggregateExec": "true",
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(GROUPS_IN_MEMORY_MAX),
+        # A file listed in the manifest must hold what its schema says, whatever an older writer put beside it.
+        "spark.sql.parquet.mergeSchema": "false",
+        "spark.sql.parquet.compression.codec": "zstd",
+        # The manifest says which files are published; marker files would only be in the way.
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+    if is_embedded(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": DRIVER_MEMORY,
+            "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_EMBEDDED),
+        }
+        quick = f" {QUICK_START}" if is_short else ""
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet_log()}{quick}"
+    return settings

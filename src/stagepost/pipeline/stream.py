@@ -1,0 +1,159 @@
+"""`stagepost pipeline run`: topics into tables, batch by batch, for as long as it is let."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from stagepost.errors import ConfigFaults, StorageError
+from stagepost.pipeline.batch_names import OfStream
+from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
+from stagepost.pipeline.manifest import Manifest
+from stagepost.pipeline.stream_options import StreamOptions
+from stagepost.pipeline.tables import Point, Tables, pass_by, root_cause
+from stagepost.pipeline.topic_source import FORMAT, register
+from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
+
+STREAM = "topics"
+CHECKPOINT_FOLDER = "checkpoint"
+WHOLE_EVERY_S = 60.0
+"""Tables other than `messages` follow at this distance while the stream runs."""
+
+IDLE_REFRESH_S = 5.0
+"""Without new records verdicts still change, for lives end."""
+
+LOOK_EVERY_S = 0.2
+BATCHES_BEFORE_COMPACTION = 50
+
+Say = Callable[[str], None]
+
+
+class Following:
+    """One stream into one tables folder. Batches come in a thread of Spark's; upkeep waits for its turn."""
+
+    def __init__(self, spark: SparkSession, tables: Tables, options: StreamOptions, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self._tables = tables
+        self._sets_file = read_sets_file(options.sets_path)
+        self._driver = Driver(spark, tables, self._sets_file)
+        self._turn = threading.Lock()
+        # What people wait for comes first; the other tables have their turn when the stream has run for a while.
+        self._evaluated_at = self._whole_at = time.monotonic()
+
+    def take(self, raw: DataFrame, number: int) -> None:
+        with self._turn:
+            self._look_at_sets()
+            evaluation = self._evaluation()
+            if self._driver.take(raw, evaluation, OfStream(STREAM, number)):
+                self._note(evaluation)
+                self._say(
+                    f"batch {number}: {sum(batch.rows for batch in self._tables.manifest.batches)} records in all"
+                )
+            if not self._options.is_once and len(self._tables.manifest.batches) > BATCHES_BEFORE_COMPACTION:
+                self._driver.compact(evaluation)
+
+    def idle(self) -> None:
+        """Called again and again; lives may have ended since anything came."""
+        if self._options.is_once or time.monotonic() - self._evaluated_at < IDLE_REFRESH_S:
+            return
+        with self._turn:
+            if time.monotonic() - self._evaluated_at >= IDLE_REFRESH_S and self._tables.manifest.batches:
+                self._look_at_sets()
+                evaluation = self._evaluation()
+                self._driver.refresh(evaluation)
+                self._note(evaluation)
+
+    def finish(self) -> None:
+        with self._turn:
+            self._driver.refresh(self._moment(Evaluated.ALL))
+
+    def _evaluation(self) -> Evaluation:
+        if self._options.is_once:
+            return self._moment(Evaluated.NOTHING)
+        is_due = time.monotonic() - self._whole_at >= WHOLE_EVERY_S
+        return self._moment(Evaluated.ALL if is_due else Evaluated.MESSAGES)
+
+    def _moment(self, what: Evaluated) -> Evaluation:
+        """Live, the present moment; a run that takes what is there is judged by the records, as a backfill is."""
+        now_ms = None if self._options.is_once else int(time.time() * 1_000)
+        return Evaluation(now_ms, self._options.message_timeout_ms, what)
+
+    def _note(self, evaluation: Evaluation) -> None:
+        self._evaluated_at = time.monotonic()
+        if evaluation.what is Evaluated.ALL:
+            self._whole_at = self._evaluated_at
+
+    def _look_at_sets(self) -> None:
+        try:
+            content = read_sets_file(self._options.sets_path)
+            if content != self._sets_file:
+                self._driver.use_sets(content)
+                self._sets_file = content
+                self._say("the validator sets have changed: every record was looked at again")
+        except (ConfigFaults, StorageError) as error:
+            self._say(f"the validator sets stay as they were: {error.text}")
+
+
+def follow(
+    spark: SparkSession, options: StreamOptions, *, say: Say = lambda text: None, at_point: Point = pass_by
+) -> Manifest:
+    """Returns when everything is taken (`is_once`), or when the process is told to stop."""
+    register(spark)
+    tables = Tables(options.out, at_point=at_point)
+    try:
+        following = Following(spark, tables, options, say)
+        source = spark.readStream.format(FORMAT).option("maxRows", str(options.rows_max))
+        writer = source.load(str(options.data.absolute())).writeStream.foreachBatch(following.take)
+        writer = writer.option("checkpointLocation", str((options.out / CHECKPOINT_FOLDER).absolute()))
+        trigger = (
+            {"availableNow": True} if options.is_once else {"processingTime": f"{options.every_s} seconds"}
+        )
+        is_told = threading.Event()
+        with _stopping(is_told):
+            query = writer.trigger(**trigger).start()
+            while query.isActive and not is_told.wait(LOOK_EVERY_S):
+                following.idle()
+            query.stop()
+        failure = query.exception()
+        if failure is not None:
+            raise StorageError(
+                f"the stream stopped: {root_cause(str(failure))}", advice="see the log with -v"
+            )
+        following.finish()
+        return tables.manifest
+    finally:
+        tables.close()
+
+
+def read_sets_file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(SETS_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise StorageError(f"the validator-sets file {path} cannot be read: {error.strerror}") from error
+
+
+class _stopping:  # read as a word: `with _stopping(...)`
+    """Ctrl-C and a polite end both set the event; what was in force before comes back afterwards."""
+
+    def __init__(self, is_told: threading.Event) -> None:
+        self._is_told = is_told
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._before = None
+            return
+        self._before = {
+            number: signal.signal(number, lambda *_: self._is_told.set())
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in (self._before or {}).items():
+            signal.signal(number, handler)

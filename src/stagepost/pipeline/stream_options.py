@@ -1,0 +1,28 @@
+"""What `stagepost pipeline run` is told, and whether there is anything to follow. Needs no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from stagepost.bus.file_topic import topic_names
+from stagepost.errors import ConfigError
+from stagepost.pipeline.topics import KNOWN
+
+
+class StreamOptions(NamedTuple):
+    data: Path
+    sets_path: Path
+    out: Path
+    is_once: bool = False
+    every_s: float = 1.0
+    rows_max: int = 200_000
+    message_timeout_ms: int | None = None
+
+
+def require_topics(data: Path) -> None:
+    if not set(topic_names(data)) & set(KNOWN):
+        raise ConfigError(
+            f"{data} holds none of the topics {', '.join(KNOWN)}",
+            advice="give a node's data folder with --data",
+        )

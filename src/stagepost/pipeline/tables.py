@@ -1,0 +1,137 @@
+"""A tables folder as its one writer sees it: files go into a fresh folder, and count once the manifest names them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from stagepost.errors import StorageError
+from stagepost.pipeline.driver_lock import DriverLock
+from stagepost.pipeline.manifest import Dropped, Manifest, read_manifest, sync_folder, write_manifest
+
+DATA_FOLDER = "data"
+GRACE_MS = 60_000
+"""How long files that were replaced stay for readers who still know the manifest before."""
+
+Point = Callable[[str], None]
+"""Told of the named points of a commit as they are passed, so that tests can end the process there."""
+
+
+def pass_by(point: str) -> None:
+    pass
+
+
+class Tables:
+    """Holds the lock from construction to `close`."""
+
+    def __init__(
+        self, folder: Path, *, at_point: Point = pass_by, now: Callable[[], float] = time.time
+    ) -> None:
+        self.folder = folder
+        self.lock = DriverLock(folder)
+        try:
+            self.manifest = read_manifest(folder) or Manifest()
+        except BaseException:
+            self.lock.release()
+            raise
+        self.at_point = at_point
+        self._now = now
+        self.remove_unpublished()
+
+    def close(self) -> None:
+        self.lock.release()
+
+    # Writing
+
+    def fresh_folder(self) -> Path:
+        """For the files of the next commit. No two attempts share one: what a driver that was killed had begun may
+        still be written for a moment after its end, and must not get between the files of its successor.
+        """
+        return self.folder / DATA_FOLDER / f"{self.manifest.generation + 1:08d}-{secrets.token_hex(4)}"
+
+    def write(self, frame: DataFrame, folder: Path, name: str) -> list[str]:
+        """The files of one table of this commit, durable."""
+        place = folder / name
+        try:
+            frame.write.mode("overwrite").parquet(str(place.absolute()))
+        except Exception as error:
+            raise StorageError(
+                f"Spark could not write {place}: {root_cause(str(error))}",
+                advice="the tables are as they were before; is the disk full? -v shows all that Spark says",
+            ) from error
+        files = sorted(place.glob("*.parquet"))
+        for file in files:
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        for changed in (place, folder):
+            if changed.exists():
+                sync_folder(changed)
+        return [str(file.relative_to(self.folder)) for file in files]
+
+    def publish(self, manifest: Manifest) -> None:
+        """The commit itself. Files of the manifest before that are not in this one are dropped after a while."""
+        now_ms = int(self._now() * 1_000)
+        named = set(manifest.published())
+        gone = [name for name in dict.fromkeys(self.manifest.published()) if name not in named]
+        kept = [dropped for dropped in self.manifest.dropped if now_ms - dropped.dropped_ms < GRACE_MS]
+        still = {name for dropped in kept for name in dropped.files}
+        over = {name for dropped in self.manifest.dropped if dropped not in kept for name in dropped.files}
+        fresh = [name for name in gone if name not in still and name not in over]
+        dropped = [*kept, Dropped(fresh, now_ms)] if fresh else kept
+        generation = self.manifest.generation + 1
+        following = msgspec.structs.replace(manifest, generation=generation, dropped=dropped)
+        if (self.folder / DATA_FOLDER).exists():
+            sync_folder(self.folder / DATA_FOLDER)
+        self.at_point("before manifest")
+        write_manifest(self.folder, following)
+        self.manifest = following
+        self.at_point("after manifest")
+        self.remove_unpublished()
+
+    def remove_unpublished(self) -> None:
+        """What the manifest does not name: a failed attempt's files, or those whose grace is over."""
+        named = set(self.manifest.published())
+        data = self.folder / DATA_FOLDER
+        for folder in sorted(data.glob("*")) if data.exists() else ():
+            for file in folder.rglob("*"):
+                if file.is_file() and str(file.relative_to(self.folder)) not in named:
+                    file.unlink(missing_ok=True)
+            for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+                _remove_if_empty(inner)
+            _remove_if_empty(folder)
+
+    # Reading
+
+    def read(self, spark: SparkSession, kind: str, schema: StructType) -> DataFrame:
+        """`records` or `state` of every published batch."""
+        return read_files(spark, self.folder, self.manifest.files(kind), schema)
+
+
+def read_files(spark: SparkSession, folder: Path, files: list[str], schema: StructType) -> DataFrame:
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(str((folder / name).absolute()) for name in files))
+
+
+def root_cause(text: str) -> str:
+    """The innermost of the causes that Spark lists, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes[-1:] or lines[:1] or ["no reason given"])[0]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # something published is in it

@@ -1,0 +1,71 @@
+"""How far each partition of each topic is read: the offsets of a stream, and their division into batches and tasks.
+
+Plain values that become JSON in Spark's checkpoint: {topic: {partition: offset of the next record}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from stagepost.bus.file_topic import open_topic, topic_names
+from stagepost.pipeline.topics import KNOWN
+
+ROWS_PER_TASK = 10_000
+
+Offsets = dict[str, dict[str, int]]
+
+
+class Range(NamedTuple):
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def oldest(data: Path) -> Offsets:
+    return _offsets(data, "start_offset")
+
+
+def newest(data: Path) -> Offsets:
+    return _offsets(data, "end_offset")
+
+
+def _offsets(data: Path, bound: str) -> Offsets:
+    found: Offsets = {}
+    for name in topic_names(data):
+        if name in KNOWN:
+            reader = open_topic(data, name).reader()
+            found[name] = {str(one): getattr(reader, bound)(one) for one in range(reader.partitions)}
+    return found
+
+
+def ranges(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[Range]:
+    """In a fixed order. A topic that the start does not know has begun since: it is read from its first record."""
+    return [
+        Range(topic, int(partition), start.get(topic, {}).get(partition, 0), last)
+        for topic, partitions in sorted(end.items())
+        for partition, last in sorted(partitions.items(), key=lambda item: int(item[0]))
+        if start.get(topic, {}).get(partition, 0) < last
+    ]
+
+
+def at_most(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
+    """The end of a batch with at most so many records, every partition having its share."""
+    waiting = ranges(start, end)
+    found: Offsets = {topic: dict(partitions) for topic, partitions in end.items()}
+    left = max(rows_max, 1)
+    # The shortest first: what one does not use is shared among those after it.
+    for number, one in enumerate(sorted(waiting, key=lambda one: (one.end - one.start, one))):
+        share = -(-left // (len(waiting) - number))
+        taken = min(one.end - one.start, share, left)
+        found[one.topic][str(one.partition)] = one.start + taken
+        left -= taken
+    return found
+
+
+def tasks(start: Offsets, end: Offsets, rows: int = ROWS_PER_TASK) -> Iterator[Range]:
+    for one in ranges(start, end):
+        for begin in range(one.start, one.end, rows):
+            yield one._replace(start=begin, end=min(begin + rows, one.end))

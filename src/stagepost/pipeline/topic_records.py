@@ -1,0 +1,59 @@
+"""Records of a topic's log into rows, as they stand there: plain Python and Arrow, run in Spark's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from stagepost.bus.batch import Batch, Read
+from stagepost.bus.file_topic import open_topic
+from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
+from stagepost.pipeline.dump_lines import INT64_MAX, Record, session_hint, whole
+from stagepost.pipeline.schemas import RAW
+from stagepost.pipeline.topic_ranges import Range
+
+
+def read_range(data: Path, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Always the same rows for the same range; `OffsetGone` if retention took them away."""
+    schema = arrow_schema(RAW)
+    reader = open_topic(data, wanted.topic).reader()
+    for batch in reader.batches(wanted.partition, wanted.start, wanted.end):
+        yield batch_of(list(_records(wanted, batch)), schema)
+
+
+def _records(wanted: Range, batch: Batch) -> Iterator[Record]:
+    for read in batch:
+        headers = read.headers
+        yield Record(
+            wanted.topic,
+            wanted.partition,
+            read.offset,
+            _arrived(read),
+            _key_text(read.key),
+            read.value,
+            False,
+            session_hint(headers.get("session")),
+            headers.get("delivery_id"),
+            headers.get("dmq_id"),
+            headers.get("from"),
+        )
+
+
+def _arrived(read: Read) -> int | None:
+    said = read.headers.get("received_ms", "")
+    if said.isascii() and said.isdigit() and len(said) <= len(str(INT64_MAX)):
+        return whole(int(said), INT64_MAX)
+    return whole(read.timestamp_ms, INT64_MAX)
+
+
+def _key_text(key: bytes | None) -> str | None:
+    """Ids are hexadecimal text, also those that are kept as raw bytes."""
+    if key is None:
+        return None
+    try:
+        text = key.decode("utf-8")
+    except UnicodeDecodeError:
+        return key.hex()
+    return text if text.isprintable() else key.hex()

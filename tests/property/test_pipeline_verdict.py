@@ -1,0 +1,130 @@
+"""The verdict as Spark's column expressions and as plain Python: the same for anything that may be said."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.hex_text import read_hash
+from stagepost.remp.receipt import Counting, ExternalMessageId, Receipt
+from stagepost.remp.receipt_fields import TIMESTAMP_MAX
+from stagepost.remp.status import KINDS, Level
+from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
+from stagepost.remp.verdict import evaluate
+from stagepost.remp.verdict_state import MessageState
+from tests.pipeline_spark import small_spark
+from tests.pipeline_world import any_status
+from tests.remp_world import FULL_NODE, session, session_name, sets_file, source_of
+
+MESSAGES = 1_500
+TIMEOUT_MS = 40
+SHARDS = ("4000000000000000", "c000000000000000")
+OF_VALIDATORS = [kind.name for kind in KINDS if kind.level is not Level.FULLNODE]
+OF_FULL_NODES = [kind.name for kind in KINDS if kind.level is Level.FULLNODE] + ["Finalized"]
+
+
+def some_sets(choices: Random) -> ValidatorSets:
+    """Small sessions of few people, so that members of several, ties and thirds come about all the time."""
+    found = []
+    for number in range(6):
+        start, end = choices.choice([(None, None), (None, 60), (30, None), (10, 70)])
+        members = choices.sample(range(9), choices.choice([1, 2, 3, 4, 5, 7]))
+        seqno = choices.randrange(100, 103)
+        shard = choices.choice(SHARDS)
+        found.append(session(number, members, seqno=seqno, shard=shard, from_ms=start, to_ms=end))
+    return parse_validator_sets(json.dumps(sets_file(*found, timeout_ms=TIMEOUT_MS)).encode(), "sets")
+
+
+def a_time(choices: Random) -> int:
+    return choices.randrange(0, 100) if choices.random() < 0.98 else TIMESTAMP_MAX
+
+
+def a_block(choices: Random) -> BlockId:
+    return BlockId(0, int(choices.choice(SHARDS), 16), choices.choice([0, 1, 2]))
+
+
+def some_receipts(number: int, sets: ValidatorSets, choices: Random) -> list[tuple[Counting, str | None]]:
+    """Receipts that count, each with a hint or none. Few kinds at a time, or rejections by all would never happen."""
+    message_id = ExternalMessageId(sha256(b"%d" % number).digest())
+    kinds = choices.sample(OF_VALIDATORS, choices.choice([1, 1, 2, 4, len(OF_VALIDATORS)]))
+    hints = [
+        None,
+        "zz",
+        session_name(99).hex(),
+        *(session_name(one).hex() for one in choices.sample(range(6), 2)),
+    ]
+    found: list[tuple[Counting, str | None]] = []
+    for _ in range(choices.choice([0, 1, 3, 8, 20])):
+        time_ms = a_time(choices)
+        who = choices.randrange(9)
+        if isinstance(sets.source(source_of(who), time_ms), str):
+            continue
+        receipt = Receipt(
+            message_id, any_status(choices.choice(kinds), a_block(choices)), time_ms, source_of(who)
+        )
+        found.append((Counting(receipt, Role.VALIDATOR), choices.choice(hints)))
+    for _ in range(choices.choice([0, 1, 2])):
+        kind = choices.choice([*OF_FULL_NODES, *["SentToValidators"] * 6])
+        receipt = Receipt(
+            message_id, any_status(kind, a_block(choices)), a_time(choices), source_of(FULL_NODE)
+        )
+        found.append((Counting(receipt, Role.FULL_NODE), choices.choice(hints)))
+    return found
+
+
+def as_record(counting: Counting, hint: str | None) -> tuple[Any, ...]:
+    from stagepost.pipeline.dump_lines import Record
+    from stagepost.pipeline.record_checks import ROLES, described
+    from stagepost.pipeline.topics import STATUSES
+
+    receipt = counting.receipt
+    digest = sha256(receipt.signed_bytes).digest()
+    known = read_hash(hint)
+    raw = Record(STATUSES, 0, 0, None, None, b"", session_hint=None if known is None else known.hex())
+    return (*raw, *described(receipt, digest, None, ROLES[counting.role], b""))
+
+
+def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: int) -> None:
+    spark = small_spark()
+    from stagepost.pipeline.messages import Moment, messages
+    from stagepost.pipeline.schemas import MESSAGES as COLUMNS
+    from stagepost.pipeline.schemas import RECORDS
+    from stagepost.pipeline.state import state_of
+
+    choices = Random(run_seed)
+    sets = some_sets(choices)
+    said = {number: some_receipts(number, sets, choices) for number in range(MESSAGES)}
+    as_of_ms = choices.choice([None, 50, 90, 120])
+    expected = {}
+    for receipts in said.values():
+        state = MessageState()
+        for counting, hint in receipts:
+            state.add(counting, hint)
+        found = evaluate(state, sets, as_of_ms)
+        if found is not None:
+            expected[receipts[0][0].receipt.message_id.hex()] = found
+
+    rows = [as_record(*one) for receipts in said.values() for one in receipts]
+    choices.shuffle(rows)
+    # In two batches, whose states are joined.
+    parts = [spark.createDataFrame(part, RECORDS) for part in (rows[::2], rows[1::2])]
+    state = state_of(parts[0]).unionByName(state_of(parts[1]))
+    nothing_bad = spark.createDataFrame([], "message_id string, raw_hash bigint")
+    table = messages(state, nothing_bad, sets, Moment(as_of_ms, sets.message_timeout_ms))
+
+    assert table.schema.fieldNames() == COLUMNS.fieldNames()
+    answers = {row["message_id"]: row.asDict() for row in table.collect()}
+    assert answers.keys() == expected.keys()
+    for message_id, verdict in expected.items():
+        row = answers[message_id]
+        for name in verdict.__struct_fields__:
+            wanted = getattr(verdict, name)
+            assert row[name] == (list(wanted) if isinstance(wanted, tuple) else wanted), (
+                run_seed,
+                message_id,
+                name,
+            )
+    assert len({verdict.verdict for verdict in expected.values()}) >= 5

@@ -1,0 +1,53 @@
+"""A driver that is killed loses nothing and counts nothing twice: its successor goes on from what was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stagepost.pipeline.manifest import read_manifest
+from stagepost.pipeline.reader import Reader
+from stagepost.pipeline.summary import counts
+from tests.pipeline_driver_process import KILLED, ROWS_MAX, run_driver
+from tests.pipeline_oracle import recompute
+from tests.pipeline_spark import small_spark
+from tests.pipeline_topics import a_topic
+from tests.pipeline_world import a_dump, sets_bytes, world_sets
+
+# Inside the sink before its batch counts; between the manifest and Spark's own commit; while batches are folded.
+KILLS = (("follow", "after write", 1), ("follow", "after manifest", 2), ("compact", "during compaction", 1))
+
+
+def test_after_every_kill_the_next_driver_goes_on_and_the_tables_are_the_same(
+    tmp_path: Path, run_seed: int
+) -> None:
+    spark = small_spark()
+    from stagepost.pipeline.stream import follow
+    from stagepost.pipeline.stream_options import StreamOptions
+
+    lines = a_topic(tmp_path / "data", a_dump(8, run_seed)).read_bytes().splitlines()
+    sets, out = tmp_path / "sets.json", tmp_path / "tables"
+    sets.write_bytes(sets_bytes())
+
+    taken = []
+    for job, point, times in KILLS:
+        ended = run_driver(job, tmp_path / "data", sets, out, point, times)
+        assert ended.returncode == KILLED, (point, ended.stderr[-2_000:])
+        manifest = read_manifest(out)
+        assert manifest is not None
+        taken.append(sum(batch.rows for batch in manifest.batches))
+    manifest = follow(spark, StreamOptions(tmp_path / "data", sets, out, is_once=True, rows_max=ROWS_MAX))
+
+    assert taken[0] == 0
+    assert 0 < taken[1] == taken[2]
+    expected = recompute(lines, world_sets())
+    found = counts(manifest)
+    assert (found["rows"], found["counted"], found["repeated"]) == (
+        len(lines),
+        expected.counted,
+        expected.repeated,
+    )
+    reader = Reader(out)
+    assert {row["message_id"]: row for row in reader.table("messages")} == expected.messages
+    left = {str(path.relative_to(out)) for path in (out / "data").rglob("*.parquet")}
+    assert left == set(manifest.published())
+    reader.close()
