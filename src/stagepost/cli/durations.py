@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -71,3 +75,15 @@ def duration_given(context: click.Context, parameter: click.Parameter, value: st
         return parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from None
+
+
+def duration_option(*names: str, default: str, help: str) -> Callable[[F], F]:  # as Click calls it
+    """Its value is in seconds."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str) -> float:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from error
+
+    return click.option(*names, default=default, show_default=True, callback=read, help=help)

@@ -28,6 +28,7 @@ INTERRUPTED = 130
 # Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
 SUBCOMMANDS = {
     "demo": ("stagepost.cli.demo", "a signed message through two nodes, every step explained"),
+    "devnet": ("stagepost.cli.devnet", "a network of full node and validators, from one seed"),
     "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
     "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
     "node": ("stagepost.cli.node", "run one node"),
@@ -36,10 +37,14 @@ SUBCOMMANDS = {
     "send": ("stagepost.cli.send", "sign a message and hand it to a node, or deliver it reliably"),
     "listen": ("stagepost.cli.listen", "the messages of a node, as they come"),
     "trace": ("stagepost.cli.trace", "every receipt of one message, as lanes"),
+    "sets": ("stagepost.cli.sets", "validator sets of a data folder, as a file"),
     "verify": ("stagepost.cli.verify", "check receipts or a topic dump offline"),
     "queue": ("stagepost.cli.queue", "what waits, in a node or an outbox: ls, show, flush, replay, check"),
     "peers": ("stagepost.cli.peers", "connections of a node and their state"),
+    "pipeline": ("stagepost.cli.pipeline", "verified tables from topics and dumps, by Spark"),
     "check": ("stagepost.cli.check", "health of a node, for monitors"),
+    "chain": ("stagepost.cli.chain", "the embedded chain of a data folder: shards, sessions, certificates"),
+    "topic": ("stagepost.cli.topic", "topics of a data folder: ls, check, dump"),
 }
 
 

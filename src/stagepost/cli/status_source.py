@@ -1,4 +1,4 @@
-"""Where `trace` and `verify` find receipts: a dump of the topic of statuses, or a file of receipts."""
+"""Where `trace` and `verify` find receipts: the topic of statuses in a data folder, a dump of it, or a file of receipts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def dump_records(source: str) -> Iterator[StatusRecord]:
             f"{source} cannot be read: {error.strerror}",
             advice="give a dump of topics (JSON lines, as `stagepost topic dump` writes) or a file of receipts",
         ) from error
+
+
+def topic_records(data: Path) -> Iterator[StatusRecord]:
+    """The status records of a data folder, as far as they are durable now; beside the node that writes them."""
+    from stagepost.bus.file_topic import open_topic
+
+    reader = open_topic(data, STATUSES_TOPIC).reader()
+    for partition in range(reader.partitions):
+        for batch in reader.batches(partition, reader.start_offset(partition)):
+            for one in batch:
+                key = None if one.key is None else one.key.decode(errors="replace")
+                position = f"{partition}:{one.offset}"
+                yield StatusRecord(one.value, key, STATUSES_TOPIC, one.timestamp_ms, one.headers, position)
 
 
 def _of_file(file: BinaryIO, name: str) -> Iterator[StatusRecord]:

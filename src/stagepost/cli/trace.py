@@ -35,13 +35,15 @@ def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> s
 
 @click.command()
 @click.argument("prefix", metavar="ID", callback=_prefix)
-@click.option("--dump", required=True, metavar="FILE|-", help="Dump of topics, or a file of receipts.")
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder of a full node or devnet."
+)
+@click.option("--dump", metavar="FILE|-", help="Dump of topics, or a file of receipts. [from --data]")
 @click.option(
     "--validator-sets",
     "sets_path",
-    required=True,
     type=click.Path(path_type=Path),
-    help="Who may sign: the validator-sets file.",
+    help="Who may sign: the validator-sets file. [from --data]",
 )
 @click.option("--as-of", "as_of_ms", type=click.IntRange(min=0), help="Unix milliseconds; default: now.")
 @click.option(
@@ -57,8 +59,9 @@ def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> s
 def trace(
     context: click.Context,
     prefix: str,
-    dump: str,
-    sets_path: Path,
+    data: Path | None,
+    dump: str | None,
+    sets_path: Path | None,
     as_of_ms: int | None,
     drawing_path: Path | None,
     only_trouble: bool,
@@ -68,17 +71,29 @@ def trace(
 
     \b
     Example:
+      stagepost trace 16923245 --data stagepost-data
       stagepost trace 16923245 --dump statuses.jsonl --validator-sets sets.json
     """
-    from stagepost.cli.status_source import dump_records
+    from stagepost.cli.status_source import dump_records, topic_records
     from stagepost.cli.trace_lanes import trace_lines
     from stagepost.remp.trace import trace_of
     from stagepost.remp.validator_sets import ValidatorSets
 
+    if data is None and (dump is None or sets_path is None):
+        raise click.UsageError("give --data, or both --dump and --validator-sets", context)
+    if data is not None:
+        from stagepost.node.known_sets import SETS_FILE
+
+        sets_path = sets_path or data / SETS_FILE
+    assert sets_path is not None, "one of the two was given"
     sets = ValidatorSets.load(sets_path)
-    found = _matching(dump_records(dump), prefix)
+    if dump is not None:
+        found, source = _matching(dump_records(dump), prefix), dump
+    else:
+        assert data is not None, "one of the two was given"
+        found, source = _matching(topic_records(data), prefix), str(data)
     if len(found) != 1:
-        return _not_one(found, prefix, dump)
+        return _not_one(found, prefix, source)
     ((message_id, records),) = found.items()
     now_ms = int(time.time() * 1_000) if as_of_ms is None else as_of_ms
     result = trace_of(bytes.fromhex(message_id), records, sets, now_ms)

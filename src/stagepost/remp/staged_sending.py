@@ -187,6 +187,15 @@ class StagedSending:
         self._send_next(history, now)
         return self._taken()
 
+    def follow(
+        self, message_id: bytes, subsets: Iterable[Subset], masterchain_seqno: int, now: float
+    ) -> None:
+        """One that an earlier life has handed over: nobody is told of it again, and receipts still come in."""
+        history = History(message_id, Targets(subsets), masterchain_seqno + CATCHAINS_KEPT, now)
+        history.next_at = None
+        history.reported = True
+        self._histories.setdefault(message_id, history)
+
     def not_sent(self, validator: bytes, message_id: bytes, now: float) -> list[SendingEffect]:
         """There is no link to it: the next one at once."""
         history = self._histories.get(message_id)

@@ -94,6 +94,10 @@ class FullNode:
         self._frames[message_id] = msgspec.structs.replace(sent, signature=signature).encode()
         self._perform(effects)
 
+    def follow(self, message_id: bytes, subsets: Sequence[Subset], masterchain_seqno: int) -> None:
+        """A message that an earlier life has handed to validators."""
+        self.sending.follow(message_id, subsets, masterchain_seqno, self._clock.mono_s())
+
     def finalized(self, message_id: bytes) -> None:
         """As the chain says."""
         self._perform(self.sending.finalized(message_id, self._clock.mono_s()))
@@ -159,7 +163,7 @@ class FullNode:
                 case ReportSent(message_id, sent_to, total):
                     self._report(message_id, SentToValidators(sent_to, total))
                 case Forget(message_id):
-                    del self._frames[message_id]
+                    self._frames.pop(message_id, None)
         self._set_timer()
 
     def _report(self, message_id: bytes, status: SentToValidators) -> None:

@@ -63,7 +63,9 @@ _BLOCK, _BODY, _QUERY = (constructor_bytes(one) for one in (UPDATE_ID, BODY_ID, 
 
 
 class SessionRunner:
-    """`tell` gets receipts to be dated, signed and sent; `on_event` hears what people and watchers may want to know."""
+    """`tell` gets receipts to be dated, signed and sent; `on_event` hears what people and watchers may want to know.
+    `untold`: receipts of messages that are not on disk yet; of all sessions of a validator, for a message goes from one
+    to the next."""
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class SessionRunner:
         tell: Callable[[Sequence[Tell]], None],
         options: SessionOptions | None = None,
         on_event: Callable[[SessionEvent], None] = lambda event: None,
+        untold: dict[bytes, list[Tell]] | None = None,
     ) -> None:
         self.plan = plan
         self.counters = SessionCounters()
@@ -94,7 +97,8 @@ class SessionRunner:
         self._early = EarlyBodies()
         self._held_back = HeldBack(self._release)
         self._writing = SessionWriting(store, plan.session_id)
-        self._untold: dict[bytes, list[Tell]] = {}
+        self._untold = {} if untold is None else untold
+        self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -153,6 +157,8 @@ class SessionRunner:
             self._timer.cancel()
         self._held_back.clear()
         self._writing.stop()
+        for message_id in self._being_written:
+            self._untold.pop(message_id, None)
 
     # From full nodes
 
@@ -191,12 +197,14 @@ class SessionRunner:
         if is_new and message.message_id in self.queue:
             # What is to be told of it waits, and so does what follows meanwhile: a receipt never overtakes an earlier one.
             self._untold.setdefault(message.message_id, [])
+            self._being_written.add(message.message_id)
             self._writing.body(
                 self._row(message, full_node), partial(self._tell_of_written, message.message_id)
             )
         self._do(effects)
 
     def _tell_of_written(self, message_id: bytes) -> None:
+        self._being_written.discard(message_id)
         tells = self._untold.pop(message_id, [])
         if tells:
             self._tell(tells)

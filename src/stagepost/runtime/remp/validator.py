@@ -13,6 +13,7 @@ import msgspec
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.message_cache import Collected, MessageCache
 from stagepost.remp.messages import RempMessage
+from stagepost.remp.queue_effects import Tell
 from stagepost.remp.receipt_packing import Packing
 from stagepost.remp.session_switch import CATCHAINS_OF_LIFE, to_forward
 from stagepost.runtime.clock import Clock
@@ -87,6 +88,7 @@ class Validator:
         self._full_node_keys = full_node_keys
         self._on_event = on_event
         self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
+        self._untold: dict[bytes, list[Tell]] = {}
         self._current: list[bytes] = []
         self._ended: dict[bytes, _Ended] = {}
         # Left, but messages that were received there are still open: each of them must come to an end.
@@ -106,8 +108,11 @@ class Validator:
         """Without those that are over; the newest first."""
         return {session_id: self._sessions[session_id][0] for session_id in self._current}
 
-    def begin_session(self, plan: SessionPlan) -> SessionRunner:
-        """Join it, and take messages of its shard from now on, if we validate there."""
+    def begin_session(self, plan: SessionPlan, *, is_fresh: bool = False) -> SessionRunner:
+        """Join it, and take messages of its shard from now on, if we validate there.
+
+        `is_fresh`: it begins while we run. Nobody can remember anything of us there, so we need not listen first.
+        """
 
         def on_event(event: SessionEvent) -> None:
             self._on_event(plan, event)
@@ -123,8 +128,11 @@ class Validator:
             Random(self._random.getrandbits(64)),
             self._parse,
             self.receipts.tell,
-            self._options,
+            _without_wait(self._options)
+            if is_fresh and plan.session_id not in self._store.sessions
+            else self._options,
             on_event,
+            self._untold,
         )
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay
@@ -133,7 +141,9 @@ class Validator:
         self._current.insert(0, plan.session_id)
         return runner
 
-    def switch(self, session_id: bytes, following: Sequence[SessionPlan]) -> list[SessionRunner]:
+    def switch(
+        self, session_id: bytes, following: Sequence[SessionPlan], *, are_fresh: bool = False
+    ) -> list[SessionRunner]:
         """A session ends: what is open in it, and what is processed, goes into those that follow it, and so does what
         comes late. We leave it a while after."""
         old, _ = self._sessions[session_id]
@@ -142,7 +152,7 @@ class Validator:
         runners: list[SessionRunner] = []
         for plan in following:
             joined = self._sessions.get(plan.session_id)
-            runner = self.begin_session(plan) if joined is None else joined[0]
+            runner = self.begin_session(plan, is_fresh=are_fresh) if joined is None else joined[0]
             self._forward(old, runner)
             runners.append(runner)
         self._current.remove(session_id)
@@ -281,3 +291,7 @@ class Validator:
             if plan.index in plan.current and plan.shard.holds(workchain, account):
                 return runner
         return None
+
+
+def _without_wait(options: SessionOptions) -> SessionOptions:
+    return msgspec.structs.replace(options, member=msgspec.structs.replace(options.member, start_wait_s=0.0))

@@ -1,0 +1,57 @@
+"""`stagepost sets`: who may sign receipts, as a data folder has it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def sets() -> None:
+    """The validator sets that a full node has seen at work.
+
+    \b
+    Example:
+      stagepost sets export --data stagepost-data --out sets.json
+    """
+
+
+@sets.command()
+@click.option(
+    "--data",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Data folder of a full node or devnet.",
+)
+@click.option("--out", required=True, metavar="FILE", help="Where to write; - for standard output.")
+def export(data: Path, out: str) -> None:
+    """Write the validator-sets file that `verify`, `trace` and the pipeline are given.
+
+    It holds every session of which the node has heard, each with its validators and the time in which they sign.
+
+    \b
+    Example:
+      stagepost sets export --data stagepost-data --out sets.json
+    """
+    import json
+
+    from stagepost.errors import StorageError
+    from stagepost.node.known_sets import SETS_FILE, sets_document
+    from stagepost.remp.validator_sets import ValidatorSets
+
+    # Read and written anew, so that nobody is given a file that nobody can use.
+    found = ValidatorSets.load(data / SETS_FILE)
+    content = json.dumps(sets_document(found), indent=1) + "\n"
+    if out == "-":
+        sys.stdout.write(content)
+        return
+    try:
+        Path(out).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"{out} cannot be written: {error.strerror}", advice="check the folder and the space left on it"
+        ) from error
+    click.echo(f"{len(found.sessions)} sessions written to {out}", err=True)

@@ -1,0 +1,242 @@
+"""A network of validators and one full node on this machine, all from one seed: for trying things out, and for tests.
+
+    async with devnet(DevnetPlan(validators=7, shards=2, seed=7), data) as network:
+        network.full_node.submit(message)
+
+The folder of the devnet is that of its full node, with a folder for each validator beside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from stagepost.chain.configuration import ChainValidator as SetMember
+from stagepost.chain.configuration import Configuration, ValidatorSet
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.crypto import ed25519
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.node.devnet_process import ProcessValidator
+from stagepost.node.remp_full_node import OnStatus, RempFullNode
+from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
+from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
+from stagepost.node.remp_validator_main import RunningValidator, start_validator
+from stagepost.runtime.clock import SystemClock
+from stagepost.runtime.data_folder import make_private
+from stagepost.runtime.network import SocketNetwork, TcpAddress
+from stagepost.runtime.remp.link_listener import LinkListener
+from stagepost.runtime.remp.link_opening import OurEnd
+from stagepost.wire.tl import key_id
+
+HOST = "127.0.0.1"
+NETWORK_MAGIC = 0x5350_0007
+SET_LIFETIME_MS = 10 * 365 * 86_400_000
+READY_WITHIN_S = 60.0
+LOOK_EVERY_S = 0.05
+FULL_NODE = "full-node"
+
+
+class DevnetPlan(msgspec.Struct, frozen=True):
+    validators: int = 7
+    shards: int = 1
+    seed: int = 7
+    message_timeout_s: float = 240.0
+    session_lifetime_s: float = 250.0
+
+    def seed_of(self, name: str) -> bytes:
+        return sha256(f"stagepost devnet {self.seed} {name}".encode()).digest()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all members, in their order."""
+        return (*(f"validator-{number + 1}" for number in range(self.validators)), FULL_NODE)
+
+
+class DevnetValidator(Protocol):
+    """One that can be ended without a word, and started again from its disk."""
+
+    @property
+    def fault(self) -> str | None:
+        """Why it is not running, if it ended by itself."""
+
+    async def start(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Devnet:
+    """`ready`: everybody follows the chain, there are as many shards as were asked for, and the full node has links."""
+
+    def __init__(
+        self,
+        plan: DevnetPlan,
+        network: RempNetwork,
+        validators: Sequence[DevnetValidator],
+        node: RunningFullNode,
+    ) -> None:
+        self.plan = plan
+        self.network = network
+        self.validators = validators
+        self.node = node
+
+    @property
+    def full_node(self) -> RempFullNode:
+        return self.node.full_node
+
+    @property
+    def ledger(self) -> EmbeddedLedger:
+        """As the full node follows it."""
+        return self.node.follower.ledger
+
+    @property
+    def is_ready(self) -> bool:
+        are_linked = len(self.node.links.linked) == self.plan.validators
+        return are_linked and len(self.ledger.master.shards) >= self.plan.shards
+
+    async def ready(self, within_s: float = READY_WITHIN_S) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while not self.is_ready:
+                    self._require_running()
+                    await asyncio.sleep(LOOK_EVERY_S)
+        except TimeoutError:
+            raise StagepostError(
+                f"the network is not ready after {within_s:g} s: {len(self.node.links.linked)} of "
+                f"{self.plan.validators} links, {len(self.ledger.master.shards)} of {self.plan.shards} shards",
+                code=ErrorCode.NOT_READY,
+                advice="give it more processors, or fewer validators",
+            ) from None
+
+    def _require_running(self) -> None:
+        for validator in self.validators:
+            if validator.fault is not None:
+                raise StagepostError(validator.fault, code=ErrorCode.NOT_READY, advice="read its log")
+
+
+class HereValidator:
+    """In this process. Its end is an orderly one: a process cannot be killed in part."""
+
+    def __init__(
+        self, plan: DevnetPlan, network: RempNetwork, name: str, data: Path, listener: LinkListener
+    ) -> None:
+        self._plan = plan
+        self._network = network
+        self._name = name
+        self._data = data
+        self._listener: LinkListener | None = listener
+        self._running: RunningValidator | None = None
+
+    @property
+    def fault(self) -> str | None:
+        return None
+
+    async def start(self) -> None:
+        listener, self._listener = self._listener, None
+        self._running = await start_validator(
+            self._network,
+            self._plan.seed_of(self._name),
+            self._data / self._name,
+            listener=listener,
+            shards=self._plan.shards,
+            message_timeout_s=self._plan.message_timeout_s,
+        )
+
+    async def kill(self) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.close()
+
+
+def genesis_of(plan: DevnetPlan, now_ms: int) -> Genesis:
+    keys = [ed25519.public_key(plan.seed_of(name)) for name in plan.names[:-1]]
+    lifetime_ms = int(plan.session_lifetime_s * 1_000)
+    configuration = Configuration(
+        ValidatorSet(now_ms, now_ms + SET_LIFETIME_MS, tuple(SetMember(key, key_id(key)) for key in keys)),
+        master_lifetime_ms=lifetime_ms,
+        shard_lifetime_ms=lifetime_ms,
+    )
+    return Genesis(f"devnet {plan.seed}", now_ms, configuration)
+
+
+def chain_of(plan: DevnetPlan, data: Path, now_ms: int) -> Genesis:
+    """That of the folder, if it has one: the network goes on with it."""
+    path = data / NETWORK_FILE
+    if not path.exists():
+        return genesis_of(plan, now_ms)
+    genesis = load_network(path).chain
+    if genesis_of(plan, genesis.time_ms) != genesis:
+        raise StagepostError(
+            f"{data} holds a devnet with other validators, seed or lifetimes",
+            code=ErrorCode.CONFIG_INVALID,
+            advice="give the same options as before, or another folder with --data",
+        )
+    return genesis
+
+
+def member_of(plan: DevnetPlan, name: str, port: int) -> NetworkMember:
+    public_key = ed25519.public_key(plan.seed_of(name)).hex()
+    return NetworkMember(name, public_key, HOST, port, name != FULL_NODE)
+
+
+@asynccontextmanager
+async def devnet(
+    plan: DevnetPlan,
+    data: Path,
+    *,
+    one_process: bool = True,
+    on_status: OnStatus = lambda receipt: None,
+) -> AsyncIterator[Devnet]:
+    """The full node in this process, and the validators in it, too, or each in one of its own."""
+    make_private(data, "data folder", advice="choose another folder with --data")
+    clock = SystemClock()
+    genesis = chain_of(plan, data, int(clock.unix_s() * 1_000))
+    async with AsyncExitStack() as parts:
+        listeners: list[LinkListener] = []
+        for name in plan.names:
+            seed = plan.seed_of(name)
+            listener = LinkListener(OurEnd(seed, NETWORK_MAGIC, SocketNetwork(), clock, Random(seed)))
+            await listener.start(TcpAddress(HOST, 0))
+            parts.push_async_callback(listener.close)
+            listeners.append(listener)
+        members = tuple(
+            member_of(plan, name, listener.port or 0)
+            for name, listener in zip(plan.names, listeners, strict=True)
+        )
+        network = RempNetwork(NETWORK_MAGIC, genesis.encode().hex(), members)
+        network.write(data / NETWORK_FILE)
+        validators: list[DevnetValidator] = []
+        for name, listener in zip(plan.names[:-1], listeners, strict=False):
+            validator: DevnetValidator
+            if one_process:
+                validator = HereValidator(plan, network, name, data, listener)
+            else:
+                await listener.close()  # its port was taken for the process that listens there now
+                validator = ProcessValidator(
+                    plan.seed_of(name), name, data, plan.shards, plan.message_timeout_s
+                )
+            await validator.start()
+            parts.push_async_callback(validator.close)
+            validators.append(validator)
+        node = await start_full_node(
+            network,
+            plan.seed_of(FULL_NODE),
+            data,
+            listener=listeners[-1],
+            on_status=on_status,
+            message_timeout_ms=int(plan.message_timeout_s * 1_000),
+        )
+        parts.push_async_callback(node.close)
+        yield Devnet(plan, network, validators, node)

@@ -1,0 +1,129 @@
+"""Messages for a devnet: distinct sums of primes to accounts of all shards, followed until each has its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.chain.contracts import PRIMES_UP_TO_MAX, ContractKind, primes_body, sum_in, sum_of_primes
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.node.devnet import Devnet
+from stagepost.remp.receipt import Receipt
+from stagepost.remp.status import Status
+from stagepost.remp.verdict import Conclusion, verdict
+
+ACCOUNTS = 16
+MESSAGES_MAX = ACCOUNTS * (PRIMES_UP_TO_MAX - 2)
+LOOK_EVERY_S = 0.1
+CLOSING = frozenset({Status.REJECTED, Status.TIMEOUT})
+ENDS = frozenset(
+    one.value
+    for one in (
+        Conclusion.FINALIZED,
+        Conclusion.REJECTED_BY_FULLNODE,
+        Conclusion.REJECTED,
+        Conclusion.EXPIRED,
+    )
+)
+
+
+class SumMessage(msgspec.Struct, frozen=True):
+    account: bytes
+    up_to: int
+
+    @property
+    def data(self) -> bytes:
+        return CanonicalMessage(self.account, primes_body(self.up_to)).encode()
+
+
+def account_of(run: bytes, number: int) -> bytes:
+    """Accounts stand in all parts of the address space, so every shard has some."""
+    inner = sha256(run + number.to_bytes(4, "big")).digest()
+    first = (number * 256 // ACCOUNTS).to_bytes(1, "big")
+    return first + inner[1:31] + bytes([ContractKind.SUM_OF_PRIMES])
+
+
+class StatusBook:
+    """Every receipt by message, as it comes."""
+
+    def __init__(self) -> None:
+        self.receipts: dict[bytes, list[Receipt]] = {}
+        self.final: set[bytes] = set()
+
+    def __call__(self, receipt: Receipt) -> None:
+        self.receipts.setdefault(receipt.message_id, []).append(receipt)
+        if receipt.kind.name == "Finalized":
+            self.final.add(receipt.message_id)
+
+
+class DevnetMessages:
+    """`wrong_sums`: accounts that hold something else than the final messages to them, each counted once, make."""
+
+    def __init__(self, network: Devnet, book: StatusBook, count: int) -> None:
+        self._network = network
+        self._book = book
+        run = f"{network.plan.seed} {network.ledger.master.seqno}".encode()
+        self.messages = [
+            SumMessage(account_of(run, number % ACCOUNTS), 2 + number // ACCOUNTS) for number in range(count)
+        ]
+        self._sums: dict[bytes, SumMessage] = {}
+        self._began_ms = network.full_node.now_ms
+
+    async def send(self, per_second: float) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for number, message in enumerate(self.messages):
+            ahead_s = begun + number / per_second - loop.time()
+            if ahead_s > 0:
+                await asyncio.sleep(ahead_s)
+            self._sums[self._network.full_node.submit(message.data)] = message
+
+    async def ends(self, progress: Callable[[int], None] = lambda ended: None) -> None:
+        """Returns when every message is final, refused, or out of time."""
+        open_ids = set(self._sums)
+        while open_ids:
+            open_ids -= self._book.final
+            for message_id in [one for one in open_ids if self._may_be_over(one)]:
+                if self._verdict(message_id) in ENDS:
+                    open_ids.remove(message_id)
+            progress(len(self._sums) - len(open_ids))
+            if open_ids:
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    def verdicts(self) -> Mapping[str, int]:
+        return Counter(self._verdict(message_id) for message_id in self._sums)
+
+    def wrong_sums(self) -> list[str]:
+        wanted: dict[bytes, tuple[int, int]] = {}
+        for message_id, message in self._sums.items():
+            total, count = wanted.get(message.account, (0, 0))
+            if message_id in self._book.final:
+                total, count = total + sum_of_primes(message.up_to), count + 1
+            wanted[message.account] = total, count
+        found: list[str] = []
+        for account, sum_and_count in wanted.items():
+            there = self._network.ledger.account(0, account)
+            has = (0, 0) if there is None else sum_in(there.memory)
+            if has != sum_and_count:
+                found.append(f"account {account.hex()} holds {has}, its final messages make {sum_and_count}")
+        return found
+
+    def _may_be_over(self, message_id: bytes) -> bool:
+        """Cheap: whether anybody has closed it, or nothing was heard of it for as long as it lives."""
+        receipts = self._book.receipts.get(message_id, ())
+        if any(receipt.kind.status in CLOSING for receipt in receipts):
+            return True
+        last_ms = max((receipt.timestamp_ms for receipt in receipts), default=self._began_ms)
+        return self._network.full_node.now_ms - last_ms > self._network.plan.message_timeout_s * 1_000
+
+    def _verdict(self, message_id: bytes) -> str:
+        if message_id in self._book.final:
+            return Conclusion.FINALIZED.value
+        sets = self._network.full_node.known_sets.sets
+        now_ms = self._network.full_node.now_ms
+        found = verdict(self._book.receipts.get(message_id, ()), sets, now_ms)
+        return Conclusion.SENT.value if found is None else found.verdict

@@ -1,0 +1,139 @@
+"""From the topic of messages into a full node: each record is handed over, and the position moves on when validators have it.
+
+A crash in between makes records come again; the full node, the queues and the chain all know a message by its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import NamedTuple
+
+from stagepost.bus.batch import Read
+from stagepost.bus.consumer import POLL_S, Consumer
+from stagepost.bus.topic import Positions, TopicReader
+from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
+from stagepost.node.remp_full_node import RempFullNode
+from stagepost.node.status_topics import EarlierIds
+from stagepost.remp.receipt import Receipt
+
+log = logging.getLogger(__name__)
+
+MESSAGES_TOPIC = "stagepost.remp.messages"
+GROUP = "full-node"
+ID_BYTES = 32
+AGAIN_S = 0.5
+"""When the full node is not ready, or has too much to do."""
+
+COMMIT_EVERY_S = 0.2
+
+HANDED_OVER = frozenset({"SentToValidators", "RejectedByFullnode", "Finalized"})
+NOT_YET = frozenset({ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL})
+
+
+class Waiting(NamedTuple):
+    """A record that has been handed over. Without a message it is done with."""
+
+    partition: int
+    next_offset: int
+    message_id: bytes | None
+
+
+class MessageIntake:
+    """Tell it of statuses by `heard`. `refused` counts records that are no message."""
+
+    def __init__(
+        self, reader: TopicReader, positions: Positions, full_node: RempFullNode, *, poll_s: float = POLL_S
+    ) -> None:
+        self.taken = 0
+        self.refused = 0
+        self._consumer = Consumer(reader, positions, poll_s=poll_s)
+        self._positions = positions
+        self._full_node = full_node
+        self._waiting: deque[Waiting] = deque()
+        self._open: set[bytes] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._commit_often())]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._commit()
+        self._positions.close()
+
+    def heard(self, receipt: Receipt) -> None:
+        if receipt.kind.name in HANDED_OVER:
+            self._open.discard(receipt.message_id)
+
+    async def _run(self) -> None:
+        async for batch in self._consumer.batches():
+            for read in batch:
+                message_id = await self._take(read)
+                self._waiting.append(Waiting(batch.partition, read.offset + 1, message_id))
+
+    async def _commit_often(self) -> None:
+        """Validators answer within moments, but not at once."""
+        while True:
+            await asyncio.sleep(COMMIT_EVERY_S)
+            try:
+                await self._commit()
+            except StorageError as error:
+                log.error("position not committed", extra={"reason": error.text})
+
+    async def _commit(self) -> None:
+        """Up to the first record, in each partition's order, that no validator has yet."""
+        offsets: dict[int, int] = {}
+        while self._waiting and self._waiting[0].message_id not in self._open:
+            done = self._waiting.popleft()
+            offsets[done.partition] = done.next_offset
+        if offsets:
+            await self._positions.commit(offsets)
+
+    async def _take(self, read: Read) -> bytes | None:
+        while True:
+            try:
+                return self._submit(read)
+            except StagepostError as error:
+                if error.code not in NOT_YET:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    def _submit(self, read: Read) -> bytes | None:
+        key_id = _id_in(read.key)
+        if key_id is None or not read.value:
+            self.refused += 1
+            log.error("record without a message id or without a message", extra={"offset": read.offset})
+            return None
+        earlier = EarlierIds(read.headers.get("dmq_id"), read.headers.get("delivery_id"))
+        self._open.add(key_id)
+        try:
+            message_id = self._full_node.submit(read.value, earlier)
+        except DecodeError as error:
+            self.refused += 1
+            self._open.discard(key_id)
+            self._full_node.reject(key_id, error.text, earlier)
+            return None
+        except StagepostError as error:
+            self._open.discard(key_id)
+            if error.code is ErrorCode.MSG_DUPLICATE:
+                return None
+            raise
+        self.taken += 1
+        if message_id != key_id:
+            self._open.discard(key_id)
+            self._open.add(message_id)
+        return message_id
+
+
+def _id_in(key: bytes | None) -> bytes | None:
+    """64 hexadecimal digits, or raw bytes, of which the first 32 count."""
+    if key is None or len(key) < ID_BYTES:
+        return None
+    try:
+        return bytes.fromhex(key.decode("ascii")) if len(key) == 2 * ID_BYTES else key[:ID_BYTES]
+    except ValueError:
+        return key[:ID_BYTES]

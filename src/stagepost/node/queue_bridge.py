@@ -1,0 +1,272 @@
+"""Between the ledger and the queues of one validator: what the chain says goes to the queues, what they hold to the collator.
+
+    ledger events → heard → candidate_seen, shard_committed, master_committed, switch → queues → receipts
+    agreement asks → take → collate → collated; → fault_in (somebody else's candidate)
+
+A queue is known by an id of its own, since previous validators take part in it; the ledger's sessions are mapped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from stagepost.node.session_plans import queue_plan, queue_session_id
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.collation import NotAskedFor, Report
+from stagepost.remp.ledger import (
+    CandidateBuilt,
+    CandidateLost,
+    CandidateRefused,
+    Ledger,
+    LedgerEvent,
+    LedgerSession,
+    MasterApplied,
+    ShardCommitted,
+    ShardDropped,
+)
+from stagepost.remp.message import ExternalMessage, Origin, header_of
+from stagepost.remp.message_cache import Standing
+from stagepost.remp.message_states import FINAL, place_of
+from stagepost.remp.message_status import Accepted
+from stagepost.remp.sessions import session_id as id_of
+from stagepost.remp.status import Level
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.session_plan import SessionPlan
+from stagepost.runtime.remp.session_runner import SessionRunner
+from stagepost.runtime.remp.validator import Validator
+from stagepost.wire.tl import ZERO_INT256
+
+TAKEN_MAX = 1_000
+"""Messages that a collator is given for one block: as many as a block holds, unless the chain is told otherwise."""
+
+COMMITTED_MAX = 65_536
+"""Messages in shard blocks that no master block holds yet; of further ones, a queue that is behind learns late."""
+
+BLOCKS_MAX = 1_024
+"""Blocks that were committed of late, of which agreement may ask us what we think of them."""
+
+
+class QueueBridge:
+    """`keys`: public keys by key id, of everybody who validates or did so of late."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        validator: Validator,
+        own_key: bytes,
+        keys: Mapping[bytes, bytes],
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._validator = validator
+        self._own_key = own_key
+        self._keys = keys
+        self._clock = clock
+        self._started_ms = 0
+        self._queue_ids: dict[bytes, bytes] = {}
+        self._committed: dict[bytes, BlockId] = {}
+        self._committed_lists: dict[tuple[bytes, ...], None] = {}
+
+    def start(self, waiting: Iterable[tuple[BlockId, Sequence[ExternalMessage]]] = ()) -> None:
+        """From what the ledger knows. History first: a queue that knows less than the chain would collate it again.
+
+        `waiting`: shard blocks that no master block holds yet, with their messages.
+        """
+        now = self._clock.unix_s()
+        self._started_ms = int(now * 1_000)
+        cache = self._validator.cache
+        seqno = self._ledger.master_session().master_catchain_seqno
+        self._validator.master_advanced(seqno)
+        for final in self._ledger.history(cache.window.lowest):
+            for message in final.messages:
+                cache.index_final(message, final.master_catchain_seqno, final.block_id, final.master_id, now)
+        for block_id, messages in waiting:
+            self._note_committed(block_id, [message.message_id for message in messages])
+            for message in messages:
+                if cache.get(message.message_id) is None:
+                    # We may have told of it before: nobody is to hear that it stands in the queue again.
+                    header = header_of(message, Origin(ZERO_INT256, -1, 0), seqno)
+                    status = Accepted(Level.SHARDCHAIN, block_id)
+                    cache.give_body(cache.add(header, status, Standing.OWN, now), message)
+        for session in self._ledger.sessions():
+            plan = self._plan(session)
+            if plan is not None:
+                self._validator.begin_session(plan)
+
+    # What the chain says
+
+    def heard(self, events: Iterable[LedgerEvent]) -> None:
+        """In the order of the ledger."""
+        for event in events:
+            self._hear(event)
+
+    def _hear(self, event: LedgerEvent) -> None:
+        now = self._clock.unix_s()
+        runner = None if isinstance(event, MasterApplied) else self._runner(event.session_id)
+        match event:
+            case CandidateBuilt(_, block_id, message_ids, is_own):
+                if runner is not None and not is_own:
+                    runner.perform(runner.queue.candidate_seen(block_id, message_ids, now))
+            case CandidateLost(_, block_id):
+                if runner is not None:
+                    runner.perform(runner.queue.candidate_lost(block_id, now))
+            case CandidateRefused(_, block_id, replayed):
+                if runner is not None:
+                    runner.perform(runner.queue.candidate_refused(block_id, now, replayed))
+            case ShardCommitted(_, block_id, message_ids):
+                self._note_committed(block_id, message_ids)
+                if runner is not None:
+                    runner.perform(runner.queue.shard_committed(block_id, message_ids, now))
+            case ShardDropped(_, block_id, message_ids):
+                for message_id in message_ids:
+                    self._committed.pop(message_id, None)
+                for one in self._runners_with(message_ids) if runner is None else [runner]:
+                    one.perform(one.queue.shard_dropped(block_id, message_ids, now))
+            case MasterApplied():
+                self._master_applied(event)
+
+    def _master_applied(self, event: MasterApplied) -> None:
+        now = self._clock.unix_s()
+        cache = self._validator.cache
+        for final in event.blocks:
+            seqno = final.master_catchain_seqno
+            for message in final.messages:
+                self._committed.pop(message.message_id, None)
+                cache.index_final(message, seqno, final.block_id, final.master_id, now)
+            for runner in self._validator.sessions.values():
+                runner.perform(
+                    runner.queue.master_committed(
+                        final.block_id, final.master_id, final.messages, now, masterchain_seqno=seqno
+                    )
+                )
+        if event.catchain_seqno > cache.window.current:
+            self._validator.master_advanced(event.catchain_seqno)
+        self._rotate(event)
+
+    def _rotate(self, event: MasterApplied) -> None:
+        # Whoever catches up on the chain may have spoken in such a session in an earlier life.
+        is_fresh = event.time_ms > self._started_ms
+        following: dict[bytes, list[SessionPlan]] = {}
+        fresh: list[SessionPlan] = []
+        for session in event.started:
+            plan = None if session.facts.workchain < 0 else self._plan(session)
+            if plan is not None:
+                fresh.append(plan)
+                for facts in session.previous:
+                    following.setdefault(id_of(facts), []).append(plan)
+        for ended in event.ended:
+            queue_id = self._queue_ids.pop(ended, None)
+            if queue_id is not None and queue_id in self._validator.sessions:
+                self._validator.switch(queue_id, following.get(ended, []), are_fresh=is_fresh)
+        for plan in fresh:
+            if plan.session_id not in self._validator.sessions:
+                self._validator.begin_session(plan, is_fresh=is_fresh)
+
+    # The collator
+
+    def has_messages(self, session_id: bytes) -> bool:
+        runner = self._runner(session_id)
+        return runner is not None and runner.queue.has_collatable
+
+    def take(self, session_id: bytes) -> list[ExternalMessage]:
+        """For a candidate of ours; `collated` must follow."""
+        runner = self._runner(session_id)
+        if runner is None:
+            return []
+        now = self._clock.unix_s()
+        messages, effects = runner.queue.take(now, TAKEN_MAX)
+        runner.perform(effects)
+        found: list[ExternalMessage] = []
+        for message in messages:
+            block_id = self._committed.get(message.message_id)
+            if block_id is None:
+                found.append(message)
+            else:
+                # It was announced here after the block with it had been committed.
+                runner.perform(runner.queue.shard_committed(block_id, [message.message_id], now))
+        return found
+
+    def collated(
+        self,
+        session_id: bytes,
+        taken: Sequence[ExternalMessage],
+        reports: Iterable[tuple[bytes, Report]],
+    ) -> None:
+        """What became of them. Those of which nothing is said stand where they stood."""
+        runner = self._runner(session_id)
+        if runner is None:
+            return
+        said: dict[bytes, Report] = {message.message_id: NotAskedFor() for message in taken}
+        said.update(reports)
+        runner.perform(runner.queue.collated(said.items(), self._clock.unix_s()))
+
+    # Candidates of others
+
+    def has_unknown(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> bool:
+        """Whether there is one of which nobody has told us yet, or no queue where they could have: agreement may be faster
+        at the start. A candidate brings the bytes of its messages along."""
+        runner = self._runner(session_id)
+        if runner is None:
+            return True
+        now = self._clock.unix_s()
+        cache = self._validator.cache
+        for message in messages:
+            runner.perform(runner.queue.body_came(message, now))
+        return any(cache.get(message.message_id) is None for message in messages)
+
+    def fault_in(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> str | None:
+        """Why the queue says no to a candidate with these messages, in this order."""
+        runner = self._runner(session_id)
+        if runner is None:
+            return "this validator has no queue of the session"
+        message_ids = tuple(message.message_id for message in messages)
+        if message_ids in self._committed_lists:
+            return None  # others were faster: it is that block, or the ledger knows it for a replay
+        return runner.queue.check_candidate(message_ids)
+
+    def session_of(self, queue_id: bytes) -> bytes | None:
+        """The ledger's session that a queue belongs to, while it is at work."""
+        return next((session for session, one in self._queue_ids.items() if one == queue_id), None)
+
+    # What was left over from sessions that are over
+
+    def offer_again(self, message: ExternalMessage, full_node: bytes) -> bool:
+        """A full node gave it to us under a session that ended while we were away."""
+        cached = self._validator.cache.get(message.message_id)
+        if cached is not None and place_of(cached.status) == FINAL:
+            return False
+        for runner in self._validator.current.values():
+            if runner.plan.shard.holds(message.workchain, message.account):
+                runner.offer(message, full_node)
+                return True
+        return False
+
+    # Details
+
+    def _plan(self, session: LedgerSession) -> SessionPlan | None:
+        plan = queue_plan(session, self._own_key, self._keys)
+        if plan is not None:
+            self._queue_ids[session.session_id] = queue_session_id(session)
+        return plan
+
+    def _runner(self, session_id: bytes) -> SessionRunner | None:
+        queue_id = self._queue_ids.get(session_id)
+        return None if queue_id is None else self._validator.sessions.get(queue_id)
+
+    def _runners_with(self, message_ids: Sequence[bytes]) -> list[SessionRunner]:
+        """Those at work first: where a message waits, there it must be free again."""
+        runners = {**self._validator.current, **self._validator.sessions}
+        return [
+            runner
+            for runner in runners.values()
+            if any(message_id in runner.queue for message_id in message_ids)
+        ]
+
+    def _note_committed(self, block_id: BlockId, message_ids: Sequence[bytes]) -> None:
+        self._committed_lists[tuple(message_ids)] = None
+        while len(self._committed_lists) > BLOCKS_MAX:
+            del self._committed_lists[next(iter(self._committed_lists))]
+        for message_id in message_ids:
+            self._committed[message_id] = block_id
+        while len(self._committed) > COMMITTED_MAX:
+            del self._committed[next(iter(self._committed))]

@@ -1,0 +1,248 @@
+"""The full node of REMP: messages in, every status out on a topic.
+
+    submit ─ parse, dry run ─┬─ RejectedByFullnode ───────────────────────────┐
+                             └─ staged sending ─ validators ─ receipts, checked ─┴─ topic of statuses, on_status
+    the chain that it follows ─ heard ─ Finalized, once ─────────────────────────┘
+
+Whoever submits hears of faults in the bytes themselves by an error; what the chain would not take now is a status of the
+message, signed by this node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+
+import msgspec
+
+from stagepost.crypto import ed25519
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.node.complaints import Complaint, ComplaintBook
+from stagepost.node.known_sets import KnownSets
+from stagepost.node.status_topics import EarlierIds, StatusTopic
+from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.message_status import Accepted, MessageStatus, Rejected
+from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.shard import Shard
+from stagepost.remp.staged_sending import SendingOptions
+from stagepost.remp.status import Level, is_finally_accepted
+from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.full_node import FullNode
+from stagepost.runtime.remp.overlay import FullNodeLinks
+
+FINALS_KEPT_MAX = 100_000
+"""Messages that are known to be final, so that sending one again is answered at once; the oldest is forgotten."""
+
+OnStatus = Callable[[Receipt], None]
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """A message in processing. `account` is None for one of an earlier life, of which its bytes are not kept."""
+
+    workchain: int
+    account: bytes | None
+    earlier: EarlierIds
+
+
+class RempFullNode:
+    """`sets_changed` is called when validators that may sign have come or gone, `complain` with what a validator's own
+    receipts prove against it."""
+
+    def __init__(
+        self,
+        seed: bytes,
+        ledger: Ledger,
+        links: FullNodeLinks,
+        statuses: StatusTopic,
+        known_sets: KnownSets,
+        clock: Clock,
+        random: Random,
+        *,
+        options: SendingOptions | None = None,
+        on_status: OnStatus = lambda receipt: None,
+        sets_changed: Callable[[KnownSets], None] = lambda known_sets: None,
+        complain: Callable[[Complaint], None] = lambda complaint: None,
+    ) -> None:
+        self.rejected = 0
+        self.finalized = 0
+        self.known_sets = known_sets
+        self._seed = seed
+        self._ledger = ledger
+        self._statuses = statuses
+        self._clock = clock
+        self._on_status = on_status
+        self._sets_changed = sets_changed
+        self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
+        self._handed: dict[bytes, Handed] = {}
+        self._finals: dict[bytes, None] = {}
+        self.node = FullNode(seed, links, known_sets.sets, clock, random, self._receipt_came, options)
+
+    @property
+    def source_id(self) -> bytes:
+        return self.node.source_id
+
+    def start(self, open_messages: Mapping[bytes, EarlierIds] | None = None) -> None:
+        """From what the ledger knows, and with the messages of an earlier life that had no end."""
+        self.known_sets.began(self._ledger.sessions())
+        self._use_sets()
+        everybody = [session.subset for session in self._ledger.sessions()]
+        seqno = self._ledger.master_session().master_catchain_seqno
+        for message_id, earlier in (open_messages or {}).items():
+            self._handed[message_id] = Handed(0, None, earlier)
+            self.node.follow(message_id, everybody, seqno)
+        for block in self._ledger.history(0):
+            self._block_is_final(block)
+
+    def close(self) -> None:
+        self.node.close()
+
+    # Messages
+
+    def submit(self, data: bytes, earlier: EarlierIds | None = None) -> bytes:
+        """The id under which its statuses come. `DecodeError` if the bytes are no message, `StagepostError` if it is in
+        processing or final already: whoever sent it first hears of it."""
+        message = self._ledger.parse(data).message
+        message_id = message.message_id
+        if message_id in self._finals:
+            raise StagepostError(
+                f"message {message_id.hex()} is final already",
+                code=ErrorCode.MSG_DUPLICATE,
+                advice="read its statuses",
+                message_id=message_id,
+            )
+        handed = Handed(message.workchain, message.account, earlier or EarlierIds())
+        if message_id in self.node.sending:
+            self._send(message, handed)  # which says so
+        reason = self._ledger.dry_run(message, self.now_ms)
+        if reason is None:
+            self._send(message, handed)
+        else:
+            self.reject(message_id, reason, handed.earlier)
+        return message_id
+
+    def id_of(self, data: bytes) -> bytes:
+        """`DecodeError` if the bytes are no message."""
+        return self._ledger.parse(data).message.message_id
+
+    def is_final(self, message_id: bytes) -> bool:
+        """As far as it is remembered."""
+        return message_id in self._finals
+
+    def reject(self, message_id: bytes, reason: str, earlier: EarlierIds) -> None:
+        """RejectedByFullnode: nobody else hears of the message."""
+        self.rejected += 1
+        self._publish(self._signed(message_id, Rejected(Level.FULLNODE, reason)), None, earlier)
+
+    def _send(self, message: ExternalMessage, handed: Handed) -> None:
+        session = self._session_for(message.workchain, message.account)
+        subsets: tuple[Subset, ...] = ()
+        now_s = self._clock.unix_s()
+        if session is not None:
+            subsets = subsets_for(session.subset, self._followers(session.shard), now_s)
+        is_known = message.message_id in self._handed
+        # Statuses may come within the call.
+        self._handed.setdefault(message.message_id, handed)
+        try:
+            self.node.send(
+                message.message_id,
+                message.body,
+                subsets,
+                self._ledger.master_session().master_catchain_seqno,
+                is_near_switch=len(subsets) > 1,
+            )
+        except StagepostError:
+            if not is_known:
+                del self._handed[message.message_id]
+            raise
+
+    def _session_for(self, workchain: int, account: bytes) -> LedgerSession | None:
+        shard = self._ledger.shard_of(workchain, account)
+        return None if shard is None else self._ledger.session(shard)
+
+    def _followers(self, shard: Shard) -> list[Subset]:
+        ahead_ms = int(LOOK_AHEAD_S * 1_000)
+        return [one.subset for one in self._ledger.followers(shard, self.now_ms, ahead_ms)]
+
+    # Validators
+
+    def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
+        self.node.receipts_came(validator, combined_receipt)
+
+    def validator_linked(self, validator: bytes) -> None:
+        self.node.validator_linked(validator)
+
+    def _receipt_came(self, receipt: Receipt) -> None:
+        """One that counts, once. What a validator says is final, the chain itself will say: that is published, and once."""
+        if is_finally_accepted(receipt.kind) and receipt.source_id != self.source_id:
+            return
+        handed = self._handed.get(receipt.message_id)
+        earlier = EarlierIds() if handed is None else handed.earlier
+        if receipt.source_id != self.source_id:
+            self._complaints.heard(receipt, self.now_ms)
+        self._publish(receipt, self._session_hint(receipt.source_id, handed), earlier)
+
+    def _session_hint(self, source_id: bytes, handed: Handed | None) -> bytes | None:
+        """The session of the message's shard at work now, if the source is of it, or this node itself speaks."""
+        if handed is None or handed.account is None:
+            return None
+        session = self._session_for(handed.workchain, handed.account)
+        if session is None:
+            return None
+        is_member = any(member.key_id == source_id for member in session.facts.members)
+        return session.session_id if is_member or source_id == self.source_id else None
+
+    # The chain
+
+    def heard(self, events: Iterable[LedgerEvent]) -> None:
+        """In the order of the ledger."""
+        for event in events:
+            if isinstance(event, MasterApplied):
+                self._master_applied(event)
+
+    def _master_applied(self, event: MasterApplied) -> None:
+        for block in event.blocks:
+            self._block_is_final(block)
+        self._complaints.tick(self.now_ms)
+        for message_id in self.node.master_advanced(event.catchain_seqno):
+            self._handed.pop(message_id, None)
+        if event.started or event.ended:
+            self.known_sets.began(one for one in event.started if one.facts.workchain >= 0)
+            self.known_sets.ended(event.ended, event.time_ms)
+            self._use_sets()
+            self._handed = {key: one for key, one in self._handed.items() if key in self.node.sending}
+
+    def _block_is_final(self, block: FinalBlock) -> None:
+        for message in block.messages:
+            self._final(message.message_id, Accepted(Level.MASTERCHAIN, block.block_id, block.master_id))
+
+    def _final(self, message_id: bytes, status: Accepted) -> None:
+        if message_id in self._finals:
+            return
+        self._finals[message_id] = None
+        self._complaints.finalized(message_id)
+        while len(self._finals) > FINALS_KEPT_MAX:
+            del self._finals[next(iter(self._finals))]
+        if message_id in self.node.sending:
+            self.finalized += 1
+            self.node.finalized(message_id)
+            self._receipt_came(self._signed(message_id, status))
+
+    def _use_sets(self) -> None:
+        self.node.use_sets(self.known_sets.sets)
+        self._sets_changed(self.known_sets)
+
+    # Details
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._clock.unix_s() * 1_000)
+
+    def _signed(self, message_id: bytes, status: MessageStatus) -> Receipt:
+        receipt = Receipt(ExternalMessageId(message_id), status, self.now_ms, self.source_id)
+        return receipt.with_signature(ed25519.sign(self._seed, receipt.signed_bytes))
+
+    def _publish(self, receipt: Receipt, session_id: bytes | None, earlier: EarlierIds) -> None:
+        self._statuses.publish(receipt, session_id, earlier)
+        self._on_status(receipt)

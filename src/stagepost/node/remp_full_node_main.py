@@ -1,0 +1,187 @@
+"""A full node over real links and disks: follows the chain, hands messages to validators, writes the topic of statuses.
+
+    node = await start_full_node(network, seed, data)
+    node.full_node.submit(message)
+    node.read_messages()                   # and whatever others write to stagepost.remp.messages in its folder
+    await node.take_deliveries(transport)  # and whatever comes on that topic of reliable delivery
+    await node.close()
+
+Its folder: `chain/`, `topics/`, `validator-sets.json`, and `complaints.jsonl` if there are any. Messages without an end are found again on the topic of statuses.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from random import Random
+
+from stagepost.bus.file_topic import create_topic
+from stagepost.delivery.config import ReceiverConfig
+from stagepost.delivery.transport import Transport
+from stagepost.errors import StorageError
+from stagepost.node.complaints import Complaint
+from stagepost.node.delivery_intake import DeliveryIntake
+from stagepost.node.known_sets import SETS_FILE, KnownSets
+from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
+from stagepost.node.remp_full_node import OnStatus, RempFullNode
+from stagepost.node.remp_network import RempNetwork
+from stagepost.node.status_topics import StatusTopic, open_messages
+from stagepost.remp.receipt import Receipt
+from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, ValidatorSets
+from stagepost.runtime.chain.chain_follower import ChainFollower
+from stagepost.runtime.chain.chain_store import open_chain_store
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.data_folder import make_private
+from stagepost.runtime.delivery.receiver import Receiver
+from stagepost.runtime.network import SocketNetwork
+from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
+from stagepost.runtime.remp.link_listener import LinkListener
+from stagepost.runtime.remp.link_opening import OurEnd
+from stagepost.runtime.remp.overlay_links import OverlayLinks
+
+log = logging.getLogger(__name__)
+
+CHAIN_FOLDER = "chain"
+COMPLAINTS_FILE = "complaints.jsonl"
+INBOX_FOLDER = "inbox"
+
+
+class RunningFullNode:
+    """`faults`: what the disk refused."""
+
+    def __init__(
+        self,
+        network: RempNetwork,
+        end: OurEnd,
+        data: Path,
+        listener: LinkListener,
+        on_status: OnStatus,
+        message_timeout_ms: int,
+    ) -> None:
+        self.faults: list[StorageError] = []
+        self._data = data
+        self._on_status = on_status
+        make_private(data, "data folder", advice="choose another folder with --data")
+        known_sets = KnownSets(
+            [member.key for member in network.full_nodes], message_timeout_ms=message_timeout_ms
+        )
+        if (data / SETS_FILE).exists():
+            known_sets.add(ValidatorSets.load(data / SETS_FILE))
+        genesis = network.chain
+        store = open_chain_store(data / CHAIN_FOLDER, genesis, keeps_all=True)
+        self.follower = ChainFollower(
+            genesis,
+            store,
+            network.public_keys,
+            end.public_key,
+            end.clock,
+            Random(end.random.getrandbits(64)),
+            lambda events: self.full_node.heard(events),
+        )
+        place = network.place_of(end.public_key)
+        self._overlay = OverlayLinks(end, listener, self.follower.overlay_id, place, network.link_members)
+        self._listener = listener
+        self.links = DiallingFullNodeLinks(end)
+        self._validators = {member.key: member.address for member in network.validators}
+        self._topic = create_topic(data, STATUSES_TOPIC)
+        self._statuses = StatusTopic(self._topic.writer(), self.faults.append)
+        self._intake: MessageIntake | None = None
+        self._deliveries: DeliveryIntake | None = None
+        self._receiver: Receiver | None = None
+        self._clock = end.clock
+        self._message_timeout_ms = message_timeout_ms
+        self.full_node = RempFullNode(
+            end.seed,
+            self.follower.ledger,
+            self.links,
+            self._statuses,
+            known_sets,
+            end.clock,
+            Random(end.random.getrandbits(64)),
+            on_status=self._heard,
+            sets_changed=lambda sets: sets.write(data / SETS_FILE),
+            complain=self._complain,
+        )
+
+    def start(self) -> None:
+        now_ms = int(self._clock.unix_s() * 1_000)
+        self.full_node.start(open_messages(self._topic.reader(), now_ms, 2 * self._message_timeout_ms))
+        self._overlay.start(self.follower.board)
+        self.follower.start(self._overlay)
+        self.links.start(self.full_node)
+        self.links.set_validators(self._validators)
+
+    def read_messages(self) -> None:
+        """From the topic of messages in its own folder, as it grows."""
+        topic = create_topic(self._data, MESSAGES_TOPIC)
+        self._intake = MessageIntake(topic.reader(), topic.positions(GROUP), self.full_node)
+        self._intake.start()
+
+    async def take_deliveries(self, transport: Transport) -> None:
+        """From a network of reliable delivery, whose critical peer this node is: it confirms what validators have."""
+        self._deliveries = DeliveryIntake(self.full_node)
+        config = ReceiverConfig(inbox_path=str(self._data / INBOX_FOLDER))
+        over = self._deliveries.over(transport)
+        self._receiver = Receiver(over, self._deliveries.handlers, config=config, clock=self._clock)
+        await self._receiver.start()
+
+    async def stop_deliveries(self) -> None:
+        """Before the transport ends."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            await receiver.stop()
+
+    def _heard(self, receipt: Receipt) -> None:
+        if self._intake is not None:
+            self._intake.heard(receipt)
+        if self._deliveries is not None:
+            self._deliveries.heard(receipt)
+        self._on_status(receipt)
+
+    def _complain(self, complaint: Complaint) -> None:
+        log.warning(
+            "validator broke a promise",
+            extra={"kind": str(complaint.kind), "key_id": complaint.accused.hex()},
+        )
+        with (self._data / COMPLAINTS_FILE).open("ab") as file:
+            file.write(complaint.to_json() + b"\n")
+
+    async def close(self) -> None:
+        await self.stop_deliveries()
+        if self._intake is not None:
+            await self._intake.close()
+        self.full_node.close()
+        await self.links.close()
+        self.follower.stop()
+        await self._overlay.close()
+        await self.follower.close()
+        await self._listener.close()
+        await self._statuses.close()
+
+
+async def start_full_node(
+    network: RempNetwork,
+    seed: bytes,
+    data: Path,
+    *,
+    listener: LinkListener | None = None,
+    clock: Clock | None = None,
+    random: Random | None = None,
+    on_status: OnStatus = lambda receipt: None,
+    message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
+) -> RunningFullNode:
+    """`listener`: one that listens already, at the address that the network has for this node."""
+    end = our_end(network, seed, clock, random)
+    if listener is None:
+        listener = LinkListener(end)
+        await listener.start(network.members[network.place_of(end.public_key)].address)
+    node = RunningFullNode(network, end, data, listener, on_status, message_timeout_ms)
+    node.start()
+    return node
+
+
+def our_end(network: RempNetwork, seed: bytes, clock: Clock | None, random: Random | None) -> OurEnd:
+    return OurEnd(
+        seed, network.network_magic, SocketNetwork(), clock or SystemClock(), random or Random(seed)
+    )

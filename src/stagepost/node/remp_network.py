@@ -1,0 +1,97 @@
+"""A network of validators and full nodes as each of them is told of it: the chain's genesis, and who is where.
+
+{"network_magic": 7, "genesis": "<hex>", "members": [{"name": "validator-1", "public_key": "<64 hex>",
+ "host": "127.0.0.1", "port": 4001, "is_validator": true}, …]}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stagepost.chain.genesis import Genesis
+from stagepost.errors import ConfigError, ConfigFaults, DecodeError, Fault
+from stagepost.runtime.network import TcpAddress
+from stagepost.runtime.remp.overlay_links import LinkMember
+from stagepost.runtime.small_files import read_small_file, replace_file
+from stagepost.wire.tl import key_id
+
+NETWORK_FILE = "network.json"
+NETWORK_BYTES_MAX = 64 * 1024 * 1024
+FILE_MODE = 0o644
+
+
+class NetworkMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    public_key: str
+    host: str
+    port: int
+    is_validator: bool
+
+    @property
+    def key(self) -> bytes:
+        return bytes.fromhex(self.public_key)
+
+    @property
+    def address(self) -> TcpAddress:
+        return TcpAddress(self.host, self.port)
+
+
+class RempNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everybody has links to everybody for the chain, in the order of the members."""
+
+    network_magic: int
+    genesis: str
+    members: tuple[NetworkMember, ...]
+
+    @property
+    def chain(self) -> Genesis:
+        return Genesis.decode(bytes.fromhex(self.genesis))
+
+    @property
+    def public_keys(self) -> tuple[bytes, ...]:
+        return tuple(member.key for member in self.members)
+
+    @property
+    def link_members(self) -> tuple[LinkMember, ...]:
+        return tuple(LinkMember(member.key, member.address) for member in self.members)
+
+    @property
+    def validators(self) -> tuple[NetworkMember, ...]:
+        return tuple(member for member in self.members if member.is_validator)
+
+    @property
+    def full_nodes(self) -> tuple[NetworkMember, ...]:
+        return tuple(member for member in self.members if not member.is_validator)
+
+    @property
+    def keys_by_id(self) -> dict[bytes, bytes]:
+        return {key_id(key): key for key in self.public_keys}
+
+    def place_of(self, public_key: bytes) -> int:
+        try:
+            return self.public_keys.index(public_key)
+        except ValueError:
+            raise ConfigError(
+                f"key {public_key.hex()} is no member of the network",
+                advice="give the key of a member, or add it to the network file",
+            ) from None
+
+    def write(self, path: Path) -> None:
+        replace_file(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n", FILE_MODE)
+
+
+def load_network(path: Path) -> RempNetwork:
+    """`ConfigFaults` names what is wrong in the file."""
+    content, _ = read_small_file(path, NETWORK_BYTES_MAX, "a network file")
+    try:
+        network = msgspec.json.decode(content, type=RempNetwork)
+        if any(len(key) != 32 for key in network.public_keys):
+            raise ValueError("a public key has 64 hexadecimal digits")
+        if len(set(network.public_keys)) < len(network.members):
+            raise ValueError("every member has a key of its own")
+        network.chain  # noqa: B018  # read now, so that its faults are told now
+    except (msgspec.MsgspecError, ValueError, DecodeError) as error:
+        raise ConfigFaults({str(path): [Fault("the whole file", str(error))]}) from error
+    return network

@@ -1,0 +1,117 @@
+"""The process around a validator or a full node: from its files, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
+from stagepost.node.remp_network import load_network
+from stagepost.node.remp_validator_main import start_validator
+from stagepost.runtime import key_files
+from stagepost.runtime.delivery.dmq_transport import DmqTransport
+from stagepost.runtime.garbage import look_less_often
+from stagepost.runtime.logs import configure_logs
+
+STOP_WITHIN_S = 8.0
+SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}
+
+
+class Running(Protocol):
+    async def close(self) -> None: ...
+
+
+def run_validator(
+    network: Path, key: Path, data: Path, *, shards: int, message_timeout_s: float, log_level: str
+) -> int:
+    """The exit status. What cannot be started raises."""
+    configure_logs(log_level, "auto")
+    described, seed = load_network(network), _seed(key)
+    return asyncio.run(
+        _until_signal(
+            lambda: start_validator(described, seed, data, shards=shards, message_timeout_s=message_timeout_s)
+        )
+    )
+
+
+class DmqAccess(msgspec.Struct, frozen=True):
+    """A DMQ node of this machine, and the keys of the pool that we speak for there."""
+
+    socket: str
+    network_magic: int
+    keys: Path
+    profile: str
+    node_data: Path | None = None
+
+
+def run_full_node(
+    network: Path,
+    key: Path,
+    data: Path,
+    *,
+    message_timeout_s: float,
+    log_level: str,
+    dmq: DmqAccess | None = None,
+) -> int:
+    configure_logs(log_level, "auto")
+    described, seed = load_network(network), _seed(key)
+
+    async def start() -> Running:
+        timeout_ms = int(message_timeout_s * 1_000)
+        node = await start_full_node(described, seed, data, message_timeout_ms=timeout_ms)
+        node.read_messages()
+        return node if dmq is None else await _WithDeliveries.start(node, dmq)
+
+    return asyncio.run(_until_signal(start))
+
+
+class _WithDeliveries:
+    """A full node and its way to a DMQ node."""
+
+    def __init__(self, node: RunningFullNode, transport: DmqTransport) -> None:
+        self._node = node
+        self._transport = transport
+
+    @classmethod
+    async def start(cls, node: RunningFullNode, dmq: DmqAccess) -> _WithDeliveries:
+        transport = DmqTransport(
+            dmq.socket, dmq.network_magic, dmq.keys, profile=dmq.profile, node_data=dmq.node_data
+        )
+        await transport.__aenter__()
+        await node.take_deliveries(transport)
+        return cls(node, transport)
+
+    async def close(self) -> None:
+        await self._node.close()
+        await self._transport.__aexit__(None, None, None)
+
+
+def _seed(key: Path) -> bytes:
+    return key_files.load_as(ColdSigningKey, key).seed
+
+
+async def _until_signal(start: Callable[[], Awaitable[Running]]) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    for number, status in SIGNALS.items():
+        loop.add_signal_handler(number, end, status)
+    running = await start()
+    look_less_often()
+    try:
+        return await ended
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await running.close()

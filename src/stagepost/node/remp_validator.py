@@ -1,0 +1,234 @@
+"""A validator of REMP: the chain and the queues of one node, joined.
+
+    full nodes ─ links ─ Validator: queues, receipts ─ QueueBridge ─ ChainValidator: ledger, agreement ─ overlay ─ others
+                              └──────────── channels of the same overlay ────────────────────────────────┘
+
+    validator = RempValidator(genesis, seed, chain_store, session_store, public_keys, links, clock, random)
+    overlay.start(validator.board)
+    validator.start(overlay)
+    links.start(validator.queues)
+    await validator.close()
+
+Queues speak over channels of the overlay that the chain has anyway, so a session begins without new links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from stagepost.catchain.effects import Deliver
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.switches import Switches
+from stagepost.errors import DecodeError
+from stagepost.node.queue_bridge import QueueBridge
+from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
+from stagepost.remp.message import ExternalMessage
+from stagepost.runtime.chain.agreement_runner import Notice
+from stagepost.runtime.chain.chain_store import ChainStore
+from stagepost.runtime.chain.chain_validator import Answer, ChainOptions, ChainValidator
+from stagepost.runtime.chain.switchboard import Channel, Switchboard
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
+from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.runtime.remp.session_store import SessionStore
+from stagepost.runtime.remp.validator import Validator
+from stagepost.wire.tl import key_id
+
+LOOK_AGAIN_MIN_S, LOOK_AGAIN_MAX_S = 0.02, 1.0
+"""How often we look whether we have heard of a candidate's messages by now: less often, the longer it lasts."""
+
+
+class QueueChannel:
+    """A queue's overlay: one channel of the network's."""
+
+    def __init__(self, board: Switchboard, channel_id: bytes, channel: Channel) -> None:
+        self._board = board
+        self._channel_id = channel_id
+        self._channel = channel
+
+    def push(self, peer: int, frame: bytes) -> bool:
+        return self._channel.push(peer, frame)
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        self._channel.ask(peer, query, answered, timeout_s)
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        self._channel.refuse(peer, rule, text)
+
+    async def close(self) -> None:
+        self._board.close(self._channel_id)
+
+
+class RempValidator:
+    """`full_node_keys`: by key id, of those who are served; None for all that have links. `on_notice` and `on_event` hear
+    what people and watchers may want to know, of agreement and of queues."""
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        seed: bytes,
+        chain_store: ChainStore,
+        session_store: SessionStore,
+        public_keys: Sequence[bytes],
+        links: ValidatorLinks,
+        clock: Clock,
+        random: Random,
+        *,
+        full_node_keys: Mapping[bytes, bytes] | None = None,
+        chain_options: ChainOptions | None = None,
+        session_options: SessionOptions | None = None,
+        switches: Switches | None = None,
+        on_events: Callable[[Sequence[LedgerEvent]], None] = lambda events: None,
+        on_notice: Callable[[LedgerSession, Notice], None] = lambda session, notice: None,
+        on_event: Callable[[SessionPlan, SessionEvent], None] = lambda plan, event: None,
+    ) -> None:
+        self._session_store = session_store
+        self._clock = clock
+        self._taken: dict[bytes, list[ExternalMessage]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._on_events = on_events
+        self._on_event = on_event
+        self.chain = ChainValidator(
+            genesis,
+            seed,
+            chain_store,
+            public_keys,
+            clock,
+            Random(random.getrandbits(64)),
+            collator=self,
+            check_messages=self._check_messages,
+            on_events=self._heard,
+            on_notice=on_notice,
+            options=chain_options,
+            switches=switches,
+        )
+        self.queues = Validator(
+            seed,
+            session_store,
+            links,
+            self._make_overlay,
+            clock,
+            Random(random.getrandbits(64)),
+            self._parse,
+            options=session_options,
+            full_node_keys=full_node_keys,
+            on_event=self._queue_spoke,
+        )
+        keys = {key_id(key): key for key in public_keys}
+        self.bridge = QueueBridge(self.ledger, self.queues, self.chain.public_key, keys, clock)
+
+    @property
+    def ledger(self) -> EmbeddedLedger:
+        return self.chain.ledger
+
+    @property
+    def board(self) -> Switchboard:
+        """Whom the overlay tells what comes."""
+        return self.chain.board
+
+    def start(self, overlay: Overlay) -> None:
+        self.chain.start(overlay)
+        waiting = self.ledger.following.known.values()
+        self.bridge.start((applied.block_id, applied.messages) for applied in waiting)
+        self._offer_again()
+
+    def stop(self) -> None:
+        """At once, as a crash would."""
+        for timer in self._timers:
+            timer.cancel()
+        self.queues.stop()
+        self.chain.stop()
+
+    async def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        await self.queues.close()
+        await self.chain.close()
+
+    def _parse(self, data: bytes) -> ExternalMessage:
+        return self.ledger.parse(data).message
+
+    def _offer_again(self) -> None:
+        """What full nodes gave us for sessions that ended while we were away: they were told that we have it."""
+        for session_id in self._session_store.sessions:
+            if session_id in self.queues.sessions:
+                continue
+            for row in self._session_store.load(session_id).bodies:
+                if row.full_node:
+                    try:
+                        self.bridge.offer_again(self._parse(row.body), row.full_node)
+                    except DecodeError:
+                        continue  # the chain has gone over to another form of messages
+
+    # Events
+
+    def _heard(self, events: Sequence[LedgerEvent]) -> None:
+        self.bridge.heard(events)
+        self._on_events(events)
+
+    def _queue_spoke(self, plan: SessionPlan, event: SessionEvent) -> None:
+        if isinstance(event, Deliver):
+            session_id = self.bridge.session_of(plan.session_id)
+            if session_id is not None and self.bridge.has_messages(session_id):
+                self.chain.messages_wait(session_id)
+        self._on_event(plan, event)
+
+    # The collator
+
+    def has_messages(self, session: LedgerSession) -> bool:
+        return self.bridge.has_messages(session.session_id)
+
+    def take(self, session: LedgerSession) -> list[ExternalMessage]:
+        taken = self.bridge.take(session.session_id)
+        if taken:
+            self._taken[session.session_id] = taken
+            # If no block comes of it, nobody says so.
+            asyncio.get_running_loop().call_soon(self._give_back, session.session_id)
+        return taken
+
+    def collated(self, session: LedgerSession, collated: Collated) -> None:
+        taken = self._taken.pop(session.session_id, [])
+        self.bridge.collated(session.session_id, taken, collated.reports)
+
+    def _give_back(self, session_id: bytes) -> None:
+        taken = self._taken.pop(session_id, None)
+        if taken is not None:
+            self.bridge.collated(session_id, taken, ())
+
+    # Candidates of others
+
+    def _check_messages(
+        self, session: LedgerSession, messages: Sequence[ExternalMessage], answer: Answer
+    ) -> None:
+        self._look_at(session.session_id, messages, answer, LOOK_AGAIN_MIN_S)
+
+    def _look_at(
+        self, session_id: bytes, messages: Sequence[ExternalMessage], answer: Answer, pause_s: float
+    ) -> None:
+        """A message of which we have not heard may be on its way to us. Until it is here nothing is said, which is no
+        vote for the candidate; a no could not be taken back when others have agreed on it meanwhile."""
+        is_over = self.ledger.chain(session_id) is None
+        if not is_over and self.bridge.has_unknown(session_id, messages):
+            longer_s = min(2 * pause_s, LOOK_AGAIN_MAX_S)
+            self._after(pause_s, lambda: self._look_at(session_id, messages, answer, longer_s))
+        else:
+            answer(self.bridge.fault_in(session_id, messages))
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            act()
+
+        timer = asyncio.get_running_loop().call_later(seconds, due)
+        self._timers.add(timer)
+
+    # Links
+
+    def _make_overlay(self, plan: SessionPlan, events: OverlayEvents) -> QueueChannel:
+        channel = self.board.open(plan.session_id, plan.public_keys, events)
+        # The queue has started by then.
+        asyncio.get_running_loop().call_soon(self.board.hand_over_early, plan.session_id)
+        return QueueChannel(self.board, plan.session_id, channel)

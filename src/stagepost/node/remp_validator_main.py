@@ -1,0 +1,150 @@
+"""A validator over real links and disks.
+
+    validator = await start_validator(network, seed, data)
+    await validator.close()
+
+Its folder: `chain/` and `sessions/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from stagepost.catchain.effects import Deliver
+from stagepost.chain.master_state import PlanKind
+from stagepost.chain.rotation import Plan
+from stagepost.errors import StorageError
+from stagepost.node.remp_full_node_main import CHAIN_FOLDER, our_end
+from stagepost.node.remp_network import RempNetwork
+from stagepost.node.remp_validator import RempValidator
+from stagepost.remp.ledger import LedgerSession
+from stagepost.remp.queue_state import MESSAGE_TIMEOUT_S
+from stagepost.runtime.chain.agreement_runner import Notice
+from stagepost.runtime.chain.chain_store import open_chain_store
+from stagepost.runtime.clock import Clock
+from stagepost.runtime.data_folder import make_private
+from stagepost.runtime.remp.link_listener import LinkListener
+from stagepost.runtime.remp.link_opening import OurEnd
+from stagepost.runtime.remp.overlay_links import OverlayLinks
+from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.runtime.remp.session_store import open_session_store
+from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
+from stagepost.wire.tl import key_id
+
+log = logging.getLogger(__name__)
+
+SESSIONS_FOLDER = "sessions"
+PLAN_EVERY_S = 0.5
+SPLIT_AFTER_MS = 500
+
+
+class RunningValidator:
+    """`shards`: how many it wants; it proposes splits until there are as many."""
+
+    def __init__(
+        self,
+        network: RempNetwork,
+        end: OurEnd,
+        data: Path,
+        listener: LinkListener,
+        *,
+        shards: int,
+        message_timeout_s: float,
+    ) -> None:
+        make_private(data, "data folder", advice="choose another folder with --data")
+        genesis = network.chain
+        full_nodes = {member.key for member in network.full_nodes}
+        self.links = ListeningValidatorLinks(end, listener, full_nodes.__contains__)
+        options = SessionOptions()
+        queue_options = msgspec.structs.replace(options.queue, message_timeout_s=message_timeout_s)
+        chain_store = open_chain_store(data / CHAIN_FOLDER, genesis)
+        session_store = open_session_store(data / SESSIONS_FOLDER)
+        chain_store.on_error = session_store.on_error = _report_disk
+        self.validator = RempValidator(
+            genesis,
+            end.seed,
+            chain_store,
+            session_store,
+            network.public_keys,
+            self.links,
+            end.clock,
+            Random(end.random.getrandbits(64)),
+            full_node_keys={key_id(key): key for key in full_nodes},
+            session_options=msgspec.structs.replace(options, queue=queue_options),
+            on_notice=_report_notice,
+            on_event=_report_event,
+        )
+        place = network.place_of(end.public_key)
+        overlay_id = self.validator.chain.overlay_id
+        self._overlay = OverlayLinks(end, listener, overlay_id, place, network.link_members)
+        self._listener = listener
+        self._shards = shards
+        self._clock = end.clock
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._overlay.start(self.validator.board)
+        self.validator.start(self._overlay)
+        self.links.start(self.validator.queues)
+        self._plan()
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.links.close()
+        await self.validator.close()
+        await self._overlay.close()
+        await self._listener.close()
+
+    def _plan(self) -> None:
+        """The larger shards first, until there are enough."""
+        self._timer = asyncio.get_running_loop().call_later(PLAN_EVERY_S, self._plan)
+        chain = self.validator.chain
+        shards = sorted((entry.shard for entry in chain.ledger.master.shards), key=lambda shard: shard.bits)
+        missing = self._shards - len(shards)
+        if missing <= 0:
+            self._timer.cancel()
+        elif not chain.plans:
+            at_ms = int(self._clock.unix_s() * 1_000) + SPLIT_AFTER_MS
+            chain.plans[:] = [Plan(PlanKind.SPLIT, shard, at_ms) for shard in shards[:missing]]
+
+
+async def start_validator(
+    network: RempNetwork,
+    seed: bytes,
+    data: Path,
+    *,
+    listener: LinkListener | None = None,
+    clock: Clock | None = None,
+    random: Random | None = None,
+    shards: int = 1,
+    message_timeout_s: float = MESSAGE_TIMEOUT_S,
+) -> RunningValidator:
+    """`listener`: one that listens already, at the address that the network has for this validator."""
+    end = our_end(network, seed, clock, random)
+    if listener is None:
+        listener = LinkListener(end)
+        await listener.start(network.members[network.place_of(end.public_key)].address)
+    validator = RunningValidator(
+        network, end, data, listener, shards=shards, message_timeout_s=message_timeout_s
+    )
+    validator.start()
+    return validator
+
+
+def _report_disk(error: StorageError) -> None:
+    log.error("disk refused", extra={"reason": error.text})
+
+
+def _report_notice(session: LedgerSession, notice: Notice) -> None:
+    log.warning("agreement", extra={"session": session.session_id.hex(), "notice": str(notice)})
+
+
+def _report_event(plan: SessionPlan, event: SessionEvent) -> None:
+    if not isinstance(event, Deliver):
+        log.warning("queue", extra={"session": plan.session_id.hex(), "notice": str(event)})

@@ -1,0 +1,113 @@
+"""The whole story in virtual time: a program publishes reliably, a full node takes the message from the network, hands it
+to validators and acknowledges it, the chain makes it final; one trace has the ids of all layers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from stagepost.chain.contracts import ContractKind, primes_body
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.delivery import ErrNacked, MemoryNetwork, Receiver, ReceiverConfig, ReliablePublisher
+from stagepost.node.delivery_intake import DeliveryIntake
+from stagepost.node.message_intake import MESSAGES_TOPIC
+from stagepost.remp.trace import trace_of
+from stagepost.runtime.virtual_time import run_in_virtual_time
+from tests.chain_world import address
+from tests.delivery_world import an_acked_config, settle
+from tests.primes_world import PrimesWorld
+
+SUMS = address(ContractKind.SUM_OF_PRIMES, 1)
+FULL_NODE, PROGRAM = "bob", "alice"
+
+Story = Callable[[PrimesWorld, ReliablePublisher, DeliveryIntake], Awaitable[None]]
+
+
+def told(story: Story) -> None:
+    async def main() -> None:
+        world = PrimesWorld(4, 1)
+        await asyncio.sleep(1.0)
+        (house,) = world.full_nodes
+        intake = DeliveryIntake(house.node)
+        house.listeners.append(intake.heard)
+        network = MemoryNetwork(seed=1)
+        receiver = Receiver(
+            intake.over(network.join(FULL_NODE)),
+            intake.handlers,
+            config=ReceiverConfig(ack_delay=0.0),
+            clock=world.clock,
+        )
+        publisher = ReliablePublisher(
+            network.join(PROGRAM), an_acked_config(FULL_NODE, max_retries=20), clock=world.clock
+        )
+        async with receiver, publisher:
+            await settle()
+            await story(world, publisher, intake)
+        await world.close()
+        assert house.bad_records() == []
+
+    run_in_virtual_time(main())
+
+
+def a_sum(number: int = 10, account: bytes = SUMS) -> bytes:
+    return CanonicalMessage(account, primes_body(number)).encode()
+
+
+def test_from_a_programs_hand_to_finality_under_one_trace() -> None:
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        result = await publisher.publish_with_ack(MESSAGES_TOPIC, a_sum())
+        (house,) = world.full_nodes
+        (message_id,) = house.sent or {one.message_id for one in house.receipts}
+        assert "SentToValidators" in [kind for _, kind in house.kinds[message_id]]
+        await asyncio.sleep(5.0)
+        assert house.count_of(message_id, "Finalized") == 1
+        trace = trace_of(message_id, house.records(), house.node.known_sets.sets, world.now_ms)
+        assert trace.verdict is not None
+        assert trace.verdict.verdict == "finalized"
+        assert trace.delivery_id == result.message_id
+        assert trace.dmq_id is not None
+        assert world.sums([SUMS])[0][1] == 1
+
+    told(story)
+
+
+def test_the_same_message_delivered_twice_counts_once() -> None:
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        for _ in range(2):
+            await publisher.publish_with_ack(MESSAGES_TOPIC, a_sum())
+        await asyncio.sleep(5.0)
+        await publisher.publish_with_ack(MESSAGES_TOPIC, a_sum())
+        assert world.sums([SUMS])[0][1] == 1
+        assert intake.taken == 2  # the third came when it was final
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"no message", a_sum(account=address(ContractKind.ALWAYS_REJECTS))],
+    ids=["no message", "refused by the account"],
+)
+def test_what_cannot_be_taken_is_refused_to_the_program(data: bytes) -> None:
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        with pytest.raises(ErrNacked):
+            await publisher.publish_with_ack(MESSAGES_TOPIC, data)
+        assert intake.taken == 0
+
+    told(story)
+
+
+def test_while_no_validator_is_there_the_program_waits_and_gets_its_word_in_the_end() -> None:
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        world.overlays.cut |= set(range(4))
+        publishing = asyncio.create_task(publisher.publish_with_ack(MESSAGES_TOPIC, a_sum(), timeout=120.0))
+        await asyncio.sleep(25.0)
+        assert not publishing.done()
+        world.overlays.cut.clear()
+        await publishing
+        await asyncio.sleep(10.0)
+        assert world.sums([SUMS])[0][1] == 1
+
+    told(story)
