@@ -113,6 +113,7 @@ class ChainValidator:
         self._timers: set[asyncio.TimerHandle] = set()
         self._looking: asyncio.Handle | None = None
         self._is_stopped = False
+        self._started_ms = int(clock.unix_s() * 1_000)
         self.follower = ChainFollower(
             genesis,
             store,
@@ -223,9 +224,13 @@ class ChainValidator:
                 for session_id in event.ended:
                     self._end(session_id)
                 for session in event.started:
-                    # Hardly anybody can have heard of us there. Should our disk be older than what we said, the quorum
-                    # that must answer before we speak tells us.
-                    self._begin(session, msgspec.structs.replace(self._options.member, start_wait_s=0.0))
+                    # Nobody can have heard of us in one that begins while we run. In one that we only catch up with we
+                    # may have spoken before, with a disk that is gone: we listen first.
+                    is_fresh = event.time_ms > self._started_ms
+                    options = self._options.member
+                    self._begin(
+                        session, msgspec.structs.replace(options, start_wait_s=0.0) if is_fresh else options
+                    )
         self._look_soon()
 
     # What agreement asks of us
