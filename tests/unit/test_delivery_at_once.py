@@ -208,10 +208,12 @@ def test_who_begins_to_listen_in_the_middle_hears_the_rest_and_who_left_hears_no
 
 def test_listening_to_a_publisher_that_was_never_started_is_no_mistake() -> None:
     async def main() -> None:
+        heard: list[object] = []
         publisher = a_publisher(MemoryNetwork().join("alice"))
-        publisher.on_delivery_status(lambda *_: None)()
+        publisher.on_delivery_status(lambda *event: heard.append(event))()
         await publisher.stop()
-        publisher.on_delivery_status(lambda *_: None)()
+        publisher.on_delivery_status(lambda *event: heard.append(event))()
+        assert heard == []
 
     virtually(main)
 

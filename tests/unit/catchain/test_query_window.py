@@ -108,3 +108,5 @@ def test_an_honest_asker_never_breaks_the_rule_of_a_peer_that_never_answers_howe
         for asked_at, number in events:
             stalled = 95.0 <= asked_at < 95.0 + late_s
             held.take(number, 95.0 + late_s if stalled else asked_at)
+            assert held.count <= QUERIES_HELD_MAX
+        assert len(events) > QUERIES_HELD_MAX, "it asked more than could wait at once"

@@ -16,6 +16,7 @@ from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Record, Recovered
 from stagepost.chain.agreement.messages import FinalBlock
+from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.votes import VoteKind
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.contracts import ContractKind
@@ -27,12 +28,13 @@ from stagepost.errors import StorageError
 from stagepost.remp.ledger import LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.chain_store import Written
-from stagepost.runtime.chain.chain_validator import LINGER_S, Answer
+from stagepost.runtime.chain.chain_validator import LINGER_S, Answer, ChainValidator
 from stagepost.runtime.chain.final_proof import final_block
 from stagepost.runtime.tables import Held
 from stagepost.runtime.virtual_time import run_in_virtual_time
+from tests.agreement_world import public_key_of
 from tests.chain_overlay_runs import run_once
-from tests.chain_overlay_world import ChainHouse, ChainOverlayWorld
+from tests.chain_overlay_world import OPTIONS, ChainHouse, ChainOverlayWorld
 from tests.chain_validators import genesis_of
 from tests.chain_world import START_MS, address, external, some_primes
 
@@ -198,6 +200,41 @@ def test_who_restarts_from_an_older_disk_catches_up_and_never_contradicts_itself
             assert bad == [], f"seed {seed}"
         world.check()
         await world.close()
+
+    run_in_virtual_time(main())
+
+
+def test_a_session_that_began_before_we_did_is_listened_to_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a disk that is gone we may have voted there already; in one that begins while we run, nobody can have."""
+    begun: list[tuple[int, float]] = []
+    begin = ChainValidator._begin
+
+    def noting(validator: ChainValidator, session: LedgerSession, options: MemberOptions) -> None:
+        if validator.public_key == public_key_of(1):
+            begun.append((session.from_ms, options.start_wait_s))
+        begin(validator, session, options)
+
+    async def main() -> None:
+        world = ChainOverlayWorld(4, 1)
+        world.start()
+        victim = world.houses[1]
+        for number in range(40):
+            world.offer(some_primes(number, salt=number))
+            await asyncio.sleep(0.5)
+            if number == 19:
+                victim.crash()
+                for rows in victim.disk.synced.values():
+                    rows.clear()
+                monkeypatch.setattr(ChainValidator, "_begin", noting)
+                victim.start()
+                restarted_ms = int(world.clock.unix_s() * 1_000)
+        await settled(world)
+        await world.close()
+        before = [wait_s for from_ms, wait_s in begun if from_ms <= restarted_ms]
+        after = [wait_s for from_ms, wait_s in begun if from_ms > restarted_ms]
+        assert len(before) > 2, "it had sessions to catch up with"
+        assert set(before) == {OPTIONS.member.start_wait_s}
+        assert set(after) == {0.0}
 
     run_in_virtual_time(main())
 

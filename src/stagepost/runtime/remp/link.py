@@ -7,6 +7,7 @@ dropped and counted, and nobody ever waits for it.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
@@ -37,7 +38,7 @@ class LinkCounts:
     answers_late: int = 0  # an answer came, or was made, after the time for it was over
 
 
-class Link:
+class Link(ABC):
     """`public_key` is the peer's, and proved."""
 
     def __init__(
@@ -69,12 +70,13 @@ class Link:
         self.counts.sent += 1
         return True
 
+    @abstractmethod
     def heard(self, message: object) -> None:
         """What a kind of link does with a message. What it raises ends the link."""
-        raise NotImplementedError
 
     def lost(self) -> None:
         """The link has ended; for what was still awaited of it."""
+        return
 
     def end(self, error: StagepostError) -> None:
         """At once, by name."""
