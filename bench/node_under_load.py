@@ -24,10 +24,9 @@ from typing import Protocol
 
 from bench.scripted_network import Audience, Program, ScriptedNetwork, Supplier
 from bench.steps import unit
-from bench.traffic import NETWORK_MAGIC, read_messages, write_messages
+from bench.traffic import NETWORK_MAGIC, AllPools, read_messages, write_messages
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
-from stagepost.identifiers import PoolId
 from stagepost.node.config import NodeConfig, UnsafeOverrides
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.clock import SystemClock
@@ -40,14 +39,6 @@ from stagepost.runtime.verifier import Verifier
 UNITS_PER_SAMPLE = 60
 SHOWN_WITHIN_S = 30.0
 ROOT = Path(__file__).parents[1]
-
-
-class AllPools:
-    is_ready = True
-    kes_evolutions_max = 62
-
-    def stake(self, pool_id: PoolId) -> int | None:
-        return 1
 
 
 class NoStore:

@@ -9,6 +9,7 @@ from pathlib import Path
 from stagepost.crypto import ed25519, kes
 from stagepost.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.identifiers import PoolId
 
 MESSAGE_BYTES = 1_500
 POOLS = 100
@@ -19,6 +20,14 @@ NETWORK_MAGIC = 2_147_483_690
 
 _OVERHEAD_BYTES = 637
 _BODY_BYTES = MESSAGE_BYTES - _OVERHEAD_BYTES
+
+
+class AllPools:
+    is_ready = True
+    kes_evolutions_max = 62
+
+    def stake(self, pool_id: PoolId) -> int | None:
+        return 1
 
 
 class Signers:

@@ -16,11 +16,10 @@ from hashlib import blake2b
 from typing import NoReturn
 
 from stagepost.crypto import ed25519
-from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.crypto.hashing import blake2b_256
 from stagepost.errors import KesExhausted, KeyFileError
 
-__all__ = ["KesExhausted", "PathCache", "SigningKey", "periods_of", "verify"]
+__all__ = ["KesExhausted", "SigningKey", "leaf_key", "periods_of", "verify"]
 
 DMQ_DEPTH = 6
 DEPTH_MAX = 16
@@ -29,7 +28,6 @@ KEY_BYTES = 32
 PAIR_BYTES = 2 * KEY_BYTES
 LEVEL_BYTES = SEED_BYTES + PAIR_BYTES
 PERIOD_SUFFIX_BYTES = 4
-PATH_CACHE_ENTRIES = 8_192
 
 _ERASED = bytes(SEED_BYTES)
 # Copying a fresh hash is a third cheaper than making one, and verification does so at every level.
@@ -46,40 +44,10 @@ def verify(verification_key: bytes, period: int, message: bytes, signature: byte
 
     The depth follows from the length. CompactSum signatures have other lengths and are refused by that.
     """
-    leaf_key = _leaf_key(verification_key, period, signature[ed25519.SIGNATURE_BYTES :])
-    if leaf_key is None:
+    leaf = leaf_key(verification_key, period, signature[ed25519.SIGNATURE_BYTES :])
+    if leaf is None:
         return False
-    return ed25519.verify(leaf_key, message, signature[: ed25519.SIGNATURE_BYTES])
-
-
-class PathCache:
-    """`verify` that remembers the paths of valid signatures, since one key signs many messages per period."""
-
-    __slots__ = ("_leaf_keys",)
-
-    def __init__(self, entries_max: int = PATH_CACHE_ENTRIES) -> None:
-        self._leaf_keys: BoundedCache[tuple[bytes, int, bytes], bytes] = BoundedCache(entries_max)
-
-    def __len__(self) -> int:
-        return len(self._leaf_keys)
-
-    def verify(self, verification_key: bytes, period: int, message: bytes, signature: bytes) -> bool:
-        leaf_signature, path = signature[: ed25519.SIGNATURE_BYTES], signature[ed25519.SIGNATURE_BYTES :]
-        if len(leaf_signature) != ed25519.SIGNATURE_BYTES:
-            return False
-        return self.verify_signed(verification_key, period, leaf_signature + message, path)
-
-    def verify_signed(self, verification_key: bytes, period: int, signed: bytes, path: bytes) -> bool:
-        """`verify` for a message with the leaf's signature in front of it, and the rest of the signature apart."""
-        entry = (verification_key, period, path)
-        known = self._leaf_keys.get(entry)
-        leaf_key = known or _leaf_key(verification_key, period, path)
-        if leaf_key is None or not ed25519.verify_signed(leaf_key, signed):
-            return False
-        # Only what proved valid is kept: invalid paths would cost their sender nothing and us the memory.
-        if known is None:
-            self._leaf_keys.put(entry, leaf_key)
-        return True
+    return ed25519.verify(leaf, message, signature[: ed25519.SIGNATURE_BYTES])
 
 
 class SigningKey:
@@ -204,7 +172,7 @@ class SigningKey:
 
         Better now than at the change of a period, when signatures would begin to be refused.
         """
-        fits = _leaf_key(self._verification_key, self._period, self._path) == self._leaf_public_key and all(
+        fits = leaf_key(self._verification_key, self._period, self._path) == self._leaf_public_key and all(
             self._is_right(level) or self._right_key_made_anew(level) == self._right_key(level)
             for level in range(self._depth)
         )
@@ -229,7 +197,7 @@ class SigningKey:
         raise TypeError("a KES signing key is neither copied nor pickled; use to_bytes and keep it secret")
 
 
-def _leaf_key(verification_key: bytes, period: int, path: bytes) -> bytes | None:
+def leaf_key(verification_key: bytes, period: int, path: bytes) -> bytes | None:
     """The leaf's public key if `path` leads from it to `verification_key` at `period`; None if not."""
     depth, rest = divmod(len(path), PAIR_BYTES)
     if rest or depth > DEPTH_MAX or len(verification_key) != KEY_BYTES or not 0 <= period < 1 << depth:

@@ -72,11 +72,13 @@ class Spans(msgspec.Struct, frozen=True, gc=False):
     kes_signature: int
     certificate: int
     kes_verification_key: int
-    cold_verification_key_bytes: int
 
 
 class DmqMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as it came, or as `sign_message` made it. It holds its bytes once; parts are cut out when asked for."""
+    """A message as it came, or as `sign_message` made it. It holds its bytes once; parts are cut out when asked for.
+
+    Only the cold key is asked for so often that it is kept beside them.
+    """
 
     message_id: MessageId
     kes_period: int
@@ -86,6 +88,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     signed_until: int
     spans: Spans
+    cold_verification_key: bytes
     layout: MessageLayout = MessageLayout.FIVE
 
     @classmethod
@@ -125,6 +128,15 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
         return self.raw[end + spans.kes_signature : end + spans.certificate]
 
     @property
+    def signer(self) -> tuple[bytes, int]:
+        """Who has signed, for which period: the rest of the KES signature, the certificate and the cold key, side by side.
+
+        All that the leaf's key follows from, and all that has to be true of it, are these bytes and this number.
+        """
+        start = self.signed_until + self.spans.kes_signature + LEAF_SIGNATURE_BYTES
+        return self.raw[start:], self.kes_period
+
+    @property
     def leaf_signed(self) -> bytes:
         """The part of the KES signature that a leaf's key made, and what it signed: side by side, as they are checked."""
         raw, spans, end = self.raw, self.spans, self.signed_until
@@ -147,10 +159,6 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
     def kes_verification_key(self) -> bytes:
         at = self.signed_until + self.spans.kes_verification_key
         return self.raw[at : at + VERIFICATION_KEY_BYTES]
-
-    @property
-    def cold_verification_key(self) -> bytes:
-        return self.raw[len(self.raw) - self.spans.cold_verification_key_bytes :]
 
     @property
     def certificate_and_cold_key(self) -> bytes:
@@ -194,7 +202,10 @@ def read_message(
 _UNSIGNED = rb"([\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
 _UNTIL_BODY = re.compile(rb"\x85\x58\x20(.{32})\x83(?:\x58(.)|\x59(..))", re.DOTALL)
 _AFTER_BODY = re.compile(
-    _UNSIGNED * 2 + rb"\x59\x01\xc0.{448}\x84\x58\x20.{32}" + _UNSIGNED * 2 + rb"\x58\x40.{64}\x58\x20.{32}",
+    _UNSIGNED * 2
+    + rb"\x59\x01\xc0.{448}\x84\x58\x20.{32}"
+    + _UNSIGNED * 2
+    + rb"\x58\x40.{64}\x58\x20(.{32})",
     re.DOTALL,
 )
 _USUAL_SPANS = Spans(
@@ -202,7 +213,6 @@ _USUAL_SPANS = Spans(
     kes_signature=3,
     certificate=3 + KES_SIGNATURE_BYTES,
     kes_verification_key=6 + KES_SIGNATURE_BYTES,
-    cold_verification_key_bytes=VERIFICATION_KEY_BYTES,
 )
 
 
@@ -244,7 +254,7 @@ def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> 
     after = _AFTER_BODY.match(data, body_start + body_bytes, end)
     if after is None:
         return None
-    kes_period, expires_at, issue_number, start_period = after.groups()
+    kes_period, expires_at, issue_number, start_period, cold_key = after.groups()
     expires_at_unix_s = int.from_bytes(expires_at[1:], "big") if len(expires_at) > 1 else expires_at[0]
     if expires_at_unix_s >> EXPIRES_AT_BITS:
         return None
@@ -257,6 +267,7 @@ def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> 
         data[start : after.end()],
         after.end(2) - start,
         _USUAL_SPANS,
+        cold_key,
     )
 
 
@@ -296,8 +307,8 @@ def _read_any_shape(
             kes_signature=certificate_start - len(kes_signature) - payload_end,
             certificate=certificate_start - payload_end,
             kes_verification_key=_content_after_heads(inner.data, certificate_start) - payload_end,
-            cold_verification_key_bytes=len(cold_key),
         ),
+        cold_key,
         layout,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from stagepost.crypto import kes
+from stagepost.crypto import ed25519, kes
 from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
@@ -24,6 +24,7 @@ TTL_MAX_S = 1_800
 MESSAGE_GAP_S = 60
 SKEW_S = 5
 CERTIFICATES_CACHED_MAX = 8_192
+SIGNERS_CACHED_MAX = 8_192
 POOL_IDS_CACHED_MAX = 8_192
 
 PUBLIC_MAGICS = frozenset(
@@ -91,7 +92,9 @@ class Validator:
         self.pools_remembered = PoolMemories(rules.message_gap_s)
         # The key is the whole certificate and the cold key: a remembered yes must not speak for anything else.
         self._certificates: BoundedCache[bytes, bool] = BoundedCache(CERTIFICATES_CACHED_MAX)
-        self._paths = kes.PathCache()
+        # Whoever signs a message signs more of them, so that their certificate and path need no second look. Only
+        # signers of valid messages are kept: others would cost their sender nothing and us the memory.
+        self._leaf_keys: BoundedCache[tuple[bytes, int], bytes] = BoundedCache(SIGNERS_CACHED_MAX)
         self._pool_ids: BoundedCache[bytes, PoolId] = BoundedCache(POOL_IDS_CACHED_MAX)
 
     def pool_of(self, message: DmqMessage) -> PoolId:
@@ -128,17 +131,18 @@ class Validator:
 
     def check_signatures(self, message: DmqMessage) -> Rejected | None:
         """Checks 9 and 10. Safe in any thread: it reads nothing that `commit` writes."""
-        if not self._is_issued(message):
-            text = "the cold key did not sign this operational certificate"
-            return rejected(ErrorCode.OPCERT_SIGNATURE, text)
-        if not self._paths.verify_signed(
-            message.kes_verification_key,
-            message.kes_period - message.start_kes_period,
-            message.leaf_signed,
-            message.kes_path,
-        ):
+        signer = message.signer
+        known = leaf_key = self._leaf_keys.get(signer)
+        if known is None:
+            if not self._is_issued(message):
+                text = "the cold key did not sign this operational certificate"
+                return rejected(ErrorCode.OPCERT_SIGNATURE, text)
+            leaf_key = kes.leaf_key(message.kes_verification_key, message.kes_evolution, message.kes_path)
+        if leaf_key is None or not ed25519.verify_signed(leaf_key, message.leaf_signed):
             text = f"the KES signature does not hold at evolution {message.kes_evolution}"
             return rejected(ErrorCode.KES_SIGNATURE, text)
+        if known is None:
+            self._leaf_keys.put(signer, leaf_key)
         return None
 
     def _is_issued(self, message: DmqMessage) -> bool:

@@ -169,6 +169,7 @@ class Intake:
         claimed: list[int] = []
         keys: list[bytes] = []
         pool_ids: list[PoolId] = []
+        fits = len(offer.messages) > 1 and _fits(mempool, offer.messages)
         for place in places:
             message = offer.messages[place]
             key = file_key(message)
@@ -185,7 +186,8 @@ class Intake:
             else:
                 pool_id = validator.pool_of(message)
                 fault = validator.check_cheaply(message, unix_s, mono_s, pool_id)
-                fault = fault or mempool.check_limits(message)
+                if fault is None and not fits:
+                    fault = mempool.check_limits(message)
             if fault is not None:
                 offer.outcomes[place] = fault
                 offer.unsettled -= 1
@@ -269,12 +271,7 @@ class Intake:
         before: dict[PoolId, PoolMemory | None] = {}
         reserved_bytes = 0
         index = mempool.last_index
-        messages = [message for batch in group for message in batch.messages]
-        fits = mempool.has_room_for(
-            len(messages),
-            sum([len(message.raw) for message in messages]),
-            min([message.expires_at for message in messages]),
-        )
+        fits = _fits(mempool, [message for batch in group for message in batch.messages])
         for batch in group:
             outcomes, places = batch.offer.outcomes, batch.places
             for message, place, pool_id in zip(batch.messages, places, batch.pool_ids, strict=True):
@@ -395,6 +392,15 @@ class Intake:
             if self._nothing_under_way is None:
                 self._nothing_under_way = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._nothing_under_way)
+
+
+def _fits(mempool: Mempool, messages: Sequence[DmqMessage]) -> bool:
+    """Whether there is room for all of them together, so that none has to be asked about by itself."""
+    return mempool.has_room_for(
+        len(messages),
+        sum([len(message.raw) for message in messages]),
+        min([message.expires_at for message in messages], default=0),
+    )
 
 
 def _call_for_each(hook: OnAccepted, entries: list[Entry]) -> None:

@@ -77,13 +77,10 @@ def test_block_header_is_valid_at_exactly_one_evolution(header: dict[str, Any]) 
     verification_key = bytes.fromhex(header["kes_vk_hex"])
     message = bytes.fromhex(header["message_hex"])
     signature = bytes.fromhex(header["kes_signature_hex"])
-    cache = kes.PathCache()
 
     valid = [period for period in PERIODS if kes.verify(verification_key, period, message, signature)]
-    cached = [period for period in PERIODS if cache.verify(verification_key, period, message, signature)]
 
     assert valid == [header["evolution"]]
-    assert cached == valid
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: str(header["id"]))
@@ -218,7 +215,6 @@ def test_signature_of_wrong_length_is_false(length: int) -> None:
     signature = (key.sign(MESSAGE) * (length // 448 + 1))[:length]
 
     assert kes.verify(key.verification_key, 0, MESSAGE, signature) is False
-    assert kes.PathCache().verify(key.verification_key, 0, MESSAGE, signature) is False
 
 
 @pytest.mark.parametrize("period", [-1, 1, 63, 64, 128, 2**64, -(2**64)])
@@ -306,58 +302,3 @@ def test_key_is_neither_pickled_nor_copied() -> None:
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="neither copied nor pickled"):
             attempt(a_key())
-
-
-# The path cache
-
-
-def test_cache_agrees_with_plain_verification_on_every_flipped_byte() -> None:
-    key = a_key(9)
-    signature = key.sign(MESSAGE)
-    cache = kes.PathCache()
-    assert cache.verify(key.verification_key, 9, MESSAGE, signature)
-
-    for at in range(len(signature)):
-        altered = signature[:at] + bytes([signature[at] ^ 1]) + signature[at + 1 :]
-        assert not cache.verify(key.verification_key, 9, MESSAGE, altered)
-
-    assert cache.verify(key.verification_key, 9, MESSAGE, signature)
-    assert not cache.verify(key.verification_key, 8, MESSAGE, signature)
-    assert not cache.verify(bytes(32), 9, MESSAGE, signature)
-    assert not cache.verify(key.verification_key, 9, MESSAGE + b"!", signature)
-
-
-def test_cache_keeps_only_paths_of_valid_signatures() -> None:
-    key = a_key()
-    signature = key.sign(MESSAGE)
-    cache = kes.PathCache()
-
-    assert not cache.verify(key.verification_key, 0, MESSAGE + b"!", signature)
-    assert not cache.verify(key.verification_key, 1, MESSAGE, signature)
-    assert len(cache) == 0
-    assert cache.verify(key.verification_key, 0, MESSAGE, signature)
-    assert cache.verify(key.verification_key, 0, MESSAGE, signature)
-    assert len(cache) == 1
-
-
-def test_cache_is_bounded_and_right_after_it_overflowed() -> None:
-    key = a_key(depth=4)
-    cache = kes.PathCache(entries_max=4)
-    signatures: list[bytes] = []
-
-    for period in range(16):
-        signatures.append(key.sign(MESSAGE))
-        assert cache.verify(key.verification_key, period, MESSAGE, signatures[period])
-        # The first is asked for throughout, so it moves between the generations.
-        assert cache.verify(key.verification_key, 0, MESSAGE, signatures[0])
-        assert len(cache) <= 4
-        if period < 15:
-            key.evolve()
-
-    for period in range(16):
-        assert cache.verify(key.verification_key, period, MESSAGE, signatures[period])
-
-
-def test_cache_without_room_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least 2"):
-        kes.PathCache(1)

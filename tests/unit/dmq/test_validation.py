@@ -12,7 +12,9 @@ from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories, PoolRecord
 from stagepost.dmq.validation import (
     CERTIFICATES_CACHED_MAX,
+    POOL_IDS_CACHED_MAX,
     PUBLIC_MAGICS,
+    SIGNERS_CACHED_MAX,
     ValidationRules,
     Validator,
     check_expiry,
@@ -340,7 +342,7 @@ def state_of(validator: Validator) -> object:
         validator.pools_remembered.export(NOW, MONO),
         len(validator._pool_ids),
         len(validator._certificates),
-        len(validator._paths),
+        len(validator._leaf_keys),
     )
 
 
@@ -434,14 +436,57 @@ def test_caches_keep_successes_only_and_are_bounded() -> None:
         signature[64 + place] ^= 1
         validator.check_signatures(altered(message, kes_signature=bytes(signature)))
     # Of all these only the one good certificate.
-    assert (len(validator._certificates), len(validator._paths)) == (1, 0)
+    assert (len(validator._certificates), len(validator._leaf_keys)) == (1, 0)
 
     assert validator.check_signatures(message) is None
-    assert (len(validator._certificates), len(validator._paths)) == (1, 1)
+    assert validator.check_signatures(Signer().sign(2)) is None
+    assert (len(validator._certificates), len(validator._leaf_keys)) == (1, 1)
 
     for number in range(CERTIFICATES_CACHED_MAX + 10):
         validator._certificates.put(number.to_bytes(4, "big"), True)
     assert len(validator._certificates) <= CERTIFICATES_CACHED_MAX
+    for number in range(SIGNERS_CACHED_MAX + 10):
+        validator._leaf_keys.put((b"", number), bytes(32))
+    assert len(validator._leaf_keys) <= SIGNERS_CACHED_MAX
+    for number in range(POOL_IDS_CACHED_MAX + 10):
+        other = msgspec.structs.replace(message, cold_verification_key=number.to_bytes(32, "big"))
+        assert validator.commit(other, MONO) is None
+    assert len(validator._pool_ids) <= POOL_IDS_CACHED_MAX
+    assert validator.check_signatures(message) is None
+
+
+def test_a_remembered_signer_speaks_for_no_other_byte_behind_the_leafs_signature() -> None:
+    """Whatever is altered, a validator that knows the signer says the same as one that knows nobody."""
+    message = Signer().sign(1)
+    knowing = Validator(PRIVATE, KnownPools())
+    assert knowing.check_signatures(message) is None
+    start = message.signed_until + message.spans.kes_signature
+    answers = set()
+
+    for at in range(start, len(message.raw)):
+        raw = bytearray(message.raw)
+        raw[at] ^= 1
+        try:
+            other = DmqMessage.decode(bytes(raw))
+        except DecodeError:
+            continue
+        said = knowing.check_signatures(other)
+        assert said is not None, f"byte {at}"
+        assert said == Validator(PRIVATE, KnownPools()).check_signatures(other), f"byte {at}"
+        answers.add(said.code)
+
+    assert answers == {ErrorCode.KES_SIGNATURE, ErrorCode.OPCERT_SIGNATURE}
+    assert knowing.check_signatures(message) is None
+
+
+def test_a_remembered_signer_does_not_speak_for_another_period() -> None:
+    validator = Validator(PRIVATE, KnownPools())
+    message = Signer().sign(1)
+    assert validator.check_signatures(message) is None
+
+    other = msgspec.structs.replace(message, kes_period=message.kes_period + 1)
+
+    assert code(validator.check_signatures(other)) is ErrorCode.KES_SIGNATURE
 
 
 def test_a_remembered_certificate_does_not_speak_for_another_cold_key() -> None:
