@@ -8,12 +8,12 @@ CHECKED := $(wildcard src tests tools bench examples)
 SCALE ?= commit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench bench-full docs fuzz requirements clean FORCE
+.PHONY: help demo test check soak bench bench-full bench-large docs fuzz requirements clean FORCE
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
 
-demo: $(VENV)/base.stamp ## install the base, then run the demo
+demo: $(VENV)/demo.stamp ## install with the spark and web extras, then run the demo
 	$(BIN)/stagepost demo
 
 test: check ## checks, then the whole suite on two cores; SEED=n repeats a run
@@ -41,6 +41,9 @@ bench-full: $(VENV)/bench.stamp ## reliable publishing beside other systems: eve
 	$(BIN)/python -m bench.delivery.install
 	$(BIN)/python -m bench.delivery.beside --full
 
+bench-large: $(VENV)/bench.stamp ## ten million receipts through Spark: minutes, and some gigabytes of disk
+	$(BIN)/python -m bench.pipeline_large
+
 docs: $(VENV)/base.stamp ## rewrite docs/protocols, docs/metrics.md and docs/images from the code, docs/promises.md from results
 	$(BIN)/python tools/protocol_docs.py docs/protocols
 	$(BIN)/python tools/metrics_docs.py docs/metrics.md
@@ -56,7 +59,8 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make requirements' $(if $(UPGRADE),--upgrade)
 requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 moves every pin
 	$(COMPILE) pyproject.toml --output-file requirements/base.txt
-	$(COMPILE) pyproject.toml --extra test --extra spark --constraint requirements/base.txt --output-file requirements/test.txt
+	$(COMPILE) pyproject.toml --extra spark --extra web --constraint requirements/base.txt --output-file requirements/demo.txt
+	$(COMPILE) pyproject.toml --extra test --extra spark --extra web --extra kafka --constraint requirements/demo.txt --output-file requirements/test.txt
 	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
 	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
 	$(COMPILE) requirements/fuzz.in --output-file requirements/fuzz.txt
@@ -83,7 +87,20 @@ $(VENV)/base.stamp: $(VENV)/made-for pyproject.toml requirements/base.txt requir
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/base.stamp requirements/test.txt requirements/fuzz.txt
+$(VENV)/demo.stamp: $(VENV)/base.stamp requirements/demo.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/demo.txt
+	@touch $@
+
+# The browser is the system's: its own package brings it, where we may ask for one.
+$(VENV)/browser.stamp: $(VENV)/made-for
+	@if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'installing Chromium for the tests of the dashboard'; \
+	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium) >/dev/null 2>&1 \
+	    || echo 'Chromium cannot be installed here: tests that need a browser are left out' >&2; \
+	fi
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/base.stamp $(VENV)/browser.stamp requirements/test.txt requirements/fuzz.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/test.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.txt \
 	  || echo 'atheris cannot be installed here: fuzzing guided by coverage is left out' >&2

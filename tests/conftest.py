@@ -6,11 +6,15 @@ import os
 import random
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.kafka_world import WorldBroker
 
 OPTIONAL_THINGS = frozenset({"atheris", "browser", "go", "java", "kafka", "rust"})
 
@@ -55,6 +59,18 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["run_seed"] = node.config.option.hypothesis_seed
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests of a group share what is dear to start; that they are run together has gone wrong silently before."""
+    if getattr(session.config.option, "loadgroup", False):
+        apart = [
+            item.nodeid
+            for item in session.items
+            if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid.rpartition("]")[2]
+        ]
+        if apart:
+            raise pytest.UsageError(f"pytest-xdist does not see the group of {apart[0]}: other versions are needed")
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     seed = config.option.hypothesis_seed
     return f"seed {seed} · revision {_revision(config.rootpath)} · again with: make test SEED={seed}"
@@ -64,6 +80,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 def run_seed(pytestconfig: pytest.Config) -> int:
     """The seed of this run, for tests that draw their own randomness."""
     return int(pytestconfig.option.hypothesis_seed)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[WorldBroker]:
+    """One for all tests of a process, which are of the group "kafka" so that there is one such process."""
+    from tests.kafka_world import world_broker
+
+    with world_broker() as broker:
+        yield broker
 
 
 def _revision(root: Path) -> str:
