@@ -6,6 +6,7 @@ alone; trouble is written beside its lane.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
@@ -16,38 +17,40 @@ from stagepost.remp.trace import Lane, Mark, Point, Trace
 from stagepost.web.time_scale import Fold, TimeScale
 
 WIDTH = 760
-NAMES_WIDTH = 120
-LABELS_WIDTH = 400
-LANE_HEIGHT = 34
+NAMES_WIDTH = 116
+LABELS_WIDTH = 380
+LANE_HEIGHT = 36
 AXIS_HEIGHT = 36
 MARGIN = 14
 MARK_RADIUS = 6.0
 LABEL_CHARACTERS_MAX = 52
 
-_STYLE = """
-.trace{--ink:#1b1f24;--quiet:#59636e;--rule:#d1d9e0;--paper:#ffffff;--green:#1a7f37;--orange:#9a6700;--red:#cf222e;--blue:#0969da;
-font:13px system-ui,sans-serif}
-@media (prefers-color-scheme:dark){.trace{--ink:#f0f6fc;--quiet:#9198a1;--rule:#3d444d;--paper:#0d1117;--green:#3fb950;--orange:#d29922;
+STYLE = """
+.trace{--ink:#1b1f24;--quiet:#59636e;--rule:#dfe4ea;--stripe:#f6f8fa;--paper:#ffffff;--green:#1a7f37;--orange:#9a6700;--red:#cf222e;--blue:#0969da;
+font:13px system-ui,sans-serif;font-variant-numeric:tabular-nums}
+@media (prefers-color-scheme:dark){.trace{--ink:#f0f6fc;--quiet:#9198a1;--rule:#2a313a;--stripe:#12181f;--paper:#0d1117;--green:#3fb950;--orange:#d29922;
 --red:#f85149;--blue:#4493f8}}
-.trace .paper{fill:var(--paper)}.trace text{fill:var(--ink)}.trace .quiet{fill:var(--quiet)}.trace .rule{stroke:var(--rule)}
-.trace .label{fill:var(--red)}.trace .label.back-label{fill:var(--orange)}
-.trace .life{stroke:var(--green);stroke-width:5;stroke-linecap:butt}.trace .life.level-0,.trace .life.level-1{opacity:.25}.trace .life.level-2{opacity:.45}
-.trace .life.level-3{opacity:.7}.trace .life.level-4{opacity:1}
-.trace .tail{stroke:var(--quiet);stroke-width:2;stroke-dasharray:2 5}.trace .back{stroke:var(--orange);fill:none;stroke-width:1.5}
-.trace .fold{fill:var(--rule);opacity:.45}
-.trace .queued{fill:var(--paper);stroke:var(--green);stroke-width:2}.trace .way{fill:var(--green)}.trace .final{fill:var(--blue)}
+.trace .paper{fill:var(--paper)}.trace .stripe{fill:var(--stripe)}.trace text{fill:var(--ink)}.trace .quiet{fill:var(--quiet)}.trace .rule{stroke:var(--rule)}
+.trace .name{font-weight:600}.trace .tick{font-size:12px}.trace .label{fill:var(--red)}.trace .label.back-label{fill:var(--orange)}
+.trace .life{stroke:var(--green);stroke-width:9;stroke-linecap:butt}.trace .life.level-0,.trace .life.level-1{opacity:.2}.trace .life.level-2{opacity:.4}
+.trace .life.level-3{opacity:.65}.trace .life.level-4{opacity:.9}
+.trace .tail{stroke:var(--quiet);stroke-width:2;stroke-dasharray:2 5}.trace .mute{stroke:var(--quiet);stroke-dasharray:1 7;stroke-linecap:round;opacity:.7}
+.trace .back{stroke:var(--orange);fill:none;stroke-width:1.5}.trace .back-head{fill:var(--orange)}
+.trace .fold{fill:var(--rule);opacity:.55}
+.trace .queued{fill:var(--paper);stroke:var(--green);stroke-width:2}.trace .way{fill:var(--green);stroke:var(--paper);stroke-width:1.5}
+.trace .final{fill:var(--blue);stroke:var(--paper);stroke-width:1.5}
 .trace .never{stroke:var(--red);stroke-width:3;fill:none}.trace .returned{stroke:var(--orange);stroke-width:2.5;fill:none}
 .trace .unknown{fill:none;stroke:var(--quiet);stroke-width:2;stroke-dasharray:3 2}
 .trace .untrusted{fill:var(--paper);stroke:var(--red);stroke-width:2}.trace .untrusted-sign{fill:var(--red);font-weight:700;font-size:10px}
 """
 
 
-def draw_trace(trace: Trace) -> str:
-    """A whole SVG document."""
-    return "".join(_pieces(trace))
+def draw_trace(trace: Trace, *, within_page: bool = False) -> str:
+    """A whole SVG document. `within_page`: the page has `STYLE` in its style sheet."""
+    return "".join(_pieces(trace, within_page=within_page))
 
 
-def _pieces(trace: Trace) -> Iterator[str]:
+def _pieces(trace: Trace, *, within_page: bool) -> Iterator[str]:
     points = trace.points
     times = [point.timestamp_ms for point in points]
     zero_ms = trace.first_ms if trace.first_ms is not None else 0
@@ -57,9 +60,13 @@ def _pieces(trace: Trace) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="trace" role="img" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}"><title>Life of message {trace.message_id.hex()}</title>'
-        f'<style>{_STYLE}</style><rect class="paper" width="{width}" height="{height}"/>'
+        + ("" if within_page else f"<style>{STYLE}</style>")
+        + f'<rect class="paper" width="{width}" height="{height}"/>'
     )
     bottom = height - MARGIN
+    for number in range(0, len(trace.lanes), 2):
+        top = AXIS_HEIGHT + LANE_HEIGHT * number
+        yield f'<rect class="stripe" y="{top}" width="{width}" height="{LANE_HEIGHT}"/>'
     for fold in scale.folds:
         yield _fold(fold, bottom)
     for after_ms in scale.ticks(zero_ms):
@@ -96,7 +103,11 @@ def _fold(fold: Fold, bottom: float) -> str:
 
 def _lane(lane: Lane, y: float, scale: TimeScale, zero_ms: int, *, is_open: bool) -> str:
     pieces = [f'<g class="lane" data-name="{escape(lane.name)}">']
-    pieces.append(f'<text x="{MARGIN}" y="{y + 4}">{escape(lane.name)}</text>')
+    pieces.append(f'<text class="name" x="{MARGIN}" y="{y + 4}">{escape(lane.name)}</text>')
+    if not lane.points:
+        pieces.append(
+            f'<line class="mute" x1="{MARGIN + NAMES_WIDTH}" x2="{MARGIN + NAMES_WIDTH + WIDTH}" y1="{y}" y2="{y}"/>'
+        )
     counting = [point for point in lane.points if point.refused is None]
     for before, after in pairwise(counting):
         # What was given back is in the queue again.
@@ -124,11 +135,13 @@ def _arcs(points: list[Point], y: float, scale: TimeScale) -> Iterator[str]:
             queued = point
         elif point.mark is Mark.RETURNED and queued is not None:
             start, end = _at(scale, point.timestamp_ms), _at(scale, queued.timestamp_ms)
-            top = y - LANE_HEIGHT * 0.75
+            top = y - LANE_HEIGHT * 0.85
             middle = round((start + end) / 2, 1)
+            landing = y - MARK_RADIUS - 1
             yield (
-                f'<path class="back" d="M{start} {y - MARK_RADIUS}Q{middle} {top} {end} {y - MARK_RADIUS}">'
+                f'<path class="back" d="M{start} {y - MARK_RADIUS}Q{middle} {top} {end} {landing}">'
                 f"<title>Back to the queue</title></path>"
+                f'<path class="back-head" d="M{end} {landing}l7 -1.5l-4 -5z"/>'
             )
 
 
@@ -172,7 +185,8 @@ def _label(lane: Lane, y: float) -> str:
     troubles = lane.troubles
     if not troubles:
         return ""
-    whole = ", ".join(point.label for point in troubles)
+    said = Counter(point.label for point in troubles)
+    whole = ", ".join(label if times == 1 else f"{label} × {times}" for label, times in said.items())
     shown = whole if len(whole) <= LABEL_CHARACTERS_MAX else whole[: LABEL_CHARACTERS_MAX - 1] + "…"
     is_returned = all(point.mark is Mark.RETURNED for point in troubles)
     kind = "label back-label" if is_returned else "label"

@@ -125,6 +125,7 @@ def test_the_largest_trace_is_drawn_whole() -> None:
     ]
     drawing = Drawing(traced(records, validators=21))
     assert len(drawing.lanes) == 21
+    assert all("IgnoredByCollator × 48" in label for label in drawing.texts("label"))
     assert sum(sum(drawing.marks(lane).values()) for lane in range(21)) == len(records) == 2_016
 
 

@@ -1,0 +1,256 @@
+"""`/api/v1`: the same data as the pages, for programs. Errors are problem+json with our codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+from itertools import chain
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from stagepost.errors import ConfigError, ErrorCode, StagepostError
+from stagepost.node.trace_reading import NotOneMessage, read_trace, require_prefix, trace_object
+from stagepost.pipeline.message_filter import NAMES, MessageFilter
+from stagepost.remp.words import verdict_words
+from stagepost.web.export import MEDIA_TYPES, Form, Table, exported, written
+from stagepost.web.figures import as_objects, sessions_of
+from stagepost.web.forms import require_own_form
+from stagepost.web.listing import Cursor, Source, page_of
+from stagepost.web.live import read_event_id
+from stagepost.web.outcomes import Nothing, Unreadable
+from stagepost.web.peers import peers_object
+from stagepost.web.problems import problem_response
+from stagepost.web.queues import queues_object, run_queue_command
+from stagepost.web.sources import Sources, UnreadableSource
+from stagepost.web.stream import ROWS_AT_BEGIN_MAX, ROWS_OF_EVENT_MAX, STREAMS_MAX, Streams
+
+PAGE_ROWS_MAX = 1_000
+RECEIPT_COLUMNS = (
+    "lane",
+    "kind",
+    "timestamp",
+    "source_id",
+    "counts",
+    "refused",
+    "position",
+    "signature",
+    "error",
+)
+DELIVERY_ID_DIGITS = 64
+
+_PROBLEM = {"description": "refused, with one of our codes", "content": {"application/problem+json": {}}}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: _PROBLEM for status in (400, 401, 403, 404, 413, 422, 429, 503, 504)
+}
+_DELIVERY_ID = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
+
+MessageId = Annotated[str, Path(description="a message id, or at least eight of its first digits")]
+
+
+def wanted_filter(
+    request: Request,
+    id: Annotated[str | None, Query(description="a message id, or the digits that it begins with")] = None,
+    outcome: Annotated[str | None, Query(description="verdicts, several with commas")] = None,
+    kind: Annotated[str | None, Query(description="kinds of receipts, several with commas")] = None,
+    since: Annotated[str | None, Query(description="ISO 8601, Unix milliseconds, or how long ago")] = None,
+    until: Annotated[str | None, Query(description="before this moment")] = None,
+    topic: Annotated[str | None, Query(description="topic of the delivery layer")] = None,
+    pool: Annotated[str | None, Query(description="pool that signed the DMQ message")] = None,
+    validator: Annotated[str | None, Query(description="V3, or digits of a key id")] = None,
+) -> MessageFilter:
+    sources: Sources = request.app.state.sources
+    given = dict(zip(NAMES, (id, outcome, kind, since, until, topic, pool, validator), strict=True))
+    return MessageFilter.read(given, sources.now_ms() / 1_000)
+
+
+Wanted = Annotated[MessageFilter, Depends(wanted_filter)]
+SourceGiven = Annotated[Source, Query(description="the newest messages, or the whole history in the tables")]
+
+
+class NoSuchMessage(StagepostError):
+    default_code = ErrorCode.MSG_BAD_ID
+
+
+def _sources(request: Request) -> Sources:
+    found: Sources = request.app.state.sources
+    return found
+
+
+def router() -> APIRouter:
+    """All routes below `/api/v1`."""
+    api = APIRouter(prefix="/api/v1", responses=_REFUSALS)
+    add = api.add_api_route
+    add("/messages", messages, summary="Messages by filter, the newest first, page by page")
+    add("/messages/{message_id}", message, summary="What became of one message")
+    add("/messages/{message_id}/receipts", receipts, summary="Everything that was signed about one message")
+    add("/queues", queues, summary="What waits, in an outbox and in mempools")
+    add("/queues/flush", flush, methods=["POST"], summary="Send what waits in the outbox")
+    add(
+        "/queues/replay",
+        replay,
+        methods=["POST"],
+        summary="Try dead letters again: all, or the one with this id",
+    )
+    add("/validators", validators, summary="Delays, silence and disagreement, by session and validator")
+    add("/peers", peers, summary="Connections of the nodes that run here")
+    add(
+        "/stream",
+        stream,
+        summary="News as server-sent events; resumes by Last-Event-ID",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    add(
+        "/export",
+        export,
+        summary="All rows of a filter as one file, streamed",
+        response_class=StreamingResponse,
+    )
+    return api
+
+
+def messages(
+    request: Request,
+    wanted: Wanted,
+    source: SourceGiven = Source.LIVE,
+    before: Annotated[str | None, Query(description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_ROWS_MAX)] = 50,
+) -> dict[str, Any]:
+    cursor = None if not before else Cursor.read(before)
+    page = page_of(_sources(request), wanted, source, cursor, limit)
+    if isinstance(page, Unreadable):
+        raise UnreadableSource(page)
+    if isinstance(page, Nothing):
+        return {"rows": [], "next": None, "total": 0, "note": page.text}
+    following = None if page.next is None else page.next.text()
+    return {"rows": page.rows, "next": following, "total": page.total}
+
+
+def message(request: Request, message_id: MessageId) -> dict[str, Any]:
+    found = traced(_sources(request), message_id)
+    del found["all_receipts"]
+    return found
+
+
+def receipts(
+    request: Request,
+    message_id: MessageId,
+    to: Annotated[Form | None, Query(description="csv or jsonl for a file; JSON otherwise")] = None,
+) -> Response:
+    found = traced(_sources(request), message_id)
+    if to is None:
+        return JSONResponse(found["all_receipts"])
+    if to is Form.PARQUET:
+        raise ConfigError("the receipts of one message come as csv or jsonl", advice="choose one of them")
+    rows = found["all_receipts"]
+    if to is Form.CSV:
+        rows = [{name: row.get(name) for name in RECEIPT_COLUMNS} for row in rows]
+    name = f"{found['message_id'][:16]}-receipts.{to}"
+    return _file(written(rows, list(RECEIPT_COLUMNS), to), to, name)
+
+
+def queues(request: Request) -> dict[str, Any]:
+    return queues_object(_sources(request))
+
+
+async def flush(request: Request) -> dict[str, Any]:
+    await require_own_form(request)
+    return await run_queue_command(_sources(request), "flush")
+
+
+async def replay(
+    request: Request,
+    delivery_id: Annotated[str | None, Query(description="of a dead letter; all without one")] = None,
+) -> dict[str, Any]:
+    await require_own_form(request)
+    return await run_queue_command(_sources(request), "replay", require_delivery_id(delivery_id))
+
+
+def validators(request: Request) -> list[dict[str, Any]]:
+    sources = _sources(request)
+    if isinstance(sources.tail.state, Unreadable):
+        raise UnreadableSource(sources.tail.state)
+    return as_objects(sessions_of(sources.book, sources.now_ms()))
+
+
+def peers(request: Request) -> list[dict[str, Any]]:
+    return peers_object(_sources(request))
+
+
+async def stream(
+    request: Request,
+    wanted: Wanted,
+    last_event_id: Annotated[str | None, Header(description="where a stream broke off")] = None,
+    max_rows: Annotated[int, Query(ge=1, le=ROWS_OF_EVENT_MAX)] = ROWS_OF_EVENT_MAX,
+    begin: Annotated[int, Query(ge=0, le=ROWS_AT_BEGIN_MAX, description="older rows to begin with")] = 0,
+) -> Response:
+    streams: Streams = request.app.state.streams
+    if streams.open >= STREAMS_MAX:
+        raise StagepostError(
+            f"{STREAMS_MAX} streams are open already",
+            code=ErrorCode.QUEUE_FULL,
+            advice="close one",
+            limit=STREAMS_MAX,
+        )
+    seen = None
+    if last_event_id:
+        seen = read_event_id(last_event_id)
+        if seen is None:
+            raise StagepostError(
+                "Last-Event-ID is none of ours",
+                code=ErrorCode.PROTOCOL_REQUEST,
+                advice="leave it out to begin now",
+            )
+    events = streams.events(wanted, seen, max_rows, begin)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def export(
+    request: Request,
+    wanted: Wanted,
+    to: Form = Form.CSV,
+    table: Table = Table.MESSAGES,
+    source: SourceGiven = Source.LIVE,
+) -> Response:
+    parts = exported(_sources(request), table, wanted, source, to)
+    return _file(parts, to, f"{table}.{to}")
+
+
+def traced(sources: Sources, message_id: str) -> dict[str, Any]:
+    trace = read_trace(sources.settings.data, require_prefix(message_id), sources.now_ms())
+    found = trace_object(trace)
+    return {**found, "words": verdict_words(trace.verdict)}
+
+
+def require_delivery_id(text: str | None) -> str | None:
+    if text is None or text == "":
+        return None
+    if _DELIVERY_ID.fullmatch(text.lower()) is None:
+        raise NoSuchMessage(
+            f"{text[:DELIVERY_ID_DIGITS]!r} is no delivery id", advice="give 8 to 64 of its digits"
+        )
+    return text.lower()
+
+
+def _file(parts: Iterator[bytes], form: Form, name: str) -> StreamingResponse:
+    # What goes wrong with the first part can still be said; behind it only the connection can be broken off.
+    parts = chain([next(parts, b"")], parts)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(parts, media_type=MEDIA_TYPES[form], headers=headers)
+
+
+def status_for(error: StagepostError) -> HTTPStatus | None:
+    """Where the place tells more than the code."""
+    if isinstance(error, NotOneMessage):
+        if error.message_ids:
+            return HTTPStatus.CONFLICT
+        return HTTPStatus.UNPROCESSABLE_ENTITY if "is no message id" in error.text else HTTPStatus.NOT_FOUND
+    status: HTTPStatus | None = getattr(error, "status", None)
+    return status
+
+
+def refusal(error: StagepostError) -> Response:
+    return problem_response(error, status_for(error))

@@ -1,0 +1,172 @@
+"""Rows as files, as long as they are: CSV, JSON lines, Parquet; a part at a time, whoever many there are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from stagepost.errors import ConfigError
+from stagepost.pipeline.message_filter import MessageFilter
+from stagepost.web.listing import COLUMNS, Source, live_messages, tables_query
+from stagepost.web.message_book import row_of
+from stagepost.web.outcomes import Nothing, Unreadable
+from stagepost.web.sources import Sources, UnreadableSource
+
+ROWS_AT_A_TIME = 500
+CHUNK_BYTES = 64 * 1024
+EXPORT_TIME_MAX_S = 600.0
+"""Whoever takes a file slowly must not keep it open for ever."""
+
+_PARQUET_TYPES = {
+    **dict.fromkeys(COLUMNS, "BIGINT"),
+    **dict.fromkeys(("message_id", "verdict", "session_id", "delivery_id", "dmq_id"), "VARCHAR"),
+    **dict.fromkeys(("queued_at", "rejected_by", "silent"), "INTEGER[]"),
+    "validators": "INTEGER",
+}
+
+
+class Form(StrEnum):
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+class Table(StrEnum):
+    MESSAGES = "messages"
+    RECEIPTS = "receipts"
+
+
+MEDIA_TYPES = {
+    Form.CSV: "text/csv; charset=utf-8",
+    Form.JSONL: "application/x-ndjson",
+    Form.PARQUET: "application/vnd.apache.parquet",
+}
+
+
+def exported(
+    sources: Sources, table: Table, wanted: MessageFilter, source: Source, form: Form
+) -> Iterator[bytes]:
+    """Everything that can be refused is refused before the first part."""
+    if source is Source.LIVE:
+        if table is Table.RECEIPTS:
+            raise ConfigError(
+                "receipts of many messages come from the tables",
+                advice="ask with source=tables, or for one message: /api/v1/messages/ID/receipts?to=csv",
+            )
+        if isinstance(sources.tail.state, Unreadable):
+            raise UnreadableSource(sources.tail.state)
+        found = live_messages(sources, wanted)
+        rows = ({name: row_of(kept).get(name) for name in COLUMNS} for kept in found)
+        return written(rows, list(COLUMNS), form)
+    state = sources.tables.state()
+    if isinstance(state, Unreadable):
+        raise UnreadableSource(state)
+    if isinstance(state, Nothing):
+        raise ConfigError(f"{state.text}: {sources.tables.folder}", advice=state.advice)
+    query, parameters, names = _query(table, wanted)
+    return _of_tables(sources, query, parameters, names, form)
+
+
+def _query(table: Table, wanted: MessageFilter) -> tuple[str, list[Any], list[str]]:
+    if table is Table.MESSAGES:
+        inner, parameters = tables_query(wanted, None)
+        return f"SELECT {', '.join(COLUMNS)} FROM ({inner})", parameters, list(COLUMNS)
+    condition = wanted.receipts()
+    query = (
+        "SELECT r.* FROM receipts r JOIN messages m USING (message_id) "
+        f"WHERE {condition.text} ORDER BY r.message_id, r.timestamp_ms, r.source_id, r.kind"
+    )
+    return query, list(condition.parameters), []
+
+
+def _of_tables(
+    sources: Sources, query: str, parameters: list[Any], names: list[str], form: Form
+) -> Iterator[bytes]:
+    with sources.tables.asking(EXPORT_TIME_MAX_S) as asking:
+        if form is Form.PARQUET:
+            with tempfile.TemporaryDirectory(prefix="stagepost-export-") as folder:
+                path = Path(folder) / "export.parquet"
+                asking.copy(query, parameters, path, "FORMAT parquet")
+                yield from _parts_of(path)
+            return
+        batches = asking.batches(query, parameters, ROWS_AT_A_TIME)
+        first = next(batches, [])
+        columns = names or list(first[0] if first else ())
+        yield from written((row for batch in _chained(first, batches) for row in batch), columns, form)
+
+
+def _chained(
+    first: list[dict[str, Any]], rest: Iterator[list[dict[str, Any]]]
+) -> Iterator[list[dict[str, Any]]]:
+    yield first
+    yield from rest
+
+
+def written(rows: Iterable[dict[str, Any]], columns: list[str], form: Form) -> Iterator[bytes]:
+    if form is Form.PARQUET:
+        return _parquet(rows)
+    return _csv(rows, columns) if form is Form.CSV else _json_lines(rows)
+
+
+def _csv(rows: Iterable[dict[str, Any]], columns: list[str]) -> Iterator[bytes]:
+    """Lists are JSON, nothing is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for number, row in enumerate(rows, start=1):
+        writer.writerow({name: _cell(row[name]) for name in columns})
+        if number % ROWS_AT_A_TIME == 0:
+            yield _taken(text)
+    yield _taken(text)
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(list(value), separators=(",", ":")) if isinstance(value, list | tuple) else value
+
+
+def _json_lines(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    text = io.StringIO()
+    for number, row in enumerate(rows, start=1):
+        text.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if number % ROWS_AT_A_TIME == 0:
+            yield _taken(text)
+    yield _taken(text)
+
+
+def _taken(text: io.StringIO) -> bytes:
+    found = text.getvalue().encode()
+    text.seek(0)
+    text.truncate()
+    return found
+
+
+def _parquet(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Through a file: Parquet is finished by its end."""
+    import duckdb
+
+    with ExitStack() as parts:
+        folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="stagepost-export-")))
+        lines, path = folder / "rows.jsonl", folder / "export.parquet"
+        with lines.open("wb") as file:
+            for part in _json_lines(rows):
+                file.write(part)
+        columns = ", ".join(f"{name}: '{_PARQUET_TYPES[name]}'" for name in COLUMNS)
+        connection = parts.enter_context(duckdb.connect(":memory:"))
+        connection.execute(
+            f"COPY (SELECT * FROM read_json('{lines}', format = 'newline_delimited', columns = {{{columns}}})) "
+            f"TO '{path}' (FORMAT parquet)"
+        )
+        yield from _parts_of(path)
+
+
+def _parts_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while part := file.read(CHUNK_BYTES):
+            yield part

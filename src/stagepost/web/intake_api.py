@@ -1,0 +1,152 @@
+"""External messages over HTTP: hand one in, and read how it stands.
+
+    POST /api/v1/messages        the message's bytes        202 with its id; the same bytes again: 202 with the same id
+    GET  /api/v1/messages/{id}   its row of `messages`
+
+What the full node does not pass on is a problem with our code: 422 for the message itself, 413 for its size, 503 and 429
+where another try may help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.node.trace_reading import NotOneMessage
+from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.runtime.remp.local_intake import Taken
+from stagepost.web.problems import problem_response
+
+PREFIX = "/api/v1"
+MEDIA_TYPE = "application/octet-stream"
+BODY_WITHIN_S = 15.0
+"""Whoever sends a body more slowly is told, and cut off."""
+ID_DIGITS = 64
+
+
+class FullNodeHandle(Protocol):
+    """`stagepost.node.intake_desk.IntakeDesk` is one."""
+
+    def submit(self, data: bytes) -> Taken: ...
+
+    async def row(self, message_id: bytes) -> dict[str, Any]: ...
+
+
+def intake_router(full_node: FullNodeHandle) -> APIRouter:
+    router = APIRouter(prefix=PREFIX)
+
+    async def hand_in(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                data = await _body(request)
+        except TimeoutError:
+            slow = StagepostError(
+                f"the body did not come within {BODY_WITHIN_S:g} s", code=ErrorCode.PROTOCOL_TIMEOUT
+            )
+            return problem_response(slow, HTTPStatus.REQUEST_TIMEOUT)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST.value)  # nobody reads it
+        except StagepostError as error:
+            return problem_response(error, getattr(error, "status", None))
+        return _handed_in(full_node, data)
+
+    async def row(message_id: str) -> Response:
+        try:
+            return JSONResponse(await full_node.row(_id(message_id)), headers={"Cache-Control": "no-store"})
+        except NotOneMessage as error:
+            return problem_response(error, HTTPStatus.NOT_FOUND)
+        except StagepostError as error:
+            return problem_response(error)
+
+    problem: dict[str, Any] = {"application/problem+json": {}}
+    router.add_api_route(
+        "/messages",
+        hand_in,
+        methods=["POST"],
+        status_code=HTTPStatus.ACCEPTED.value,
+        response_class=JSONResponse,
+        summary="Hand in an external message",
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+            }
+        },
+        responses={
+            413: {"description": "larger than any message", "content": problem},
+            415: {"description": f"not {MEDIA_TYPE}", "content": problem},
+            422: {"description": "the full node does not pass it on", "content": problem},
+            429: {"description": "too many messages are in processing", "content": problem},
+            503: {"description": "the full node is not ready", "content": problem},
+        },
+    )
+    router.add_api_route(
+        "/messages/{message_id}",
+        row,
+        methods=["GET"],
+        response_class=JSONResponse,
+        summary="How an external message stands",
+        responses={404: {"description": "no receipt is of this message", "content": problem}},
+    )
+    return router
+
+
+def _handed_in(full_node: FullNodeHandle, data: bytes) -> Response:
+    try:
+        taken = full_node.submit(data)
+    except StagepostError as error:
+        # What was asked for in good form, and cannot be, is the message's own fault.
+        is_refused = error.code in (ErrorCode.PROTOCOL_REQUEST, ErrorCode.CONFIG_INVALID)
+        return problem_response(error, HTTPStatus.UNPROCESSABLE_ENTITY if is_refused else None)
+    where = f"{PREFIX}/messages/{taken.message_id.hex()}"
+    found = {"message_id": taken.message_id.hex(), "is_new": taken.is_new, "links": {"message": where}}
+    return JSONResponse(found, HTTPStatus.ACCEPTED.value, {"Location": where, "Cache-Control": "no-store"})
+
+
+async def _body(request: Request) -> bytes:
+    """Never more in memory than a message may have."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != MEDIA_TYPE:
+        raise _WrongForm(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"the body is {kind or 'of no type'}",
+            f"send the bytes of the message as {MEDIA_TYPE}",
+        )
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > MESSAGE_BYTES_MAX:
+            raise StagepostError(
+                f"the body has more than {MESSAGE_BYTES_MAX} bytes, which no message has",
+                code=ErrorCode.MSG_BODY_SIZE,
+                limit=MESSAGE_BYTES_MAX,
+            )
+    return bytes(found)
+
+
+def _id(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text) if len(text) == ID_DIGITS else b""
+    except ValueError:
+        found = b""
+    if not found:
+        raise NotOneMessage(
+            f"{text[: ID_DIGITS + 1]!r} is no message id",
+            {},
+            advice=f"give its {ID_DIGITS} hexadecimal digits",
+        )
+    return found
+
+
+class _WrongForm(StagepostError):
+    default_code = ErrorCode.PROTOCOL_REQUEST
+
+    def __init__(self, status: HTTPStatus, text: str, advice: str) -> None:
+        super().__init__(text, advice=advice)
+        self.status = status

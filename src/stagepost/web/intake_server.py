@@ -1,0 +1,171 @@
+"""A full node's HTTP address, served on the node's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from stagepost import __version__
+from stagepost.errors import ConfigError, ErrorCode, StagepostError
+from stagepost.web.guard import Guard, Refused
+from stagepost.web.intake_api import FullNodeHandle, intake_router
+from stagepost.web.problems import problem_response
+from stagepost.web.security import LoginLimit, Sessions
+from stagepost.web.settings import WebSettings, require_safe_address
+
+REQUESTS_AT_ONCE = 64
+KEEP_ALIVE_S = 5
+HEAD_WITHIN_S = 10.0
+"""A connection on which no request is under way for so long, half a request line perhaps, makes room for others."""
+END_WITHIN_S = 2
+LOOK_EVERY_S = 0.01
+
+
+def intake_app(full_node: FullNodeHandle, settings: WebSettings) -> FastAPI:
+    """`ConfigError` for an address that others can reach, without token and TLS."""
+    require_safe_address(settings)
+    app = FastAPI(
+        title="Stagepost full node",
+        version=__version__,
+        description="External messages in.",
+        docs_url=None,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    app.include_router(intake_router(full_node))
+    app.add_exception_handler(StagepostError, _refused)
+    app.add_exception_handler(HTTPException, _refused_by_framework)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    sessions, limit = Sessions(time.monotonic), LoginLimit(time.monotonic)
+    guard: Any = lambda inner: Guard(inner, settings, sessions, limit)  # noqa: E731  # as the framework wants it
+    app.add_middleware(guard)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StagepostError)
+    return problem_response(error, getattr(error, "status", None))
+
+
+async def _refused_by_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    text = f"{request.method} {request.url.path[:200]}: {status.phrase.lower()}"
+    advice = "POST /api/v1/messages, or GET /api/v1/messages/{id}"
+    response = problem_response(Refused(status, text, code=ErrorCode.PROTOCOL_REQUEST, advice=advice), status)
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    return response
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    fault = Refused(HTTPStatus.BAD_REQUEST, "the request is not understood", code=ErrorCode.PROTOCOL_REQUEST)
+    return problem_response(fault, fault.status)
+
+
+@asynccontextmanager
+async def serving_intake(full_node: FullNodeHandle, settings: WebSettings) -> AsyncIterator[str]:
+    """Serves until the end of the block; tells the address. Port 0 takes a free one."""
+    listening = _listen(settings.host, settings.port)
+    try:
+        port = listening.getsockname()[1]
+        app = intake_app(full_node, replace(settings, port=port))
+        config = uvicorn.Config(
+            app,
+            http=_protocol(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=REQUESTS_AT_ONCE,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=END_WITHIN_S,
+            ssl_certfile=_text(settings.certificate),
+            ssl_keyfile=_text(settings.private_key),
+            lifespan="off",
+        )
+        _load(config)
+        server: Any = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # signals are the node's
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            while not server.started:
+                if serving.done():
+                    serving.result()
+                    raise ConfigError(f"HTTP at {settings.host}:{port} did not start", advice="read the log")
+                await asyncio.sleep(LOOK_EVERY_S)
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            yield f"{'https' if settings.has_tls else 'http'}://{host}:{port}"
+        finally:
+            server.should_exit = True
+            await serving
+    finally:
+        listening.close()
+
+
+def _protocol() -> Any:
+    """The framework's own, which would wait for ever for the rest of a head."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    begin = H11Protocol.connection_made
+
+    def connection_made(self: Any, transport: Any) -> None:
+        begin(self, transport)
+        asyncio.get_running_loop().call_later(HEAD_WITHIN_S, _look, self, None)
+
+    return type("TimedH11Protocol", (H11Protocol,), {"connection_made": connection_made})
+
+
+def _look(protocol: Any, last: Any) -> None:
+    """`last`: the request that was done with at the look before."""
+    if protocol.transport.is_closing():
+        return
+    cycle = protocol.cycle
+    if (cycle is None or cycle.response_complete) and cycle is last:
+        protocol.transport.close()
+        return
+    asyncio.get_running_loop().call_later(HEAD_WITHIN_S, _look, protocol, cycle)
+
+
+def _load(config: Any) -> None:
+    try:
+        config.load()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+        raise ConfigError(
+            f"the certificate or its private key cannot be used: {reason}",
+            advice="give PEM files that belong together",
+        ) from error
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening: socket.socket | None = None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except (OSError, OverflowError) as error:
+        if listening is not None:
+            listening.close()
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise ConfigError(
+            f"cannot serve HTTP at {host}:{port}: {reason}", advice="choose another address with --http"
+        ) from error
+    return listening

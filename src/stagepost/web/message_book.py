@@ -1,0 +1,338 @@
+"""The newest messages of the topic of statuses and what became of them: joined states, and verdicts when asked for.
+
+Receipts are checked here as everywhere, so a list never shows a verdict that a trace would not. What is kept is bounded
+by messages and by receipts; the oldest message goes first, and lists say that they are not the whole history.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from stagepost.errors import ErrorCode
+from stagepost.remp.hex_text import read_hash
+from stagepost.remp.receipt import Counting, Quarantined, Receipt, check
+from stagepost.remp.status import Stage, Status
+from stagepost.remp.status_records import StatusRecord, read_record
+from stagepost.remp.trace import ENDED
+from stagepost.remp.validator_sets import Role, ValidatorSets
+from stagepost.remp.verdict import Verdict, evaluate
+from stagepost.remp.verdict_state import MessageState
+from stagepost.remp.words import verdict_words
+
+RECEIPTS_KEPT = 250_000
+RECEIPTS_OF_ONE_MAX = 20_000
+"""Of one message: more than 21 validators say in its life; what comes beyond is for its trace alone."""
+BAD_OF_ONE_MAX = 10_000
+STRANGERS_KEPT = 2_000
+"""Records by signers that the sets do not know yet: looked at again when the sets change."""
+DELAYS_KEPT = 400
+AGAIN_AFTER_MS = 1_000
+"""Time alone can end a message: a verdict on an open one is worked out again after so long."""
+
+_ID_DIGITS = 64
+_STAGES = (Stage.QUEUED, Stage.INCLUDED, Stage.ACCEPTED)
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """One record, as lists and streams show it. `source` is in words; `refused` is None for a receipt that counts."""
+
+    position: str
+    message_id: str | None
+    timestamp_ms: int | None
+    arrived_ms: int | None
+    source: str
+    source_id: str | None
+    kind: str
+    level: int | None
+    colour: str
+    refused: str | None
+    error: str
+    type: str = "receipt"
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A verdict that has changed."""
+
+    message_id: str
+    verdict: str | None
+    words: str
+    at_ms: int
+    first_ms: int | None
+    final_after_ms: int | None
+    is_open: bool
+    type: str = "verdict"
+
+
+class Kept:
+    """One message. `is_cut`: its beginning lies before what was read."""
+
+    __slots__ = (
+        "arrived_ms", "bad", "delivery_id", "dmq_id", "error", "first_ms", "is_cut", "is_dirty", "kinds",
+        "message_id", "said", "signers", "state", "verdict", "verdict_as_of_ms",
+    )  # fmt: skip
+
+    def __init__(self, message_id: str, *, is_cut: bool) -> None:
+        self.message_id = message_id
+        self.state = MessageState()
+        self.bad: set[bytes] = set()
+        self.first_ms: int | None = None
+        self.arrived_ms = 0
+        self.dmq_id: str | None = None
+        self.delivery_id: str | None = None
+        self.kinds: set[str] = set()
+        self.signers: set[bytes] = set()
+        self.error = ""
+        self.is_cut = is_cut
+        self.is_dirty = True
+        self.said: str | None = None
+        self.verdict: Verdict | None = None
+        self.verdict_as_of_ms = 0
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Greater is newer; the same after a restart, so that a page can be gone on from."""
+        return (self.arrived_ms if self.first_ms is None else self.first_ms), self.message_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.verdict is not None and self.verdict.verdict not in ENDED
+
+    @property
+    def words(self) -> str:
+        return verdict_words(self.verdict)
+
+    def after_ms(self, at_ms: int | None) -> int | None:
+        return None if at_ms is None or self.first_ms is None else at_ms - self.first_ms
+
+
+class MessageBook:
+    """Written by the one tail, read by requests; `lock` is held for as long as either looks at it."""
+
+    def __init__(self, messages_max: int) -> None:
+        self.lock = threading.RLock()
+        self.sets: ValidatorSets | None = None
+        self.dropped = 0
+        self.records = 0
+        self.bad_by_reason: dict[str, int] = defaultdict(int)
+        self.bad_by_source: dict[bytes, int] = defaultdict(int)
+        self.delays: dict[bytes, dict[Stage, deque[int]]] = {}
+        self.spoken: dict[bytes, int] = {}
+        self._messages: dict[str, Kept] = {}
+        self._messages_max = messages_max
+        self._receipts = 0
+        self._dirty: set[str] = set()
+        self._strangers: deque[StatusRecord] = deque(maxlen=STRANGERS_KEPT)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def learn(self, sets: ValidatorSets) -> None:
+        """Who may sign. Those who were strangers may be known now."""
+        with self.lock:
+            self.sets = sets
+            for kept in self._messages.values():
+                self._touch(kept)
+            waiting, self._strangers = self._strangers, deque(maxlen=STRANGERS_KEPT)
+            for record in waiting:
+                receipt = read_record(record)
+                if isinstance(receipt, Receipt):
+                    self._enter(record, receipt, check(receipt, sets, record.arrived_ms), is_cut=True)
+
+    def add(self, record: StatusRecord, *, is_cut: bool = False) -> Heard:
+        """`is_cut`: the topic holds records before this one that nobody will read here."""
+        assert self.sets is not None, "receipts are checked against sets"
+        receipt = read_record(record)
+        if isinstance(receipt, Quarantined):
+            with self.lock:
+                return self._refuse(record, receipt)
+        outcome = check(receipt, self.sets, record.arrived_ms)
+        with self.lock:
+            return self._enter(record, receipt, outcome, is_cut=is_cut)
+
+    def _refuse(self, record: StatusRecord, fault: Quarantined) -> Heard:
+        self.records += 1
+        self.bad_by_reason[fault.reason] += 1
+        key = (record.key or "").lower()
+        kept = self._messages.get(key)
+        if kept is not None:
+            self._note_bad(kept, record)
+        message_id = key if len(key) == _ID_DIGITS else None
+        return Heard(
+            record.position,
+            message_id,
+            None,
+            record.arrived_ms,
+            "no receipt",
+            None,
+            "",
+            None,
+            "red",
+            fault.reason,
+            fault.text,
+        )
+
+    def _enter(
+        self, record: StatusRecord, receipt: Receipt, outcome: Counting | Quarantined, *, is_cut: bool
+    ) -> Heard:
+        self.records += 1
+        message_id = receipt.message_id.hex()
+        kept = self._messages.get(message_id)
+        if kept is None:
+            kept = self._messages[message_id] = Kept(message_id, is_cut=is_cut)
+            kept.arrived_ms = record.arrived_ms or receipt.timestamp_ms
+        self._touch(kept)
+        if isinstance(outcome, Quarantined):
+            self._note_bad(kept, record)
+            self.bad_by_reason[outcome.reason] += 1
+            if outcome.reason is ErrorCode.RECEIPT_SOURCE:
+                self._strangers.append(record)
+            elif self.sets is not None and self.sets.memberships(receipt.source_id):
+                self.bad_by_source[receipt.source_id] += 1
+        else:
+            self._count(kept, record, outcome)
+        self._make_room()
+        kind = receipt.kind
+        return Heard(
+            record.position,
+            message_id,
+            receipt.timestamp_ms,
+            record.arrived_ms,
+            self.source_words(receipt.source_id, record.session_hint),
+            receipt.source_id.hex(),
+            kind.name,
+            int(kind.level),
+            kind.colour.value,
+            None if isinstance(outcome, Counting) else str(outcome.reason),
+            getattr(receipt.status, "error", ""),
+        )
+
+    def _count(self, kept: Kept, record: StatusRecord, counting: Counting) -> None:
+        receipt, kind = counting.receipt, counting.receipt.kind
+        if len(kept.state.signed) >= RECEIPTS_OF_ONE_MAX:
+            kept.is_cut = True
+            return
+        before = len(kept.state.signed)
+        kept.state.add(counting, record.session_hint)
+        is_new = len(kept.state.signed) > before
+        self._receipts += is_new
+        if kept.first_ms is None or receipt.timestamp_ms < kept.first_ms:
+            kept.first_ms = receipt.timestamp_ms
+        if kind.name in ("SentToValidators", "RejectedByFullnode"):
+            kept.is_cut = False
+        kept.kinds.add(kind.name)
+        kept.dmq_id = kept.dmq_id or record.headers.get("dmq_id")
+        kept.delivery_id = kept.delivery_id or record.headers.get("delivery_id")
+        if kind.status is Status.REJECTED:
+            kept.error = getattr(receipt.status, "error", "") or kind.name
+        if counting.role is Role.VALIDATOR and is_new:
+            kept.signers.add(receipt.source_id)
+            self.spoken[receipt.source_id] = max(receipt.timestamp_ms, self.spoken.get(receipt.source_id, 0))
+            if kind.stage in _STAGES:
+                delays = self.delays.setdefault(receipt.source_id, {})
+                of_stage = delays.setdefault(kind.stage, deque(maxlen=DELAYS_KEPT))
+                of_stage.append(receipt.timestamp_ms - kept.first_ms)
+
+    def _touch(self, kept: Kept) -> None:
+        kept.is_dirty = True
+        self._dirty.add(kept.message_id)
+
+    def _note_bad(self, kept: Kept, record: StatusRecord) -> None:
+        if len(kept.bad) < BAD_OF_ONE_MAX:
+            digest = sha256(record.value or b"").digest()[:8]
+            self._receipts += digest not in kept.bad
+            kept.bad.add(digest)
+
+    def _make_room(self) -> None:
+        while len(self._messages) > 1 and (
+            len(self._messages) > self._messages_max or self._receipts > RECEIPTS_KEPT
+        ):
+            oldest = self._messages.pop(next(iter(self._messages)))
+            self._receipts -= len(oldest.state.signed) + len(oldest.bad)
+            self._dirty.discard(oldest.message_id)
+            self.dropped += 1
+
+    # Reading
+
+    def source_words(self, source_id: bytes, hint: str | None) -> str:
+        """As traces name their lanes."""
+        sets = self.sets
+        if sets is None:
+            return f"unknown {source_id.hex()[:6]}"
+        if source_id in sets.full_nodes:
+            return "full node"
+        memberships = sets.memberships(source_id)
+        if not memberships:
+            return f"unknown {source_id.hex()[:6]}"
+        _, validator = memberships.get(read_hash(hint) or b"") or max(
+            memberships.values(), key=lambda found: found[0].age_key
+        )
+        return f"V{validator.index + 1}"
+
+    def get(self, message_id: str, now_ms: int) -> Kept | None:
+        with self.lock:
+            kept = self._messages.get(message_id)
+            return None if kept is None else self.judged(kept, now_ms)
+
+    def judged(self, kept: Kept, now_ms: int) -> Kept:
+        """With its verdict as of now."""
+        is_old = kept.is_open and now_ms - kept.verdict_as_of_ms >= AGAIN_AFTER_MS
+        if (kept.is_dirty or is_old) and self.sets is not None:
+            kept.verdict = evaluate(kept.state, self.sets, now_ms)
+            kept.verdict_as_of_ms = now_ms
+            kept.is_dirty = False
+        return kept
+
+    def all(self, now_ms: int) -> list[Kept]:
+        """The newest first."""
+        with self.lock:
+            found = [self.judged(kept, now_ms) for kept in self._messages.values()]
+        return sorted(found, key=lambda kept: kept.order, reverse=True)
+
+    def changed(self, now_ms: int, *, everything: bool = False) -> Iterator[Told]:
+        """Verdicts that are not what was told last, each once. `everything`: also those that time alone has changed."""
+        with self.lock:
+            wanted = set(self._dirty)
+            self._dirty.clear()
+            if everything:
+                wanted |= {kept.message_id for kept in self._messages.values() if kept.is_open}
+            for message_id in sorted(wanted):
+                kept = self.judged(self._messages[message_id], now_ms)
+                if kept.words != kept.said:
+                    kept.said = kept.words
+                    yield told(kept, now_ms)
+
+
+def told(kept: Kept, now_ms: int) -> Told:
+    verdict = kept.verdict
+    return Told(
+        kept.message_id,
+        None if verdict is None else verdict.verdict,
+        kept.words,
+        now_ms,
+        kept.first_ms,
+        None if verdict is None else kept.after_ms(verdict.finalized_ms),
+        kept.is_open,
+    )
+
+
+def row_of(kept: Kept) -> dict[str, Any]:
+    """The row of `messages`, and what screens need beside it."""
+    verdict: dict[str, Any] = {} if kept.verdict is None else msgspec.to_builtins(kept.verdict)
+    return {
+        "message_id": kept.message_id,
+        "verdict": None,
+        **verdict,
+        "delivery_id": kept.delivery_id,
+        "dmq_id": kept.dmq_id,
+        "receipts_bad": len(kept.bad),
+        "first_ms": kept.first_ms,
+        "words": kept.words,
+        "error": kept.error,
+        "is_cut": kept.is_cut,
+    }

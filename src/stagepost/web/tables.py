@@ -1,0 +1,130 @@
+"""The Spark tables of a folder, for pages: one reader as long as the manifest stays the same, each query with a time limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.pipeline.manifest import MANIFEST_FILE, Manifest
+from stagepost.pipeline.reader import TABLES, Reader
+from stagepost.web.outcomes import Nothing, Unreadable, attempt
+
+if TYPE_CHECKING:
+    import duckdb
+
+T = TypeVar("T")
+
+
+class Tables:
+    """Any thread may ask. A query that takes too long is interrupted and says so."""
+
+    def __init__(self, folder: Path, query_timeout_s: float) -> None:
+        self.folder = folder
+        self._timeout_s = query_timeout_s
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._reader: Reader | None = None
+
+    def state(self) -> Manifest | Nothing | Unreadable:
+        """Whether there is anything to ask."""
+        if not (self.folder / MANIFEST_FILE).exists():
+            return Nothing(
+                "no tables yet",
+                f"make them: stagepost pipeline run --once --data DIR --out {self.folder}",
+            )
+        return attempt(lambda: self._opened().manifest)
+
+    def ask(self, question: Callable[[Asking], T]) -> T | Nothing | Unreadable:
+        state = self.state()
+        if not isinstance(state, Manifest):
+            return state
+        return attempt(lambda: self._answer(question))
+
+    def _answer(self, question: Callable[[Asking], T]) -> T:
+        with self.asking() as asking:
+            return question(asking)
+
+    @contextmanager
+    def asking(self, timeout_s: float | None = None) -> Iterator[Asking]:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        cursor = self._opened().connection.cursor()
+        timer = threading.Timer(limit_s, cursor.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield Asking(cursor)
+        except StagepostError:
+            raise
+        except Exception as error:
+            if "interrupt" in str(error).lower():
+                raise StagepostError(
+                    f"the tables did not answer within {limit_s:g} s",
+                    code=ErrorCode.PROTOCOL_TIMEOUT,
+                    advice="ask for less, or raise web.query_timeout_s",
+                ) from error
+            raise StorageError(
+                f"the tables in {self.folder} could not be read: {str(error).splitlines()[0]}",
+                advice="make them anew with `stagepost pipeline backfill`",
+            ) from error
+        finally:
+            timer.cancel()
+            cursor.close()
+
+    def _opened(self) -> Reader:
+        facts = (self.folder / MANIFEST_FILE).stat()
+        seen = facts.st_mtime_ns, facts.st_size, facts.st_ino
+        with self._lock:
+            if self._reader is None or seen != self._seen:
+                # The one before may still be asked something: it goes when nobody holds it any longer.
+                self._reader = _open(self.folder)
+                self._seen = seen
+            return self._reader
+
+
+def _open(folder: Path) -> Reader:
+    try:
+        return Reader(folder)
+    except StagepostError:
+        raise
+    except ModuleNotFoundError as error:
+        raise StorageError(
+            "the tables cannot be read: DuckDB is not installed",
+            advice="install the extra: pip install '.[web]'",
+        ) from error
+    except Exception as error:
+        raise StorageError(
+            f"the tables in {folder} could not be read: {str(error).splitlines()[0]}",
+            advice="make them anew with `stagepost pipeline backfill`",
+        ) from error
+
+
+class Asking:
+    """A cursor of one question."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        found = self._cursor.execute(query, list(parameters))
+        names = [column[0] for column in found.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def batches(self, query: str, parameters: Sequence[Any], rows: int) -> Iterator[list[dict[str, Any]]]:
+        found = self._cursor.execute(query, list(parameters))
+        names = [column[0] for column in found.description or ()]
+        while batch := found.fetchmany(rows):
+            yield [dict(zip(names, row, strict=True)) for row in batch]
+
+    def copy(self, query: str, parameters: Sequence[Any], out: Path, form: str) -> None:
+        """Into one file."""
+        path = str(out).replace("'", "''")
+        self._cursor.execute(f"COPY ({query}) TO '{path}' ({form})", list(parameters))
+
+    def has(self, table: str) -> bool:
+        assert table in TABLES, table
+        found = self._cursor.execute("SELECT 1 FROM duckdb_views() WHERE view_name = ?", [table])
+        return found.fetchone() is not None
