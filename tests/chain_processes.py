@@ -90,9 +90,13 @@ class Pool:
         self.pending: dict[bytes, ExternalMessage] = {}
         self.candidates: dict[BlockId, tuple[bytes, ...]] = {}
         self.included: dict[bytes, int] = {}
+        self.blocks: dict[BlockId, None] = {}
+        """Final ones that hold messages."""
 
     def add(self, number: int) -> None:
-        message = some_primes(number, salt=number)
+        self.add_external(some_primes(number, salt=number))
+
+    def add_external(self, message: ExternalMessage) -> None:
         self.offered[message.message_id] = message
         if message.message_id not in self.included:
             self.pending[message.message_id] = message
@@ -129,6 +133,8 @@ class Pool:
                             self.pending[message_id] = self.offered[message_id]
                 case MasterApplied(blocks=blocks):
                     for block in blocks:
+                        if block.messages:
+                            self.blocks[block.block_id] = None
                         for message in block.messages:
                             count = self.included.get(message.message_id, 0)
                             self.included[message.message_id] = count + 1
@@ -228,7 +234,10 @@ class ChainNode:
         await self.listener.close()
 
     def add_message(self, number: int) -> None:
-        self.pool.add(number)
+        self.add_external(some_primes(number, salt=number))
+
+    def add_external(self, message: ExternalMessage) -> None:
+        self.pool.add_external(message)
         for session_id in self.validator.sessions:
             self.validator.messages_wait(session_id)
 

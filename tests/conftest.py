@@ -65,10 +65,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         apart = [
             item.nodeid
             for item in session.items
-            if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid.rpartition("]")[2]
+            if item.get_closest_marker("xdist_group") is not None
+            and "@" not in item.nodeid.rpartition("]")[2]
         ]
         if apart:
-            raise pytest.UsageError(f"pytest-xdist does not see the group of {apart[0]}: other versions are needed")
+            raise pytest.UsageError(
+                f"pytest-xdist does not see the group of {apart[0]}: other versions are needed"
+            )
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -30,6 +30,8 @@ class MemoryOverlays:
         self.delay_s = delay_s
         self.loss = loss
         self.cut: set[int] = set()
+        self.tap: Callable[[int, bytes], None] = lambda sender, frame: None
+        """Hears what members push to each other, lost or not."""
         self.malformed: list[str] = []
         self.refused: list[str] = []
         self._joined: dict[tuple[bytes, int], Joined] = {}
@@ -102,6 +104,7 @@ class MemoryOverlay:
         self._life = life
 
     def push(self, peer: int, frame: bytes) -> bool:
+        self._overlays.tap(self._number, frame)
         return self._to(peer, lambda events: events.pushed(self._index, frame))
 
     def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:

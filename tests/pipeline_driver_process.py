@@ -18,7 +18,6 @@ POINTS = {
     "follow": (
         "before write",
         "after write",
-        "after state",
         "after messages",
         "before manifest",
         "after manifest",

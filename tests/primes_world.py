@@ -49,11 +49,13 @@ from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDis
 from stagepost.wire.tl import key_id
 from tests.chain_world import START_MS
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays
+from tests.primes_checks import Wiretap
+from tests.primes_faults import replay_everything
 
 UP_TO_MAX = 2_000
-FAULTS = ("ignores", "refuses", "leaves_out", "liar")
-"""A validator that never votes, one that votes against everything, one whose master blocks hold nothing, and one that
-tells full nodes that it refused all messages."""
+FAULTS = ("ignores", "refuses", "leaves_out", "liar", "replays")
+"""A validator that never votes, one that votes against everything, one whose master blocks hold nothing, one that
+tells full nodes that it refused all messages, and one whose blocks hold what earlier ones held."""
 
 CHAIN_OPTIONS = ChainOptions(member=MemberOptions(start_wait_s=0.2))
 SESSION_OPTIONS = SessionOptions(member=GraphOptions(start_wait_s=0.2, idle_timeout_s=4.0))
@@ -102,6 +104,8 @@ class ValidatorHouse:
             on_notice=self._noticed,
         )
         self.validator = validator
+        if self.fault is not None:
+            self.misbehave(self.fault)
         overlay = world.join(self.number, validator.board)
         validator.start(overlay)
         for house in world.full_nodes:
@@ -121,9 +125,11 @@ class ValidatorHouse:
         self.notices[type(notice).__name__] += 1
 
     def misbehave(self, fault: str) -> None:
-        """From now on, in this life."""
+        """From now on, also after a crash."""
         self.fault = fault
-        if fault != "liar":
+        if fault == "replays":
+            replay_everything(self.running.ledger, Random(self.number))
+        elif fault != "liar":
             setattr(self.running.ledger.switches, fault, lambda block_id: True)
 
     def crash(self) -> None:
@@ -243,7 +249,7 @@ class FullHouse:
         return bool(last) and all(kind == "Timeout" or kind.startswith("Rejected") for kind in last.values())
 
     def contradictions(self, sources: set[bytes]) -> list[str]:
-        """Steps that no honest validator takes, of those that were never away."""
+        """Steps that no honest validator takes, however often it crashes."""
         lanes: dict[tuple[bytes, bytes], list[Receipt]] = defaultdict(list)
         for receipt in self.receipts:
             if receipt.source_id in sources:
@@ -292,6 +298,7 @@ class PrimesWorld:
         self.queue_options = queue_options or QueueOptions()
         self.random = Random(seed)
         self.overlays = MemoryOverlays(Random(seed + 1), loss=loss)
+        self.tap = self.overlays.tap = Wiretap()
         self.clock = LoopClock(START_MS / 1_000 + 1.0)
         self.public_keys = tuple(ed25519.public_key(seed_of(one)) for one in range(size + full_nodes))
         members = tuple(SetMember(key, sha256(key).digest()) for key in self.public_keys[:size])

@@ -27,12 +27,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "bus": CORE | {"runtime"},
     "node": CORE | {"runtime", "bus"},
     "simulation": CORE | {"runtime", "bus", "node"},
-    "pipeline": CORE | {"bus"},
+    # Its sources ask running nodes, by the same connections as everybody else.
+    "pipeline": CORE | {"runtime", "bus"},
     "façade": ASSEMBLED,
     "web": ASSEMBLED | {"pipeline", "façade"},
     "cli": ASSEMBLED | {"pipeline", "façade", "web"},
 }
-ONLY_IN = {"pyspark": "pipeline", "click": "cli"}
+ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "bus"}
 # Clocks, randomness, files, sockets, threads and logs: handed to the core, never fetched by it.
 # fmt: off
 OUTSIDE_WORLD = {

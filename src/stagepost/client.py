@@ -1,12 +1,21 @@
-"""Submit DMQ messages to a node and listen for them: `AsyncClient`, and `Client` for programs without a loop."""
+"""A program's side of nodes: `AsyncClient`, and `Client` for programs without a loop.
+
+with Client.connect() as client:                      # the nodes that run in stagepost-data
+    sent = client.send(message)                       # an external message, to the full node
+    verdict = client.wait_for(sent.message_id, "final", timeout_s=30)
+    print(verdict, verdict.missing)
+"""
 
 from __future__ import annotations
 
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
+from stagepost.remp.message_verdict import MessageVerdict
+from stagepost.remp.trace import Trace
 from stagepost.runtime.blocking_client import Client
-from stagepost.runtime.client import AsyncClient, ClientLimits
+from stagepost.runtime.client import AsyncClient, ClientLimits, Sent
 from stagepost.runtime.message_stream import ListenLimits, MessageStream
+from stagepost.runtime.remp.message_client import RefusedByFullNode
 
 __all__ = [
     "Accepted",
@@ -16,7 +25,11 @@ __all__ = [
     "DmqMessage",
     "ListenLimits",
     "MessageStream",
+    "MessageVerdict",
     "Reason",
+    "RefusedByFullNode",
     "Rejected",
+    "Sent",
+    "Trace",
     "sign_message",
 ]

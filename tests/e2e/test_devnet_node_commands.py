@@ -18,11 +18,11 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
-from stagepost.cli.status_source import topic_records
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.node.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
 from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.node.remp_network import NETWORK_FILE, RempNetwork
+from stagepost.node.trace_reading import topic_records
 from stagepost.runtime import key_files
 from tests.devnet_runs import COMMAND, ENVIRONMENT
 

@@ -13,13 +13,13 @@ import pytest
 from stagepost.chain.contracts import ContractKind, primes_body, sum_in
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
+from stagepost.client import AsyncClient
 from stagepost.crypto.hashing import pool_id
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.node.devnet import DevnetPlan, devnet
 from stagepost.node.devnet_messages import StatusBook
 from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.publisher import ReliablePublisher
 from stagepost.runtime.pool_keys import make_keys
 from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
 
@@ -71,18 +71,21 @@ async def _story(
     async with (
         devnet(DevnetPlan(validators=4), data, on_status=book) as network,
         DmqTransport(second.socket, NETWORK_MAGIC, folder / "full-node") as to_full_node,
-        DmqTransport(first.socket, NETWORK_MAGIC, folder / "program") as of_program,
     ):
         await network.ready()
         await network.node.take_deliveries(to_full_node)
-        async with ReliablePublisher(of_program, config) as publisher:
-            result = await publisher.publish_with_ack(MESSAGES_TOPIC, message, timeout=WITHIN_S)
-        async with asyncio.timeout(WITHIN_S):
-            while not book.final:
-                await asyncio.sleep(0.05)
+        async with AsyncClient.connect(
+            first.socket, NETWORK_MAGIC, full_node=data, keys=folder / "program", publisher=config
+        ) as client:
+            sent = await client.send(message, topic=MESSAGES_TOPIC, tier="acked", timeout_s=WITHIN_S)
+            assert sent.message_id is not None
+            assert sent.delivery_id is not None
+            verdict = await client.wait_for(sent.message_id, "final", timeout_s=WITHIN_S)
+            assert (str(verdict), verdict.is_reached) == ("Finalized", True)
         (message_id,) = book.final
+        assert message_id.hex() == sent.message_id
         account = network.ledger.account(0, ACCOUNT)
         assert account is not None
         assert sum_in(account.memory) == (1_060, 1)
         await network.node.stop_deliveries()
-    return result.message_id, message_id
+    return sent.delivery_id, message_id

@@ -3,11 +3,18 @@ nodes, through loss, crashes, session switches, a split and a merge. Every sum i
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from stagepost.chain.accounts import Account
+from stagepost.chain.contracts import Ran
+from stagepost.chain.execution import Execution
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.node.remp_full_node import RempFullNode
+from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_status import Accepted
+from stagepost.remp.queue_effects import QueueEffect
+from stagepost.remp.reliable_queue import ReliableQueue
 from tests.primes_runs import PrimesPlan, run_primes
 from tests.primes_world import FAULTS
 
@@ -31,6 +38,7 @@ def test_one_of_four_validators_may_be_dishonest(number: int, fault: str, run_se
     print(f"seed {seed}")
     outcome = run_primes(seed, PrimesPlan(accounts=3, messages=8, crashes=0, fault=fault))
     assert outcome.final == 24
+    assert bool(outcome.replays) == (fault == "replays")
 
 
 # The runs can tell
@@ -56,6 +64,45 @@ def test_queues_that_hear_nothing_of_the_chain_are_found(
     monkeypatch.setattr(QueueBridge, "heard", lambda self, events: None)
     with pytest.raises(AssertionError):
         run_primes(run_seed, SMALL)
+
+
+def take_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody's accounts forget at once what they took."""
+
+    def note(self: Execution, address: bytes, account: Account, ran: Ran, places: tuple[bytes, ...]) -> None:
+        noted(self, address, account, ran, ())
+
+    noted = Execution._note
+    monkeypatch.setattr(Execution, "_note", note)
+    monkeypatch.setattr(QueueBridge, "fault_in", lambda self, session_id, messages: None)
+
+
+def test_a_message_in_two_blocks_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_replays(monkeypatch)
+    with pytest.raises(AssertionError, match="a message stands in two blocks"):
+        run_primes(run_seed, msgspec.structs.replace(SMALL, fault="replays"))
+
+
+def test_a_vote_for_a_replay_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_replays(monkeypatch)
+    monkeypatch.setattr("tests.primes_runs.twice_included", lambda blocks: [])
+    with pytest.raises(AssertionError, match="an honest validator voted for a replay"):
+        run_primes(run_seed, msgspec.structs.replace(SMALL, fault="replays"))
+
+
+def test_a_block_in_another_order_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = ReliableQueue.take
+
+    def backwards(
+        self: ReliableQueue, now: float, count_max: int
+    ) -> tuple[list[ExternalMessage], list[QueueEffect]]:
+        messages, effects = taken(self, now, count_max)
+        return messages[::-1], effects
+
+    monkeypatch.setattr(ReliableQueue, "take", backwards)
+    monkeypatch.setattr(ReliableQueue, "check_candidate", lambda self, message_ids: None)
+    with pytest.raises(AssertionError, match="not in the order that was promised"):
+        run_primes(run_seed, PrimesPlan(accounts=5, messages=20, crashes=0, loss=0.0))
 
 
 SMALL = PrimesPlan(accounts=2, messages=5, crashes=0, loss=0.0)

@@ -1,17 +1,24 @@
 """Every status that can occur, brought about in a whole network: validators, their chain and a full node, and each
-receipt checked as anybody would check it."""
+receipt checked as anybody would check it. Each scenario says which kinds it shows; a table says that none is missing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from typing import Any
+
+import pytest
 
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.switches import Choice
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue_state import QueueOptions
+from stagepost.remp.receipt import Receipt
+from stagepost.remp.status import KINDS
+from stagepost.remp.status_records import StatusRecord, read_record
+from stagepost.runtime.chain.chain_validator import LOOK_EVERY_S
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_world import address
 from tests.primes_world import PrimesWorld
@@ -24,6 +31,39 @@ HEAVY = address(ContractKind.HEAVY, 1)
 Scenario = Callable[[PrimesWorld], Awaitable[None]]
 
 
+IMPOSSIBLE = {
+    "AcceptedByFullnode": "a full node says SentToValidators or RejectedByFullnode",
+    "AcceptedByQueue": "that the collator has taken a message is nobody else's business",
+    "IgnoredByFullNode": "a full node that cannot send a message tells whoever brought it, who may try again",
+    "RejectedByMasterchain": "the masterchain drops blocks, never messages: they return as IgnoredByMasterchain",
+}
+"""Kinds that nobody says, and why; they are read where others say them."""
+
+PRODUCED: dict[str, list[str]] = {}
+"""Kinds by the tests that show them."""
+
+seen: set[str] = set()
+"""Kinds of receipts that were checked, in the scenario at hand."""
+
+
+def produces(*kinds: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """The scenario shows receipts of these kinds, which hold when anybody checks them."""
+
+    def mark(test: Callable[[], None]) -> Callable[[], None]:
+        for kind in kinds:
+            PRODUCED.setdefault(kind, []).append(test.__name__)
+
+        @wraps(test)
+        def shows() -> None:
+            seen.clear()
+            test()
+            assert set(kinds) <= seen, f"not shown: {set(kinds) - seen}"
+
+        return shows
+
+    return mark
+
+
 def in_world(scenario: Scenario, size: int = SIZE, **options: Any) -> None:
     async def main() -> None:
         world = PrimesWorld(size, 1, **options)
@@ -32,12 +72,19 @@ def in_world(scenario: Scenario, size: int = SIZE, **options: Any) -> None:
         await world.close()
         for house in world.full_nodes:
             assert house.bad_records() == []
+            seen.update(read_kind(record) for record in house.records())
             assert house.contradictions({one.key_id for one in world.validators}) == []
             assert house.complaints == []
         assert world.overlays.malformed == []
         assert world.overlays.refused == []
 
     run_in_virtual_time(main())
+
+
+def read_kind(record: StatusRecord) -> str:
+    receipt = read_record(record)
+    assert isinstance(receipt, Receipt), "all of them have been checked"
+    return receipt.kind.name
 
 
 def a_sum(number: int = 10, salt: int = 0) -> bytes:
@@ -79,6 +126,7 @@ def everywhere(world: PrimesWorld, name: str, choice: Choice) -> None:
         setattr(house.running.ledger.switches, name, choice)
 
 
+@produces("SentToValidators", "PutIntoQueue", "IncludedIntoBlock", "IncludedIntoAcceptedBlock", "Finalized")
 def test_the_main_sequence() -> None:
     async def scenario(world: PrimesWorld) -> None:
         message_id = world.full_nodes[0].node.submit(a_sum())
@@ -93,6 +141,7 @@ def test_the_main_sequence() -> None:
     in_world(scenario)
 
 
+@produces("RejectedByFullnode")
 def test_rejection_by_the_full_node() -> None:
     async def scenario(world: PrimesWorld) -> None:
         message_id = world.full_nodes[0].node.submit(a_transfer(OTHER, RICH, 5))
@@ -103,6 +152,7 @@ def test_rejection_by_the_full_node() -> None:
     in_world(scenario)
 
 
+@produces("RejectedByCollator")
 def test_rejection_by_collators_one_after_the_other_and_then_by_the_queue() -> None:
     """Both would be fine alone; after the first, there is too little for the second."""
 
@@ -121,6 +171,7 @@ def test_rejection_by_collators_one_after_the_other_and_then_by_the_queue() -> N
     in_world(scenario, balances=((RICH, 100),))
 
 
+@produces("RejectedByCollator", "Finalized")
 def test_acceptance_after_a_rejection_when_the_account_was_funded_in_between() -> None:
     """Five of seven must refuse it before nobody tries it any more; a transfer takes three blocks to arrive."""
 
@@ -135,6 +186,7 @@ def test_acceptance_after_a_rejection_when_the_account_was_funded_in_between() -
     in_world(scenario, size=7, balances=((RICH, 100), (OTHER, 100)))
 
 
+@produces("IgnoredByCollator")
 def test_a_full_block_leaves_a_message_out_and_the_next_one_takes_it() -> None:
     async def scenario(world: PrimesWorld) -> None:
         node = world.full_nodes[0].node
@@ -149,6 +201,7 @@ def test_a_full_block_leaves_a_message_out_and_the_next_one_takes_it() -> None:
     in_world(scenario)
 
 
+@produces("IgnoredByShardchain", "Duplicate")
 def test_a_candidate_that_validators_refuse_gives_its_messages_back() -> None:
     async def scenario(world: PrimesWorld) -> None:
         everywhere(world, "refuses", until_first(1))
@@ -163,6 +216,27 @@ def test_a_candidate_that_validators_refuse_gives_its_messages_back() -> None:
     in_world(scenario)
 
 
+def test_collators_that_lose_every_candidate_try_again_with_pauses_and_nothing_else_suffers() -> None:
+    async def scenario(world: PrimesWorld) -> None:
+        tried = 0
+
+        def always(block_id: BlockId) -> bool:
+            nonlocal tried
+            tried += 1
+            return True
+
+        everywhere(world, "loses", always)
+        message_id = world.full_nodes[0].node.submit(a_sum())
+        await asyncio.sleep(4.0)
+        assert 4 <= tried <= 4.0 * SIZE / LOOK_EVERY_S
+        everywhere(world, "loses", lambda block_id: False)
+        await asyncio.sleep(6.0)
+        assert of_full_node(world, message_id)[-1] == "Finalized"
+
+    in_world(scenario)
+
+
+@produces("IgnoredByMasterchain")
 def test_a_shard_block_that_the_masterchain_drops_gives_its_messages_back() -> None:
     async def scenario(world: PrimesWorld) -> None:
         everywhere(world, "leaves_out", until_first(1))
@@ -176,6 +250,7 @@ def test_a_shard_block_that_the_masterchain_drops_gives_its_messages_back() -> N
     in_world(scenario, lifetime_ms=4_000)
 
 
+@produces("Timeout")
 def test_every_validator_says_when_the_time_is_over() -> None:
     async def scenario(world: PrimesWorld) -> None:
         everywhere(world, "ignores", lambda block_id: True)
@@ -187,6 +262,7 @@ def test_every_validator_says_when_the_time_is_over() -> None:
     in_world(scenario, queue_options=QueueOptions(message_timeout_s=6.0))
 
 
+@produces("RejectedByQueue")
 def test_a_body_that_was_sent_before_is_rejected_by_the_queue() -> None:
     async def scenario(world: PrimesWorld) -> None:
         node = world.full_nodes[0].node
@@ -202,6 +278,7 @@ def test_a_body_that_was_sent_before_is_rejected_by_the_queue() -> None:
     in_world(scenario)
 
 
+@produces("RejectedByQueue")
 def test_a_queue_that_is_full_says_so() -> None:
     async def scenario(world: PrimesWorld) -> None:
         node = world.full_nodes[0].node
@@ -217,6 +294,7 @@ def test_a_queue_that_is_full_says_so() -> None:
     in_world(scenario, queue_options=QueueOptions(messages_max=4))
 
 
+@produces("IgnoredByQueue")
 def test_validators_who_come_new_into_a_session_are_told_what_is_open_there() -> None:
     """They hear of it under the next catchain of the masterchain, and say that it is back in the queue."""
 
@@ -231,3 +309,47 @@ def test_validators_who_come_new_into_a_session_are_told_what_is_open_there() ->
         assert all(of_full_node(world, one)[-1] == "Finalized" for one in ids)
 
     in_world(scenario, size=7, shard_validators=4, lifetime_ms=6_000)
+
+
+@produces("RejectedByShardchain")
+def test_validators_who_find_a_replay_in_a_candidate_close_its_message() -> None:
+    """The queues have forgotten it, the accounts have not; a full node sends it again although it must know better, and a
+    collator takes it although it must not."""
+
+    async def scenario(world: PrimesWorld) -> None:
+        first, second = world.full_nodes
+        message_id = first.node.submit(a_sum())
+        await asyncio.sleep(12.0)
+        assert (first.key_id, "Finalized") in first.kinds[message_id]
+        bad, *honest = world.validators
+        bad.misbehave("replays")
+        for house in honest:
+            house.running.bridge.take = lambda session_id: []  # type: ignore[method-assign]  # they leave it to others
+        (session,) = world.ledger.sessions()
+        seqno = world.ledger.master_session().master_catchain_seqno
+        second.node.node.send(message_id, a_sum(), [session.subset], seqno)
+        await asyncio.sleep(8.0)
+        for house in honest:
+            said = [kind for source, kind in second.kinds[message_id] if source == house.key_id]
+            assert said == ["PutIntoQueue", "RejectedByShardchain"]
+        assert world.sums([SUMS]) == [(17, 1)]
+
+    in_world(scenario, full_nodes=2, lifetime_ms=3_000)
+
+
+def test_every_kind_is_shown_by_a_scenario_or_cannot_occur() -> None:
+    kinds = {kind.name for kind in KINDS}
+    assert PRODUCED.keys() | IMPOSSIBLE.keys() == kinds
+    assert not PRODUCED.keys() & IMPOSSIBLE.keys()
+    assert {kind.name for kind in KINDS if not kind.is_emitted} <= IMPOSSIBLE.keys()
+
+
+def test_a_scenario_that_does_not_show_what_it_says_is_found() -> None:
+    def scenario() -> None:
+        seen.add("PutIntoQueue")
+
+    with pytest.raises(AssertionError, match=r"not shown: {'Timeout'}"):
+        produces("PutIntoQueue", "Timeout")(scenario)()
+    for names in PRODUCED.values():
+        if "scenario" in names:
+            names.remove("scenario")

@@ -17,6 +17,7 @@ from tests.soak.delivery_runs import kill_publisher
 from tests.soak.delivery_world_runs import simulate_delivery
 from tests.soak.disk_runs import disks
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
+from tests.soak.kafka_runs import kill_broker
 from tests.soak.node_runs import kill, simulate
 from tests.soak.pipeline_runs import kill_driver
 from tests.soak.power_runs import power_cuts
@@ -49,6 +50,7 @@ PARTS = (
     Part("kill-publisher", ("D5",), kill_publisher),
     Part("kill-topic", ("D1",), kill_topic_writer),
     Part("kill-driver", ("P1", "P2"), kill_driver),
+    Part("kill-broker", ("P3",), kill_broker),
     Part("topic-power-cuts", ("D2",), cut_topic_power),
     Part("delivery-worlds", ("D5", "D6", "D7", "D8"), simulate_delivery),
     Part("agreement", AGREEMENT_PROMISES, agree),

@@ -34,6 +34,7 @@ from stagepost.errors import DecodeError
 
 IDLE_TIMEOUT_S = 16.0
 MERGE_WITHIN_S = 0.5
+SPEAK_PAUSE_S = 0.02
 START_WAIT_S = 5.0
 HEIGHTS_AHEAD_MAX = 256
 """How far beyond what is delivered a member's blocks are taken in: without a bound, one that sends nothing but late
@@ -45,11 +46,13 @@ MakePayload = Callable[[], bytes | None]
 
 class MemberOptions(msgspec.Struct, frozen=True):
     """`merge_within_s`: how long blocks of others that say something may stand without one of ours upon them.
-    `idle_timeout_s`: when we speak up although there is nothing to say. `start_wait_s`: how long we listen first,
-    in case others remember more of us than our own disk."""
+    `idle_timeout_s`: when we speak up although there is nothing to say. `speak_pause_s`: how long what is to be said comes
+    together after a block of ours: each costs every member a signature check. `start_wait_s`: how long we listen first, in
+    case others remember more of us than our own disk."""
 
     idle_timeout_s: float = IDLE_TIMEOUT_S
     merge_within_s: float = MERGE_WITHIN_S
+    speak_pause_s: float = SPEAK_PAUSE_S
     start_wait_s: float = START_WAIT_S
     sync: SyncOptions = SyncOptions()
 
@@ -101,6 +104,8 @@ class Member:
             times.append(self._spoke_at + self.options.idle_timeout_s)
             if self._merge_at is not None:
                 times.append(self._merge_at)
+            if self._is_asked_to_speak:
+                times.append(self._spoke_at + self.options.speak_pause_s)
         return min(times)
 
     # Events
@@ -254,24 +259,26 @@ class Member:
     def _speak(self, now: float) -> None:
         if not self._is_started or self._making is not None or not self._can_speak:
             return
+        is_asked = self._is_asked_to_speak and now >= self._spoke_at + self.options.speak_pause_s
         is_due = (
-            self._is_asked_to_speak
-            or bool(self._proofs_to_tell)
+            bool(self._proofs_to_tell)
             or (self._merge_at is not None and now >= self._merge_at)
             or now >= self._spoke_at + self.options.idle_timeout_s
         )
-        if not is_due:
+        if not is_due and not is_asked:
             return
         payload = self._next_payload()
+        if payload is None and not is_due:
+            return  # all of it has been said
         dependencies = tuple(vertex.reference for vertex in self._tops_to_build_on())
-        self._make(payload, dependencies, now)
+        self._make(NOTHING if payload is None else payload, dependencies, now)
 
-    def _next_payload(self) -> bytes:
+    def _next_payload(self) -> bytes | None:
         if self._proofs_to_tell:
             return self._proofs_to_tell.pop(0).encode()
         payload = self._make_payload()
         self._is_asked_to_speak = payload is not None
-        return NOTHING if payload is None else payload
+        return payload
 
     def _tops_to_build_on(self) -> list[Vertex]:
         """The newest blocks of honest others that none of ours stands upon, and that no other of them covers."""

@@ -85,6 +85,10 @@ class EmbeddedLedger:
         fault = dry_run(chain.top, chain.configuration, self.following.view, read, now_ms)
         return None if fault is None else fault.text
 
+    def holds(self, message: ExternalMessage) -> bool:
+        account = self.account(message.workchain, message.account)
+        return account is not None and account.recent.get(message.message_id) is not None
+
     def account(self, workchain: int, address: bytes) -> Account | None:
         """By the last final block of its shard; None if it has nothing and remembers nothing."""
         chain = self._chain_for(workchain, address)

@@ -52,7 +52,9 @@ def check(
     config_context: str | None,
     as_json: bool,
 ) -> None:
-    """Tell whether a running node is well: node, mempool, keys; and an outbox. The worst decides the exit code.
+    """Tell whether a running node is well: a DMQ node with its mempool and keys, a full node or a validator; and an outbox.
+
+    The worst finding decides the exit code.
 
     Exit codes as monitors read them: 0 ok, 1 warning, 2 critical, 3 unknown.
 
@@ -63,15 +65,22 @@ def check(
     import time
 
     from stagepost.cli.health import Finding, Level, findings_of
-    from stagepost.cli.running_node import DATA_DIR, NODE_FILE, NodeIsSilent, find_node, node_status
     from stagepost.errors import StagepostError
+    from stagepost.node.running_node import DATA_DIR, NODE_FILE, NodeIsSilent, find_node, node_status
+    from stagepost.node.running_remp_node import find_remp_node
 
     findings: list[Finding] = []
     folder = data or Path(DATA_DIR)
     # A program may publish through a node that is not its own to watch.
     if outbox is None or data is not None or (folder / NODE_FILE).exists():
         try:
-            findings += findings_of(node_status(find_node(folder)), time.time())
+            remp_node = find_remp_node(folder)
+            if remp_node is not None:
+                from stagepost.cli.remp_health import remp_findings
+
+                findings += remp_findings(remp_node)
+            if remp_node is None or (folder / NODE_FILE).exists():
+                findings += findings_of(node_status(find_node(folder)), time.time())
         except NodeIsSilent as error:
             findings.append(Finding(Level.CRITICAL, "node", error.text))
         except StagepostError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagepost.cli.common_options import file_and_context
 from stagepost.cli.node_flags import request_from, with_node_flags
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def init(config_file: str | None, as_json: bool) -> None:
     from stagepost.errors import ConfigError, StorageError
     from stagepost.node.settings_file import SETTINGS_FILE, initial_file
 
-    path = Path(config_file or SETTINGS_FILE)
+    path = Path(file_and_context(config_file, None)[0] or SETTINGS_FILE)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(initial_file())

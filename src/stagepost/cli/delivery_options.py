@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stagepost.cli.common_options import file_and_context
+from stagepost.delivery.config import OUTBOX_DIR
+
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig
     from stagepost.node.effective_config import EffectiveConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OUTBOX_DIR = "stagepost-outbox"
 ANY = "any"
 ALL = "all"
 ID_PREFIX_DIGITS_MIN = 8
@@ -91,7 +93,8 @@ def delivery_settings(config_file: Path | None, config_context: str | None) -> d
     """What the file sets of `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
     from stagepost.node.effective_config import ConfigRequest, effective_config
 
-    config = effective_config(ConfigRequest(config_file=config_file, context=config_context))
+    file, name = file_and_context(None if config_file is None else str(config_file), config_context)
+    config = effective_config(ConfigRequest(config_file=None if file is None else Path(file), context=name))
     config.faults.raise_if_any()
     section = "delivery."
     settings = {

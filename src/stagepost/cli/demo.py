@@ -1,107 +1,149 @@
-"""`stagepost demo`: keys, a signed message and its way through two nodes, with every protocol message explained."""
+"""`stagepost demo`: a whole network in one process, good messages and bad ones, and what came of them."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.local_node_options import json_option
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from stagepost.cli.demo_output import Output
+    from stagepost.node.demo_network import DemoPlan, DemoRun
 
-    from stagepost.dmq.message import DmqMessage
-    from stagepost.dmq.text_envelope import IssuedCertificate
-
-PROFILES_SHOWN = ("dmq-node", "seed")
-BODY = (
-    b"a message carried by Stagepost, from one program to another, over the protocols of CIP-0137 DMQ nodes"
-)
-TTL_S = 600
+MESSAGES_MIN, MESSAGES_MAX = 20, 5_000
 
 
 @click.command()
-def demo() -> None:
-    """Make keys, sign a message, send it through two nodes and read it back.
+@click.option(
+    "--messages",
+    "count",
+    default=200,
+    show_default=True,
+    type=click.IntRange(MESSAGES_MIN, MESSAGES_MAX),
+    help="How many external messages.",
+)
+@click.option("--seed", default=7, show_default=True, type=int, help="Keys and messages follow from it.")
+@click.option(
+    "--data",
+    default="stagepost-demo",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="What is left of it: topics, chain, tables. A folder of an earlier demo is replaced.",
+)
+@click.option("--no-spark", is_flag=True, help="Make no tables.")
+@click.option("--serve", is_flag=True, help="Then show all of it in a browser, until Ctrl-C.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), help="With --serve: its port; 0 takes a free one. [8137]"
+)
+@click.option(
+    "--wire",
+    is_flag=True,
+    help="Instead: one message through two nodes, every protocol message explained; nothing is kept.",
+)
+@json_option
+@click.pass_context
+def demo(
+    context: click.Context,
+    count: int,
+    seed: int,
+    data: Path,
+    no_spark: bool,
+    serve: bool,
+    port: int | None,
+    wire: bool,
+    as_json: bool,
+) -> int:
+    """Run the whole network, send good and bad messages, and show what became of them. Ends by itself.
 
-    Runs in the `dmq-node` and in the `seed` profile, prints the decoded exchange of both and ends by itself.
+    Three DMQ nodes, a full node and seven validators on ports that the system chooses; a program publishes reliably, a
+    stranger sends what must be refused, a validator lies, and in the end too few validators are left to agree. Then
+    Spark makes tables of the receipts, if there is a Java for it.
 
     \b
     Example:
       stagepost demo
+      stagepost demo --messages 50 --no-spark --data try
     """
-    import tempfile
-    from pathlib import Path
+    if port is not None and not serve:
+        raise click.UsageError("--port is for --serve", context)
+    if wire:
+        if as_json:
+            raise click.UsageError("--wire is for people to read: it has no --json", context)
+        from stagepost.cli.demo_wire import show_wire
 
-    click.echo("stagepost demo · two nodes, two programs, real sockets on this machine · nothing is kept")
-    with tempfile.TemporaryDirectory(prefix="stagepost-") as folder:
-        message, issued = _sign(Path(folder))
-        _show_message(message, issued)
-        for name in PROFILES_SHOWN:
-            _show_journey(message, name, Path(folder) / name)
-    click.echo()
-    click.echo("next        stagepost keys new my-pool        keys of your own")
-    click.echo("            stagepost --help                  all commands")
+        show_wire()
+        return 0
+    from stagepost.cli.demo_output import Output
 
+    output = Output(as_json=as_json)
+    # Before anything heavy is loaded: people see at once that it has begun.
+    output.begun(seed, data)
+    from stagepost.node.demo_folder import demo_folder
+    from stagepost.node.demo_network import DemoPlan
 
-def _sign(folder: Path) -> tuple[DmqMessage, IssuedCertificate]:
-    """As an operator would: keys and certificate on disk, then a message signed with what the files hold."""
-    import time
-
-    from stagepost.crypto.kes import SigningKey
-    from stagepost.dmq.message import sign_message
-    from stagepost.dmq.text_envelope import IssuedCertificate
-    from stagepost.runtime import key_files
-    from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY, make_keys
-
-    keys_folder = folder / "keys"
-    make_keys(keys_folder, start_kes_period=0, issue_number=0)
-    issued = key_files.load_as(IssuedCertificate, keys_folder / CERTIFICATE)
-    signed = sign_message(
-        BODY,
-        key=key_files.load_as(SigningKey, keys_folder / KES_SIGNING_KEY),
-        certificate=issued.certificate,
-        cold_verification_key=issued.cold_verification_key,
-        kes_period=issued.certificate.start_kes_period,
-        expires_at=int(time.time()) + TTL_S,
-    )
-    return signed, issued
+    with demo_folder(data):
+        run = _send(DemoPlan(count, seed), data, output)
+        _show(run, data, output)
+        if no_spark:
+            output.no_tables("left out, as asked")
+        else:
+            _make_tables(data, output)
+    output.next_steps(data, run.close_up.hex(), is_serving=serve)
+    return _serve(data, port) if serve else 0
 
 
-def _show_message(message: DmqMessage, issued: IssuedCertificate) -> None:
-    from stagepost.crypto.pool_ids import format_pool_id
-
-    certificate = issued.certificate
-    click.echo()
-    click.echo(f"keys        {format_pool_id(message.pool_id)}")
-    click.echo(
-        f"certificate number {certificate.issue_number}, from KES period {certificate.start_kes_period}, "
-        f"{'valid' if issued.is_valid else 'NOT VALID'}"
-    )
-    click.echo(f"message     {message.message_id.hex()}")
-    click.echo(
-        f"            {len(message.body)} bytes signed at KES period {message.kes_period}, {len(message.raw)} in all"
-    )
-
-
-def _show_journey(message: DmqMessage, profile_name: str, folder: Path) -> None:
+def _send(plan: DemoPlan, data: Path, output: Output) -> DemoRun:
     import asyncio
 
-    from stagepost.cli.wire_text import lines
-    from stagepost.dmq.inspector import inspect_stream
-    from stagepost.dmq.profiles import profile_named
-    from stagepost.errors import StagepostError
-    from stagepost.node.demonstration import carry
+    from stagepost.node.demo_network import run_demo
+    from stagepost.runtime.logs import configure_logs
 
-    journey = asyncio.run(carry(message, profile_named(profile_name), folder))
-    if journey.received.raw != message.raw:
-        raise StagepostError("the message that came back is not the one that was sent")
-    for title, capture in (
-        ("a program submits to the first node, over its Unix socket", journey.submitter),
-        ("the second node takes it from the first, over TCP", journey.between_nodes),
-        ("another program is told of it by the second node", journey.listener),
-    ):
-        click.echo()
-        click.echo(click.style(f"profile {profile_name}: {title}", bold=True))
-        for line in lines(inspect_stream(capture), capture, with_segments=False):
-            click.echo(line)
-    click.echo(f"read back   the same {len(message.raw)} bytes, id and signature hold")
+    with (data / "log").open("a", encoding="utf-8") as log:
+        configure_logs("info", "json", log)
+        run = asyncio.run(run_demo(plan, data, output.progress))
+    _quiet()
+    output.sent(run.published, plan.messages)
+    return run
+
+
+def _quiet() -> None:
+    import logging
+
+    for handler in [*logging.getLogger().handlers]:
+        logging.getLogger().removeHandler(handler)
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
+def _show(run: DemoRun, data: Path, output: Output) -> None:
+    import time
+
+    from stagepost.node.demo_findings import findings_in
+    from stagepost.node.trace_reading import read_trace
+
+    now_ms = int(time.time() * 1_000)
+    output.findings(findings_in(data, now_ms), run.refused)
+    output.close_up(read_trace(data, run.close_up.hex(), now_ms))
+
+
+def _make_tables(data: Path, output: Output) -> None:
+    from stagepost.cli.demo_tables import TablesAbsent, count_rows, make_tables
+
+    output.starting_tables()
+    try:
+        make_tables(data)
+    except TablesAbsent as absent:
+        output.no_tables(f"skipped: {absent}")
+        return
+    output.tables(count_rows(data))
+
+
+def _serve(data: Path, port: int | None) -> int:
+    from stagepost.cli.main import run
+
+    sys.stdout.flush()
+    return run(["serve", "--data", str(data), *([] if port is None else ["--port", str(port)])])

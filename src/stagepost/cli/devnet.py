@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stagepost.cli.durations import duration_option
+from stagepost.cli.http_options import http_flags, http_settings, serving_http, with_http
+from stagepost.cli.kafka_options import KafkaWay, with_kafka
+from stagepost.cli.local_node_options import json_option
 
 if TYPE_CHECKING:
-    from stagepost.node.devnet import DevnetPlan
+    from stagepost.node.devnet import Devnet, DevnetPlan
     from stagepost.node.devnet_messages import DevnetMessages
+    from stagepost.web.settings import WebSettings
 
 NOT_THAT_OUTCOME = 1
 INTERRUPTED = 130
 FAULTY_FROM = 4
+FULL_NODE_WITHIN_S = 60.0
 
 
 @click.command()
@@ -39,8 +47,15 @@ FAULTY_FROM = 4
     default="250s",
     help="How long validators work together before the next session takes over.",
 )
-@click.option("--faults", is_flag=True, help="Kill a validator now and then, and start it again.")
+@click.option(
+    "--faults",
+    is_flag=True,
+    help="Lose some of what validators say, let fewer than a third of them break the rules, and kill members now and then.",
+)
 @click.option("--one-process", is_flag=True, help="All of them in this process, over loopback sockets.")
+@with_kafka
+@with_http
+@json_option
 @click.pass_context
 def devnet(
     context: click.Context,
@@ -54,11 +69,22 @@ def devnet(
     lifetime_s: float,
     faults: bool,
     one_process: bool,
+    kafka: str | None,
+    kafka_config: Path | None,
+    http: tuple[str, int] | None,
+    http_certificate: Path | None,
+    http_private_key: Path | None,
+    as_json: bool,
 ) -> int:
     """Run a whole network: validators, their queues and their chain, and a full node in front.
 
     With --messages it sends distinct sums of primes to accounts of all shards, waits until each message has its end,
-    compares what the accounts hold, and ends with 0 if all is right. Otherwise it runs until Ctrl-C.
+    compares what the accounts hold, and ends with 0 if all is right. Otherwise it runs until Ctrl-C, and takes messages from
+    `stagepost send --wait final --data DIR`, from programs, and by HTTP with --http.
+
+    With --faults the summary names those that broke the rules (silent, equivocating or lying, from the seed), how often
+    members were killed while messages were sent, and what the full node can prove against whom. In one process only
+    validators are killed, and end in an orderly way; as processes they and the full node end without a word.
 
     \b
     Example:
@@ -71,68 +97,162 @@ def devnet(
 
     from stagepost.node.devnet import DevnetPlan
     from stagepost.node.devnet_messages import MESSAGES_MAX
+    from stagepost.node.devnet_process import LOG_FILE
+    from stagepost.runtime.data_folder import make_private
+    from stagepost.runtime.logs import configure_logs
 
     if faults and validators < FAULTY_FROM:
         raise click.UsageError(f"--faults needs {FAULTY_FROM} validators: fewer can spare none", context)
     if count is not None and count > MESSAGES_MAX:
         raise click.UsageError(f"--messages is at most {MESSAGES_MAX}", context)
     plan = DevnetPlan(validators, shards, seed, timeout_s, lifetime_s)
-    return asyncio.run(_run(plan, data, count, rate, one_process=one_process, faults=faults))
+    way = KafkaWay.given(kafka, kafka_config)
+    settings = http_settings(http, http_certificate, http_private_key, data)
+    make_private(data, "data folder", advice="choose another folder with --data")
+    with (data / LOG_FILE).open("a") as log:
+        # What members report is for a log; whoever looks at this command wants to see how messages fare.
+        configure_logs("WARNING", "json", log)
+        return asyncio.run(
+            _run(
+                plan,
+                data,
+                count,
+                rate,
+                one_process=one_process,
+                faults=faults,
+                kafka=way,
+                http=settings,
+                as_json=as_json,
+            )
+        )
 
 
 async def _run(
-    plan: DevnetPlan, data: Path, count: int | None, rate: float, *, one_process: bool, faults: bool
+    plan: DevnetPlan,
+    data: Path,
+    count: int | None,
+    rate: float,
+    *,
+    one_process: bool,
+    faults: bool,
+    kafka: KafkaWay,
+    http: WebSettings | None,
+    as_json: bool,
 ) -> int:
     import asyncio
     import signal
+    from contextlib import AsyncExitStack
 
     from stagepost.node.devnet import devnet as running
-    from stagepost.node.devnet_faults import faults_in
+    from stagepost.node.devnet_faults import told_of, with_faults
     from stagepost.node.devnet_messages import DevnetMessages, StatusBook
+    from stagepost.runtime.garbage import look_less_often
+    from stagepost.runtime.node_notes import full_node_told
 
+    begun_ms = int(time.time() * 1_000)
     book = StatusBook()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with running(plan, data, one_process=one_process, on_status=book) as network:
+    if faults:
+        plan = with_faults(plan)
+    async with (
+        running(
+            plan,
+            data,
+            one_process=one_process,
+            full_node_here=one_process,
+            on_status=book,
+            kafka=kafka.settings,
+            full_node_flags=(*kafka.flags, *http_flags(http)),
+        ) as network,
+        AsyncExitStack() as beside,
+    ):
         await network.ready()
-        click.echo(
-            f"devnet ready: {plan.validators} validators, {len(network.ledger.master.shards)} shards, data in {data}",
-            err=True,
-        )
+        if http is not None and one_process:
+            await beside.enter_async_context(serving_http(network.node, http))
+        facts = await full_node_told(data, begun_ms, with_http=http is not None, within_s=FULL_NODE_WITHIN_S)
+        look_less_often()
+        shown = f"devnet ready: {plan.validators} validators, {network.front.shards} shards, data in {data}"
+        click.echo(shown, err=True)
+        if http is not None:
+            click.echo(f"messages by HTTP at {facts.http}", err=True)
         if count is None:
             await stopped.wait()
             return 0
         messages = DevnetMessages(network, book, count)
-        async with faults_in(network, is_on=faults) as killed:
-            sending = asyncio.create_task(_send(messages, rate))
-            waiting = asyncio.create_task(stopped.wait())
-            await asyncio.wait({sending, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
-                sending.cancel()
-                return INTERRUPTED
-            waiting.cancel()
-            sending.result()
+        sending = asyncio.create_task(_send(network, messages, rate, faults=faults))
+        waiting = asyncio.create_task(stopped.wait())
+        await asyncio.wait({sending, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            sending.cancel()
+            return INTERRUPTED
+        waiting.cancel()
+        killed = sending.result()
         if faults:
-            click.echo(f"validators killed      {len(killed)}")
-        return _show(messages, count)
+            _show_faults(plan, killed, told_of(network, data), as_json=as_json)
+        return _show(messages, count, as_json=as_json)
 
 
-async def _send(messages: DevnetMessages, rate: float) -> None:
-    await messages.send(rate)
+async def _send(network: Devnet, messages: DevnetMessages, rate: float, *, faults: bool) -> Mapping[str, int]:
+    """Who was killed meanwhile, and how often. Nobody is any more when all is sent: then all must come to an end."""
+    from stagepost.node.devnet_faults import faults_in
+
+    killed: Mapping[str, int] = {}
+    if faults:
+        async with faults_in(network) as killed:
+            await messages.send(rate)
+    else:
+        await messages.send(rate)
     await messages.ends(_progress if sys.stderr.isatty() else lambda ended: None)
+    return killed
 
 
 def _progress(ended: int) -> None:
     click.echo(f"\r{ended} have ended", nl=False, err=True)
 
 
-def _show(messages: DevnetMessages, count: int) -> int:
-    for name, number in sorted(messages.verdicts().items()):
-        click.echo(f"{name:<22} {number}")
+def _show_faults(
+    plan: DevnetPlan,
+    killed: Mapping[str, int],
+    complaints: Mapping[str, Mapping[str, int]],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        behaviours = {name: str(behaviour) for name, behaviour in plan.behaviours.items()}
+        proved = {name: dict(kinds) for name, kinds in complaints.items()}
+        facts = {"killed": dict(killed), "loss": plan.loss, "behaviours": behaviours, "proved": proved}
+        click.echo(json.dumps(facts))
+        return
+    click.echo(f"{'killed':<22} {sum(killed.values())}{_named(killed)}")
+    click.echo(f"{'lost between members':<22} {plan.loss:.0%}")
+    for name, behaviour in sorted(plan.behaviours.items()):
+        click.echo(f"{name:<22} {behaviour}")
+    for name, kinds in sorted(complaints.items()):
+        click.echo(f"{'proved against ' + name:<22} {_listed(kinds)}")
+    if not complaints:
+        click.echo(f"{'proved':<22} nothing against anybody")
+
+
+def _named(killed: Mapping[str, int]) -> str:
+    return f" ({_listed(killed)})" if killed else ""
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def _show(messages: DevnetMessages, count: int, *, as_json: bool) -> int:
     wrong = messages.wrong_sums()
+    accounts = len({message.account for message in messages.messages})
     for sentence in wrong:
         click.echo(sentence, err=True)
-    accounts = len({message.account for message in messages.messages})
+    if as_json:
+        facts = {"messages": count, "verdicts": dict(messages.verdicts()), "accounts": accounts}
+        click.echo(json.dumps({**facts, "sums_exact": accounts - len(wrong)}))
+        return NOT_THAT_OUTCOME if wrong else 0
+    for name, number in sorted(messages.verdicts().items()):
+        click.echo(f"{name:<22} {number}")
     click.echo(f"{count} messages to {accounts} accounts · {accounts - len(wrong)} sums exact")
     return NOT_THAT_OUTCOME if wrong else 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from stagepost.cli.durations import format_duration
-from stagepost.cli.running_node import NodeStatus
+from stagepost.node.running_node import NodeStatus
 
 MEMPOOL_WARNING_SHARE = 0.8
 MEMPOOL_CRITICAL_SHARE = 1.0

@@ -1,4 +1,4 @@
-"""`stagepost listen`: the messages that a node holds and gets, as they come."""
+"""`stagepost listen`: the messages of a DMQ node, or the receipts of a full node, as they come."""
 
 from __future__ import annotations
 
@@ -10,10 +10,34 @@ from stagepost.cli.durations import duration_given
 from stagepost.cli.local_node_options import json_option, socket_and_magic, with_local_node
 
 
+def _kinds_given(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> frozenset[str]:
+    if not values:
+        return frozenset()
+    from stagepost.remp.status import KINDS
+
+    known = {kind.name.lower(): kind.name for kind in KINDS if kind.is_emitted}
+    for value in values:
+        if value.lower() not in known:
+            raise click.BadParameter(
+                f"{value!r} is no kind of receipt; one of: {', '.join(known.values())}", context, parameter
+            )
+    return frozenset(known[value.lower()] for value in values)
+
+
 @click.command()
 @with_local_node
 @click.option("--topic", help="Only messages in the delivery envelope with this topic.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    callback=_kinds_given,
+    help="At a full node: only receipts of this kind, such as Finalized; may be repeated.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many of them.")
 @click.option(
     "--until-idle",
     "idle_timeout_s",
@@ -24,7 +48,7 @@ from stagepost.cli.local_node_options import json_option, socket_and_magic, with
 @click.option(
     "--since",
     metavar="TIME",
-    help="Leave out messages made earlier: ISO 8601, or how long ago (10m). Those that do not say are shown.",
+    help="Leave out what was made earlier: ISO 8601, or how long ago (10m). Messages that do not say are shown.",
 )
 @click.option("--ack", is_flag=True, help="Acknowledge what asks for it; needs --keys and --topic.")
 @click.option(
@@ -47,6 +71,7 @@ def listen(
     profile: str,
     data: Path | None,
     topic: str | None,
+    kinds: frozenset[str],
     count: int | None,
     idle_timeout_s: float | None,
     since: str | None,
@@ -55,7 +80,9 @@ def listen(
     inbox: Path | None,
     as_json: bool,
 ) -> None:
-    """Show every message of a node once: first those that it holds, then each as it comes.
+    """Show every message of a DMQ node once: first those that it holds, then each as it comes.
+
+    With the --data of a full node or devnet, show receipts instead: those of --since, then each as it comes.
 
     Goes on after the node was restarted. Exit code 1 if --until-idle ended it before --count was reached.
 
@@ -66,12 +93,27 @@ def listen(
     Example:
       stagepost listen --topic demo --count 10 --until-idle 5s
       stagepost listen --topic demo --ack --keys my-pool --inbox my-inbox
+      stagepost listen --data stagepost-devnet --kind Finalized --since 10m --until-idle 5s
     """
     import asyncio
 
     _require_fitting_options(context, ack, folder, inbox, topic, since)
-    socket_path, magic = socket_and_magic(socket, network_magic, data)
     since_unix_s = _since(since)
+    if data is not None and _is_full_node(context, data, kinds, topic, ack):
+        from stagepost.cli.receipt_tail import tail_receipts
+
+        receipts = tail_receipts(
+            data,
+            kinds=kinds,
+            since_unix_s=since_unix_s,
+            count=count,
+            idle_timeout_s=idle_timeout_s,
+            as_json=as_json,
+        )
+        context.exit(1 if count is not None and receipts < count else 0)
+    if kinds:
+        raise click.UsageError("--kind needs --data, the folder of a full node or devnet", context)
+    socket_path, magic = socket_and_magic(socket, network_magic, data)
     if ack:
         from stagepost.cli.acknowledging import Listening, listen_and_acknowledge
         from stagepost.cli.core_dumps import disable_core_dumps
@@ -106,6 +148,25 @@ def listen(
     shown = asyncio.run(run())
     if count is not None and shown < count:
         context.exit(1)
+
+
+def _is_full_node(
+    context: click.Context, data: Path, kinds: frozenset[str], topic: str | None, ack: bool
+) -> bool:
+    """What is in the folder decides; options of the other kind are refused."""
+    from stagepost.cli.receipt_tail import has_receipts
+    from stagepost.node.running_node import NODE_FILE
+
+    if (data / NODE_FILE).exists() or not has_receipts(data):
+        if kinds:
+            raise click.UsageError(f"--kind is for receipts, and no full node writes any to {data}", context)
+        return False
+    if topic is not None or ack:
+        wrong = "--topic" if topic is not None else "--ack"
+        raise click.UsageError(
+            f"{wrong} is for DMQ messages, and {data} is the folder of a full node", context
+        )
+    return True
 
 
 def _require_fitting_options(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 
 import click
 
 from stagepost import __version__
+from stagepost.cli.common_options import Common, unused_options
+from stagepost.cli.completion import completion_asked
 from stagepost.errors import (
     ConfigError,
     ConfigFaults,
@@ -27,7 +31,7 @@ INTERRUPTED = 130
 
 # Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
 SUBCOMMANDS = {
-    "demo": ("stagepost.cli.demo", "a signed message through two nodes, every step explained"),
+    "demo": ("stagepost.cli.demo", "the whole thing, embedded: network, messages, a trace, tables"),
     "devnet": ("stagepost.cli.devnet", "a network of full node and validators, from one seed"),
     "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
     "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
@@ -35,15 +39,21 @@ SUBCOMMANDS = {
     "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
     "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
     "send": ("stagepost.cli.send", "sign a message and hand it to a node, or deliver it reliably"),
-    "listen": ("stagepost.cli.listen", "the messages of a node, as they come"),
+    "listen": ("stagepost.cli.listen", "messages of a DMQ node, receipts of a full node, as they come"),
     "trace": ("stagepost.cli.trace", "every receipt of one message, as lanes"),
     "sets": ("stagepost.cli.sets", "validator sets of a data folder, as a file"),
     "verify": ("stagepost.cli.verify", "check receipts or a topic dump offline"),
     "queue": ("stagepost.cli.queue", "what waits, in a node or an outbox: ls, show, flush, replay, check"),
     "peers": ("stagepost.cli.peers", "connections of a node and their state"),
+    "export": ("stagepost.cli.export", "messages and receipts of the tables, by filter, as one file"),
     "pipeline": ("stagepost.cli.pipeline", "verified tables from topics and dumps, by Spark"),
+    "kafka": (
+        "stagepost.cli.kafka",
+        "a broker on this machine, to try things out: start, stop, status, jars",
+    ),
     "check": ("stagepost.cli.check", "health of a node, for monitors"),
     "chain": ("stagepost.cli.chain", "the embedded chain of a data folder: shards, sessions, certificates"),
+    "serve": ("stagepost.cli.serve", "dashboard, API and metrics of a data folder, in a browser"),
     "topic": ("stagepost.cli.topic", "topics of a data folder: ls, check, dump"),
 }
 
@@ -66,19 +76,56 @@ class Subcommands(click.Group):
 
 @click.command(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="stagepost")
+@click.option("-q", "--quiet", is_flag=True, help="Results and errors only: no progress, no notes.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error to stderr.")
 @click.option("--no-color", is_flag=True, help="No colours, also on a terminal (as NO_COLOR does).")
+@click.option("--config", metavar="FILE", help="Settings file, for commands that read one. [stagepost.toml]")
+@click.option("--context", "name", metavar="NAME", help="A named part of it: [contexts.NAME].")
+@click.option(
+    "--install-completion",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[bash|zsh|fish]",
+    expose_value=False,
+    is_eager=True,
+    callback=completion_asked,
+    help="Let the shell complete commands and options.",
+)
 @click.pass_context
-def stagepost(context: click.Context, verbose: bool, no_color: bool) -> None:
+def stagepost(
+    context: click.Context,
+    quiet: bool,
+    verbose: bool,
+    no_color: bool,
+    config: str | None,
+    name: str | None,
+) -> None:
     """Carry a message from a program's hand to finality, and prove every step.
 
     \b
     Example:
       stagepost demo
     """
-    context.obj = {"verbose": verbose}
+    context.obj = Common(verbose, quiet, config, name)
+    if quiet:
+        # Errors are shown after the command has ended, by `run`, on the stream that is put back there.
+        context.with_resource(redirect_stderr(_Nowhere()))
+    context.call_on_close(_tell_unused)
     if no_color or os.environ.get("NO_COLOR"):
         context.color = False
+
+
+class _Nowhere(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def _tell_unused() -> None:
+    """Where the command came to its end: after an error people have enough to read."""
+    failure = sys.exc_info()[1]
+    sentence = unused_options()
+    if sentence is not None and (failure is None or isinstance(failure, click.exceptions.Exit)):
+        click.echo(sentence, err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

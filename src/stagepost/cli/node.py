@@ -10,6 +10,8 @@ import click
 
 from stagepost import __version__
 from stagepost.cli.durations import duration_option
+from stagepost.cli.http_options import with_http
+from stagepost.cli.kafka_options import KafkaWay, with_kafka
 from stagepost.cli.node_flags import request_from, with_node_flags
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +51,14 @@ def dmq(context: click.Context, /, **given: Any) -> None:
     context.exit(run_process(config))
 
 
+def _port_given(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    if value == "off":
+        return None
+    if value.isascii() and value.isdecimal() and int(value) <= 65_535:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither a port nor off", context, parameter)
+
+
 def _with_member_flags(command: F) -> F:
     """What a validator and a full node are both told."""
     file = click.Path(path_type=Path)
@@ -64,6 +74,14 @@ def _with_member_flags(command: F) -> F:
             default="WARNING",
             show_default=True,
             type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+        ),
+        click.option(
+            "--metrics-port",
+            metavar="PORT|off",
+            default="0",
+            show_default=True,
+            callback=_port_given,
+            help="Metrics, health and status on 127.0.0.1; 0 takes a free port.",
         ),
     )
     for option in reversed(options):
@@ -82,6 +100,7 @@ def validator(
     data: Path,
     timeout_s: float,
     log_level: str,
+    metrics_port: int | None,
     shards: int,
 ) -> None:
     """Run a validator of the embedded chain, with its queues, until SIGTERM or Ctrl-C.
@@ -97,7 +116,13 @@ def validator(
 
     disable_core_dumps()
     status = run_validator(
-        network, key, data, shards=shards, message_timeout_s=timeout_s, log_level=log_level.upper()
+        network,
+        key,
+        data,
+        shards=shards,
+        message_timeout_s=timeout_s,
+        log_level=log_level.upper(),
+        metrics_port=metrics_port,
     )
     context.exit(status)
 
@@ -119,6 +144,8 @@ def validator(
 @click.option("--dmq-socket", metavar="PATH", help="Its local socket. [from --dmq-data]")
 @click.option("--dmq-magic", type=int, help="Its network. [from --dmq-data]")
 @click.option("--dmq-profile", default="dmq-node", show_default=True, help="The wire profile.")
+@with_http
+@with_kafka
 @click.pass_context
 def full(
     context: click.Context,
@@ -127,21 +154,34 @@ def full(
     data: Path,
     timeout_s: float,
     log_level: str,
+    metrics_port: int | None,
     dmq_keys: Path | None,
     dmq_data: Path | None,
     dmq_socket: str | None,
     dmq_magic: int | None,
     dmq_profile: str,
+    http: tuple[str, int] | None,
+    http_certificate: Path | None,
+    http_private_key: Path | None,
+    kafka: str | None,
+    kafka_config: Path | None,
 ) -> None:
-    """Run a full node until SIGTERM or Ctrl-C: messages from topics to validators, every status onto a topic.
+    """Run a full node until SIGTERM or Ctrl-C: messages to validators, every status onto a topic.
 
-    It reads stagepost.remp.messages in its data folder and writes stagepost.remp.statuses there. With --dmq-keys it
-    takes messages from a DMQ network as well, as a critical peer of those who publish them.
+    It takes messages from programs of its user on a local socket (`stagepost send --wait final`), by HTTP with --http, and
+    from the topic stagepost.remp.messages in its data folder; it writes stagepost.remp.statuses there. With --dmq-keys it
+    takes messages from a DMQ network as well, as a critical peer of those who publish them; with --kafka from a broker,
+    where the statuses go, too.
 
     \b
     Example:
       stagepost node full --network network.json --key full-node.skey --data full-node
+      stagepost node full --network network.json --key full-node.skey --data full-node --http 127.0.0.1:8140
     """
+    from stagepost.cli.http_options import http_settings, serving_http
+
+    way = KafkaWay.given(kafka, kafka_config)
+    settings = http_settings(http, http_certificate, http_private_key, data)
     from stagepost.cli.core_dumps import disable_core_dumps
     from stagepost.cli.local_node_options import socket_and_magic
     from stagepost.node.remp_process import DmqAccess, run_full_node
@@ -152,6 +192,14 @@ def full(
         socket, magic = socket_and_magic(dmq_socket, dmq_magic, dmq_data)
         dmq_access = DmqAccess(socket, magic, dmq_keys, dmq_profile, dmq_data)
     status = run_full_node(
-        network, key, data, message_timeout_s=timeout_s, log_level=log_level.upper(), dmq=dmq_access
+        network,
+        key,
+        data,
+        message_timeout_s=timeout_s,
+        log_level=log_level.upper(),
+        dmq=dmq_access,
+        beside=None if settings is None else lambda node: serving_http(node, settings),
+        metrics_port=metrics_port,
+        kafka=way.settings,
     )
     context.exit(status)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stagepost.cli.common_options import file_and_context
+
 if TYPE_CHECKING:
     from stagepost.node.effective_config import ConfigRequest
 
@@ -107,8 +109,8 @@ def request_from(given: dict[str, Any]) -> ConfigRequest:
         for flag in WITHOUT_EFFECT
         if given.get(flag.parameter) is not None
     )
-    path = given.get("config_file")
-    return ConfigRequest(flags, None if path is None else Path(path), given.get("context_name"), notes)
+    path, name = file_and_context(given.get("config_file"), given.get("context_name"))
+    return ConfigRequest(flags, None if path is None else Path(path), name, notes)
 
 
 def _read(flag: SettingFlag, value: Any) -> object:

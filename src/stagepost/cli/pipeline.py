@@ -6,14 +6,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from stagepost.cli.durations import parse_duration
-
-if TYPE_CHECKING:
-    from stagepost.pipeline.manifest import Manifest
+from stagepost.cli.pipeline_counts import print_counts
+from stagepost.cli.pipeline_options import before_spark, source_from, with_source
+from stagepost.cli.pipeline_range import is_range_asked, survey_range
+from stagepost.cli.pipeline_submit import pack, submit
+from stagepost.cli.pipeline_watch import watched
 
 NOT_THAT_OUTCOME = 1
 
@@ -73,53 +75,69 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.option(
-    "--input",
-    "inputs",
-    required=True,
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="A dump; may be repeated.",
+    "--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A dump; may be repeated."
 )
+@with_source
+@click.option("--partition", type=click.IntRange(min=0), help="Of a topic: this one alone.")
+@click.option("--from", "first", metavar="OFFSET|TIME", help="Of a topic: from this record, or moment, on.")
+@click.option("--to", "last", metavar="OFFSET|TIME", help="Of a topic: up to, not including, this one.")
 @sets_option
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the tables.")
 @as_of_option
 @timeout_option
 @master_option
 @json_option
+@click.pass_context
 def backfill(
+    context: click.Context,
+    /,
     inputs: Sequence[Path],
+    partition: int | None,
+    first: str | None,
+    last: str | None,
     sets_path: Path,
     out: Path,
     as_of_ms: int | None,
     timeout_ms: int | None,
     master: str,
     as_json: bool,
+    **where: Any,
 ) -> None:
-    """Take dumps into the tables and evaluate them all. A dump that is in already changes nothing.
+    """Take dumps, or a range of topics, into the tables and evaluate them all. What is in already changes nothing.
 
     \b
     Example:
       stagepost pipeline backfill --input dump.jsonl --validator-sets sets.json --out tables
+      stagepost pipeline backfill --data stagepost-data --topic stagepost.remp.statuses --from 2026-01-31T12:00:00Z \\
+        --validator-sets sets.json --out tables
     """
     from stagepost.pipeline.dumps import survey
     from stagepost.pipeline.session import refuse_missing_packages, start_session
 
+    is_range = is_range_asked(context, inputs, where, (partition, first, last))
     refuse_missing_packages()
     sets_file = _read_sets(sets_path)
-    dumps = [survey(path) for path in inputs]
+    if is_range:
+        topics, surveyed = survey_range(where, partition, first, last)
+        _say(f"{surveyed.rows} records in {len(surveyed.ranges)} ranges")
+    else:
+        dumps = [survey(path) for path in inputs]
     _say("starting Spark (about 10 s) …")
     spark = start_session("stagepost backfill", master=master, is_short=True)
     from stagepost.pipeline.driver import Evaluation
     from stagepost.pipeline.jobs import backfill as run_backfill
+    from stagepost.pipeline.range_backfill import backfill_range
 
-    manifest = run_backfill(spark, dumps, sets_file, out, Evaluation(as_of_ms, timeout_ms))
-    _print_counts(manifest, as_json=as_json)
+    evaluation = Evaluation(as_of_ms, timeout_ms)
+    if is_range:
+        manifest = backfill_range(spark, topics, surveyed, sets_file, out, evaluation)
+    else:
+        manifest = run_backfill(spark, dumps, sets_file, out, evaluation)
+    print_counts(manifest, out, as_json=as_json)
 
 
 @pipeline.command()
-@click.option(
-    "--data", required=True, type=click.Path(path_type=Path), help="A node's data folder, with its topics."
-)
+@with_source
 @sets_option
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the tables.")
 @click.option("--once", is_flag=True, help="Take what is there now, then end.")
@@ -134,39 +152,50 @@ def backfill(
     help="Records in one batch at most.",
 )
 @timeout_option
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Serve /metrics, /healthz and /readyz at 127.0.0.1 while it runs; 0 takes a free port.",
+)
 @master_option
 @json_option
 def run(
-    data: Path,
     sets_path: Path,
     out: Path,
     once: bool,
     every_s: float,
     max_rows: int,
     timeout_ms: int | None,
+    metrics_port: int | None,
     master: str,
     as_json: bool,
+    **where: Any,
 ) -> None:
-    """Follow the topics of a node into the tables, until it is stopped; each record counts exactly once.
+    """Follow topics into the tables, until it is stopped; each record counts exactly once.
 
     \b
     Example:
       stagepost pipeline run --once --data stagepost-data --validator-sets sets.json --out tables
+      stagepost pipeline run --address 127.0.0.1:4200 --validator-sets sets.json --out tables --metrics-port 9101
+      stagepost pipeline run --kafka 127.0.0.1:9092 --validator-sets sets.json --out tables
     """
     from stagepost.pipeline.session import refuse_missing_packages, start_session
 
+    source = source_from(where)
     refuse_missing_packages()
     _read_sets(sets_path)
-    from stagepost.pipeline.stream_options import StreamOptions, require_topics
+    from stagepost.pipeline.stream_options import StreamOptions
 
-    require_topics(data)
-    options = StreamOptions(data, sets_path, out, once, every_s, max_rows, timeout_ms)
-    _say("starting Spark (about 10 s) …")
-    spark = start_session("stagepost run", master=master, is_short=once)
-    from stagepost.pipeline.stream import follow
+    options = StreamOptions(None, sets_path, out, once, every_s, max_rows, timeout_ms, source)
+    settings = before_spark(source, where, out)
+    with watched(out, metrics_port, _say) as at_point:
+        _say("starting Spark (about 10 s) …")
+        spark = start_session("stagepost run", master=master, settings=settings, is_short=True)
+        from stagepost.pipeline.stream import follow
 
-    manifest = follow(spark, options, say=_say)
-    _print_counts(manifest, as_json=as_json)
+        manifest = follow(spark, options, say=_say, at_point=at_point)
+    print_counts(manifest, out, as_json=as_json)
 
 
 @pipeline.command()
@@ -195,7 +224,7 @@ def compact(folder: Path, keep_s: float | None, master: str, as_json: bool) -> N
     keep_ms = None if keep_s is None else int(keep_s * 1_000)
     manifest, removed = run_compact(spark, folder, keep_ms=keep_ms)
     _say(f"{removed} records forgotten")
-    _print_counts(manifest, as_json=as_json)
+    print_counts(manifest, folder, as_json=as_json)
 
 
 @pipeline.command()
@@ -277,6 +306,10 @@ def report(folder: Path, out: Path) -> None:
     click.echo(str(out))
 
 
+pipeline.add_command(pack)
+pipeline.add_command(submit)
+
+
 def _read_sets(path: Path) -> bytes:
     """The content of a file that is in order; `ConfigFaults` otherwise."""
     from stagepost.remp.validator_sets import ValidatorSets
@@ -297,18 +330,3 @@ def _say(text: str) -> None:
     """Progress is for people who watch."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
-
-
-def _print_counts(manifest: Manifest, *, as_json: bool) -> None:
-    from stagepost.pipeline.summary import counts
-
-    found = counts(manifest)
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    click.echo(
-        f"{found['rows']} records: {found['counted']} counted, {found['repeated']} repeated, "
-        f"{found['quarantined']} quarantined"
-    )
-    for reason, number in sorted(found["reasons"].items()):
-        click.echo(f"  {reason:<20} {number}")

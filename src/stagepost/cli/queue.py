@@ -1,4 +1,4 @@
-"""`stagepost queue`: what waits, in a node's mempool and in a publisher's outbox."""
+"""`stagepost queue`: what waits, in a node's mempool, in a validator's queue and in a publisher's outbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.cli.local_node_options import data_option, json_option
 from stagepost.cli.outbox_commands import check_balance, flush, replay, show
 
 if TYPE_CHECKING:
-    from stagepost.cli.running_node import HeldMessage
+    from stagepost.node.running_node import HeldMessage
 
 PAGE_ENTRIES = 1_000
 ENTRIES_SHOWN = 50
@@ -22,7 +22,8 @@ _HEADER = ("index", "message", "pool", "bytes", "received", "from", "expires")
 
 @click.group()
 def queue() -> None:
-    """What waits: in a node's mempool (ls), and in the outbox of a publisher (all others, and ls --outbox).
+    """What waits: in a DMQ node's mempool, a validator's queue or a full node (ls), and in the outbox of a publisher (all
+    others, and ls --outbox), with the dead letters.
 
     \b
     Example:
@@ -57,11 +58,14 @@ def ls(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """List the messages in a running node's mempool, in order of arrival; or in an outbox, in order of sending.
+    """List the messages in a running node, in order of arrival; or in an outbox, in order of sending.
+
+    A DMQ node shows its mempool, a validator its queues, a full node the messages that have no end yet.
 
     \b
     Example:
       stagepost queue ls --limit 20
+      stagepost queue ls --data validator-1
       stagepost queue ls --outbox stagepost-outbox --dead
     """
     import time
@@ -75,9 +79,16 @@ def ls(
     if dead:
         raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 
-    from stagepost.cli.running_node import DATA_DIR, find_node, held_messages
     from stagepost.cli.tables import print_table
+    from stagepost.node.running_node import DATA_DIR, find_node, held_messages
+    from stagepost.node.running_remp_node import find_remp_node
 
+    remp_node = find_remp_node(data or Path(DATA_DIR))
+    if remp_node is not None:
+        from stagepost.cli.remp_queue import list_remp_queue
+
+        list_remp_queue(remp_node, time.time(), after, None if everything else limit, as_json=as_json)
+        return
     facts = find_node(data or Path(DATA_DIR))
     shown: list[HeldMessage] = []
     cursor: int | None = after

@@ -1,4 +1,4 @@
-"""`stagepost send`: sign a message and hand it to a node."""
+"""`stagepost send`: sign a message and hand it to a node, or hand an external message to a full node."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.delivery_options import (
-    OUTBOX_DIR,
     Required,
     delivery_settings,
-    keys_option,
     pools_given,
     publisher_config,
     required_given,
@@ -21,7 +19,8 @@ from stagepost.cli.delivery_options import (
 )
 from stagepost.cli.durations import duration_given
 from stagepost.cli.local_node_options import json_option, socket_and_magic, with_local_node
-from stagepost.cli.send_options import is_given, require_fitting_options
+from stagepost.cli.send_options import goes_to_full_node, is_given, require_fitting_options
+from stagepost.delivery.config import OUTBOX_DIR
 
 if TYPE_CHECKING:
     from stagepost.client import Accepted, DmqMessage, Rejected
@@ -34,8 +33,8 @@ SUBMIT_TIMEOUT = "30s"
 
 
 @click.command()
-@click.argument("source", metavar="FILE|-|TEXT")
-@keys_option
+@click.argument("source", metavar="[FILE|-|TEXT]", required=False)
+@click.option("--keys", "folder", type=click.Path(path_type=Path), help="Folder of `keys new`; to sign with.")
 @with_local_node
 @click.option("--topic", default=TOPIC, show_default=True, help="What listeners filter by; not with --raw.")
 @click.option(
@@ -65,8 +64,9 @@ SUBMIT_TIMEOUT = "30s"
 )
 @click.option(
     "--wait",
-    type=click.Choice(["queued", "sent", "acked"]),
-    help="End when it is stored, sent or acknowledged. [sent; acked for --tier acked]",
+    type=click.Choice(["queued", "sent", "acked", "optimistic", "accepted", "final"]),
+    help="End when it is stored, sent or acknowledged. [sent; acked for --tier acked] For an external message: when "
+    "validators have it queued, in a block (optimistic), in an accepted block, or it is final.",
 )
 @click.option(
     "--critical",
@@ -96,13 +96,17 @@ SUBMIT_TIMEOUT = "30s"
     help=f"Folder where the message is kept until it is delivered. [{OUTBOX_DIR} for --tier queued]",
 )
 @click.option("--key", help="Idempotency key: the same key, topic and content are one message.")
+@click.option(
+    "--to", metavar="ACCOUNT|NAME", help="An external message of the embedded chain, to this account …"
+)
+@click.option("--number", type=int, help="… adding the primes up to this number to what it holds.")
 @with_settings_file
 @json_option
 @click.pass_context
 def send(
     context: click.Context,
-    source: str,
-    folder: Path,
+    source: str | None,
+    folder: Path | None,
     socket: str | None,
     network_magic: int | None,
     profile: str,
@@ -120,6 +124,8 @@ def send(
     max_retries: int | None,
     outbox: Path | None,
     key: str | None,
+    to: str | None,
+    number: int | None,
     config_file: Path | None,
     config_context: str | None,
     as_json: bool,
@@ -132,16 +138,27 @@ def send(
     Without --tier the node takes it, and nobody looks what comes of it. With --tier, exit code 0 means that the
     outcome asked for has come; 1 that it has not; 3 that nobody could be reached.
 
+    Without --keys, FILE is an external message as it stands, and goes to the full node that runs in --data; each stage is
+    told as it comes. Exit code 1 means that it was rejected, has expired, or did not come so far within --timeout.
+
     \b
     Example:
       stagepost send "hello" --keys my-pool --topic demo
       stagepost send report.cbor --keys my-pool --tier acked --critical pool1…
+      stagepost send message.bin --wait final --data stagepost-devnet
+      stagepost send --to alice --number 100 --wait final --data stagepost-devnet
     """
     import asyncio
     import time
 
     from stagepost.cli.core_dumps import disable_core_dumps
 
+    if goes_to_full_node(context, folder, data, to, number, source):
+        context.exit(asyncio.run(_to_full_node(context, source, data, to, number, wait, timeout_s, as_json)))
+    if source is None:
+        raise click.UsageError("Missing argument '[FILE|-|TEXT]'.", context)
+    if folder is None:
+        raise click.UsageError("Missing option '--keys'.", context)
     disable_core_dumps()
     settings = {} if tier is None else delivery_settings(config_file, config_context)
     if tier == "acked":
@@ -178,13 +195,38 @@ def send(
         context.exit(1)
 
 
-def _content(source: str) -> bytes:
+async def _to_full_node(
+    context: click.Context,
+    source: str | None,
+    data: Path | None,
+    to: str | None,
+    number: int | None,
+    wait: str | None,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    from stagepost.cli.send_external import WAIT_TIMEOUT_S, Handing, hand_over, sum_message
+    from stagepost.remp.message_verdict import Awaited
+    from stagepost.remp.messages import MESSAGE_BYTES_MAX
+    from stagepost.runtime.node_notes import DATA_DIR
+
+    if to is not None and number is not None:
+        content = sum_message(to, number, context)
+    else:
+        assert source is not None, "one of the two was given"
+        content = _content(source, MESSAGE_BYTES_MAX)
+    awaited = None if wait in (None, "sent") else Awaited(wait)
+    limit_s = timeout_s if awaited is None or is_given(context, "timeout_s") else WAIT_TIMEOUT_S
+    return await hand_over(Handing(data or Path(DATA_DIR), content, awaited, limit_s, as_json))
+
+
+def _content(source: str, bytes_max: int | None = None) -> bytes:
     from stagepost.cli.input_bytes import read_input
     from stagepost.dmq.message import BODY_BYTES_MAX
     from stagepost.errors import StorageError
 
     if source == "-" or os.path.isfile(source):  # long texts are no names, and no error either
-        return read_input(source, BODY_BYTES_MAX)
+        return read_input(source, BODY_BYTES_MAX if bytes_max is None else bytes_max)
     if _looks_like_a_file_name(source):
         raise StorageError(
             f"there is no file {source}",

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from click.core import ParameterSource
 
 from stagepost.cli.delivery_options import Required
+
+EXTERNAL_WAITS = frozenset({"optimistic", "accepted", "final"})
+
+
+def goes_to_full_node(
+    context: click.Context,
+    keys: Path | None,
+    data: Path | None,
+    to: str | None,
+    number: int | None,
+    source: str | None,
+) -> bool:
+    """Whether it is an external message: who signs nothing, hands it to the full node of the data folder."""
+    from stagepost.runtime.node_notes import DATA_DIR, FULL_NODE_FILE
+
+    wait = context.params["wait"]
+    if wait not in EXTERNAL_WAITS and to is None and number is None:
+        signs = keys is not None or context.params["tier"] is not None
+        if signs or not ((data or Path(DATA_DIR)) / FULL_NODE_FILE).exists():
+            return False
+    if keys is not None:
+        raise click.UsageError(
+            "an external message is not signed here: --keys does not go with --to, nor with --wait "
+            + ", ".join(sorted(EXTERNAL_WAITS)),
+            context,
+        )
+    given = next((name for name in _NOT_EXTERNAL if is_given(context, name)), None)
+    if given is not None:
+        raise click.UsageError(f"{_NOT_EXTERNAL[given]} is not for external messages", context)
+    if wait == "acked":
+        raise click.UsageError("an external message is not acknowledged: wait for queued … final", context)
+    if (to is None) is not (number is None):
+        raise click.UsageError("--to and --number belong together", context)
+    if (to is None) is (source is None):
+        raise click.UsageError("give either a message (FILE|-|TEXT), or --to and --number", context)
+    return True
 
 
 def require_fitting_options(
@@ -54,6 +92,20 @@ _FLAGS = {
     "config_file": "--config",
     "config_context": "--context",
 }
+
+
+_NOT_EXTERNAL = {
+    "tier": "--tier",
+    "socket": "--socket",
+    "network_magic": "--network-magic",
+    "profile": "--profile",
+    "topic": "--topic",
+    "ttl_s": "--ttl",
+    "kes_period": "--kes-period",
+    "raw": "--raw",
+    **{name: flag for name, flag in _FLAGS.items() if name != "wait"},
+}
+"""What only a message that is signed and published has."""
 
 
 def is_given(context: click.Context, name: str) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
 from stagepost.cli.local_node_options import json_option
+from stagepost.cli.topic_serve import serve
 
 _HEADER = ("topic", "partition", "from", "to", "records", "bytes", "readers")
 
@@ -21,6 +22,25 @@ _data_option = click.option(
     type=click.Path(path_type=Path),
     help="The data folder of the node that writes the topics.",
 )
+
+_data_or_address = click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The data folder of the node that writes the topics.",
+)
+_address_option = click.option(
+    "--address",
+    metavar="HOST:PORT|PATH",
+    help="Of `stagepost topic serve`, here or elsewhere, instead of --data; STAGEPOST_TOKEN is its token.",
+)
+
+
+def _folder_given(context: click.Context, data: Path | None, address: str | None) -> Path | None:
+    """None if an address was given instead; exactly one of the two is."""
+    if (data is None) is (address is None):
+        raise click.UsageError("give --data, or --address of `stagepost topic serve`", context)
+    return data
 
 
 @click.group()
@@ -34,49 +54,69 @@ def topic() -> None:
 
 
 @topic.command(name="ls")
-@_data_option
+@_data_or_address
+@_address_option
 @json_option
-def list_topics(data: Path, as_json: bool) -> None:
-    """List topics, their partitions and how far their readers have come.
+@click.pass_context
+def list_topics(context: click.Context, data: Path | None, address: str | None, as_json: bool) -> None:
+    """List topics, their partitions and how far their readers have come; of a node elsewhere, without readers and bytes.
 
     \b
     Example:
       stagepost topic ls --data stagepost-data
+      stagepost topic ls --address 10.0.0.1:4200
     """
     import json
 
-    from stagepost.bus.file_topic import topic_facts, topic_names
     from stagepost.cli.tables import print_table
 
-    facts = [one for name in topic_names(data) for one in topic_facts(data, name)]
+    folder = _folder_given(context, data, address)
+    if folder is None:
+        from stagepost.cli.remote_topics import remote_facts
+
+        assert address is not None, "one of the two was given"
+        facts = remote_facts(address)
+    else:
+        from stagepost.bus.file_topic import topic_facts, topic_names
+
+        facts = [one for name in topic_names(folder) for one in topic_facts(folder, name)]
     if as_json:
         for one in facts:
             click.echo(json.dumps(one))
         return
     if not facts:
-        click.echo(f"there are no topics in {data}")
+        click.echo(f"there are no topics in {folder or address}")
         return
     rows = []
     for one in facts:
         readers = ", ".join(f"{group} at {offset}" for group, offset in one["readers"].items())
-        numbers = [f"{one[name]:,}" for name in ("start_offset", "end_offset", "records", "bytes")]
+        counted = [one[name] for name in ("start_offset", "end_offset", "records", "bytes")]
+        numbers = ["–" if number is None else f"{number:,}" for number in counted]
         rows.append((one["topic"], str(one["partition"]), *numbers, readers))
     print_table(_HEADER, rows)
 
 
+topic.add_command(serve)
 # The word that people try first.
 topic.add_command(list_topics, "list")
 
 
 @topic.command()
 @click.argument("name")
-@_data_option
+@_data_or_address
+@_address_option
 @click.option("--out", required=True, metavar="FILE", help="Where to write; - for standard output.")
 @click.option("--partition", type=click.IntRange(min=0), help="This one alone.")
 @click.option("--from", "start", type=click.IntRange(min=0), help="Begin at this offset; needs --partition.")
 @click.pass_context
 def dump(
-    context: click.Context, name: str, data: Path, out: str, partition: int | None, start: int | None
+    context: click.Context,
+    name: str,
+    data: Path | None,
+    address: str | None,
+    out: str,
+    partition: int | None,
+    start: int | None,
 ) -> None:
     """Write the records of a topic as lines of JSON: topic, partition, offset, timestamp_ms, key, value, headers.
 
@@ -85,13 +125,26 @@ def dump(
     \b
     Example:
       stagepost topic dump stagepost.remp.statuses --data stagepost-data --out statuses.jsonl
+      stagepost topic dump stagepost.remp.statuses --address 10.0.0.1:4200 --out statuses.jsonl
     """
+    if start is not None and partition is None:
+        raise click.UsageError("--from needs --partition: each partition has offsets of its own", context)
+    folder = _folder_given(context, data, address)
+    if folder is None:
+        from stagepost.cli.remote_topics import remote_lines
+
+        assert address is not None, "one of the two was given"
+        written = 0
+        with _opened(out) as file:
+            for line in remote_lines(address, name, partition, start):
+                file.write(line)
+                written += 1
+        click.echo(f"{written:,} records of {name} written", err=True)
+        return
     from stagepost.bus.dump import dump_lines
     from stagepost.bus.file_topic import open_topic
 
-    found = open_topic(data, name)
-    if start is not None and partition is None:
-        raise click.UsageError("--from needs --partition: each partition has offsets of its own", context)
+    found = open_topic(folder, name)
     if partition is not None and partition >= found.partitions:
         raise click.UsageError(f"{name} has partitions 0 to {found.partitions - 1}", context)
     reader = found.reader()
@@ -118,7 +171,11 @@ def _opened(out: str) -> Iterator[BinaryIO]:
         with partial.open("wb") as file:
             yield file
         partial.replace(out)
-    except OSError as error:
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(
             f"{out} cannot be written: {error.strerror}", advice="check the folder and the space left on it"
         ) from error
@@ -127,13 +184,16 @@ def _opened(out: str) -> Iterator[BinaryIO]:
 @topic.command()
 @click.argument("name")
 @_data_option
-def check(name: str, data: Path) -> None:
+@json_option
+def check(name: str, data: Path, as_json: bool) -> None:
     """Read a topic from end to end and compare every digest. Exit code 3 at the first damage, with file and byte.
 
     \b
     Example:
       stagepost topic check stagepost.remp.statuses --data stagepost-data
     """
+    import json
+
     from stagepost.bus.file_topic import open_topic
 
     found = open_topic(data, name)
@@ -141,4 +201,6 @@ def check(name: str, data: Path) -> None:
     for partition in range(found.partitions):
         start = reader.start_offset(partition)
         records = sum(map(len, reader.batches(partition, start)))
-        click.echo(f"partition {partition}: {records:,} records from offset {start}, all whole")
+        facts = {"topic": name, "partition": partition, "start_offset": start, "records": records}
+        text = f"partition {partition}: {records:,} records from offset {start}, all whole"
+        click.echo(json.dumps(facts) if as_json else text)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from stagepost.remp.status_records import StatusRecord
-    from stagepost.remp.trace import Point, Trace
+    from stagepost.node.trace_reading import NotOneMessage
+    from stagepost.remp.trace import Trace
 
 PREFIX_DIGITS_MIN = 8
-RECORDS_MAX = 100_000
-"""Of one message: far more than all its validators have to say in its life."""
 NOT_THAT_OUTCOME = 1
 
 _PREFIX = re.compile(rf"[0-9a-fA-F]{{{PREFIX_DIGITS_MIN},64}}")
@@ -53,6 +50,9 @@ def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> s
     "--only-trouble", is_flag=True, help="Only lanes in which something went wrong, or nothing came."
 )
 @click.option(
+    "--follow", is_flag=True, help="Go on until it has ended: drawn anew, or a line for each change."
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="One JSON object: the row of `messages`, and all receipts."
 )
 @click.pass_context
@@ -65,6 +65,7 @@ def trace(
     as_of_ms: int | None,
     drawing_path: Path | None,
     only_trouble: bool,
+    follow: bool,
     as_json: bool,
 ) -> int:
     """Every receipt of one message. ID may be the beginning of an id, eight digits or more.
@@ -72,39 +73,54 @@ def trace(
     \b
     Example:
       stagepost trace 16923245 --data stagepost-data
+      stagepost trace 16923245 --data stagepost-data --follow
       stagepost trace 16923245 --dump statuses.jsonl --validator-sets sets.json
     """
-    from stagepost.cli.status_source import dump_records, topic_records
     from stagepost.cli.trace_lanes import trace_lines
-    from stagepost.remp.trace import trace_of
-    from stagepost.remp.validator_sets import ValidatorSets
+    from stagepost.node.trace_reading import NotOneMessage, trace_object
 
     if data is None and (dump is None or sets_path is None):
         raise click.UsageError("give --data, or both --dump and --validator-sets", context)
-    if data is not None:
-        from stagepost.node.known_sets import SETS_FILE
-
-        sets_path = sets_path or data / SETS_FILE
-    assert sets_path is not None, "one of the two was given"
-    sets = ValidatorSets.load(sets_path)
-    if dump is not None:
-        found, source = _matching(dump_records(dump), prefix), dump
-    else:
-        assert data is not None, "one of the two was given"
-        found, source = _matching(topic_records(data), prefix), str(data)
-    if len(found) != 1:
-        return _not_one(found, prefix, source)
-    ((message_id, records),) = found.items()
     now_ms = int(time.time() * 1_000) if as_of_ms is None else as_of_ms
-    result = trace_of(bytes.fromhex(message_id), records, sets, now_ms)
+    try:
+        if follow:
+            if data is None or dump or sets_path or drawing_path or as_of_ms is not None:
+                raise click.UsageError("--follow reads what grows in --data, and nothing else", context)
+            from stagepost.cli.trace_follow import follow_trace
+
+            return follow_trace(data, prefix, only_trouble=only_trouble, as_json=as_json, color=context.color)
+        result = _read(data, dump, sets_path, prefix, now_ms)
+    except NotOneMessage as error:
+        return _not_one(error)
     if drawing_path is not None:
         _draw(result, drawing_path)
     elif as_json:
-        click.echo(json.dumps(_as_object(result), ensure_ascii=False))
+        click.echo(json.dumps(trace_object(result), ensure_ascii=False))
     else:
         for line in trace_lines(result, only_trouble=only_trouble):
             click.echo(line, color=context.color)
     return 0
+
+
+def _read(data: Path | None, dump: str | None, sets_path: Path | None, prefix: str, as_of_ms: int) -> Trace:
+    from stagepost.node.known_sets import SETS_FILE
+    from stagepost.node.trace_reading import dump_records, matching, only_one, read_trace, topic_records
+    from stagepost.remp.trace import trace_of
+    from stagepost.remp.validator_sets import ValidatorSets
+
+    if data is not None and dump is None and sets_path is None:
+        return read_trace(data, prefix, as_of_ms)
+    if data is not None:
+        sets_path = sets_path or data / SETS_FILE
+    assert sets_path is not None, "one of the two was given"
+    sets = ValidatorSets.load(sets_path)
+    if dump is not None:
+        records, source = dump_records(dump), dump
+    else:
+        assert data is not None, "one of the two was given"
+        records, source = topic_records(data), str(data)
+    message_id, found = only_one(matching(records, prefix), prefix, source)
+    return trace_of(bytes.fromhex(message_id), found, sets, as_of_ms)
 
 
 def _draw(result: Trace, path: Path) -> None:
@@ -119,68 +135,9 @@ def _draw(result: Trace, path: Path) -> None:
         ) from error
 
 
-def _matching(records: Iterable[StatusRecord], prefix: str) -> dict[str, list[StatusRecord]]:
-    """The records of all messages whose ids begin so, by id."""
-    from stagepost.errors import StorageError
-    from stagepost.remp.receipt import Quarantined
-    from stagepost.remp.status_records import read_record
-
-    found: dict[str, list[StatusRecord]] = {}
-    wanted = prefix.encode()
-    count = 0
-    for record in records:
-        key = (record.key or "").lower()
-        if not key.startswith(prefix) and (record.value is None or wanted not in record.value.lower()):
-            continue
-        receipt = read_record(record)
-        message_id = key if isinstance(receipt, Quarantined) else receipt.message_id.hex()
-        if not message_id.startswith(prefix) or len(message_id) != 64:
-            continue
-        count += 1
-        if count > RECORDS_MAX:
-            raise StorageError(
-                f"more than {RECORDS_MAX} records begin with {prefix}",
-                advice="give more digits of the id",
-                limit=RECORDS_MAX,
-            )
-        found.setdefault(message_id, []).append(record)
-    return found
-
-
-def _not_one(found: dict[str, list[StatusRecord]], prefix: str, source: str) -> int:
-    if not found:
-        click.echo(f"no receipt in {source} is of a message that begins with {prefix}", err=True)
-        return NOT_THAT_OUTCOME
-    click.echo(f"{len(found)} messages begin with {prefix}:", err=True)
-    for message_id in sorted(found):
-        click.echo(f"  {message_id}  {len(found[message_id])} records", err=True)
+def _not_one(error: NotOneMessage) -> int:
+    found = error.message_ids
+    click.echo(f"{error.text}{':' if found else ''}", err=True)
+    for message_id, count in found.items():
+        click.echo(f"  {message_id}  {count} records", err=True)
     return NOT_THAT_OUTCOME
-
-
-def _as_object(result: Trace) -> dict[str, Any]:
-    import msgspec
-
-    row = {} if result.verdict is None else msgspec.to_builtins(result.verdict)
-    bad = sum(point.refused is not None for point in result.points) + len(result.unreadable)
-    return {
-        "message_id": result.message_id.hex(),
-        **row,
-        "delivery_id": result.delivery_id,
-        "dmq_id": result.dmq_id,
-        "receipts_bad": bad,
-        "as_of_ms": result.as_of_ms,
-        "all_receipts": [
-            {"lane": lane.name, **_receipt_object(point)} for lane in result.lanes for point in lane.points
-        ],
-    }
-
-
-def _receipt_object(point: Point) -> dict[str, Any]:
-    refused = point.refused
-    return {
-        **json.loads(point.receipt.to_json()),
-        "counts": refused is None,
-        "refused": None if refused is None else str(refused.reason),
-        "signed_bytes": point.receipt.signed_bytes.hex(),
-        "position": point.position,
-    }

@@ -9,7 +9,7 @@ import click
 from stagepost.cli.durations import format_duration
 from stagepost.remp.status import Status
 from stagepost.remp.trace import Lane, Mark, Point, Trace, block_named, signatures_valid
-from stagepost.remp.verdict import Conclusion, Verdict
+from stagepost.remp.words import silent_words, verdict_words
 from stagepost.web.time_scale import round_step
 
 WIDTH = 62
@@ -29,29 +29,10 @@ _COLOURS = {
     Mark.RETURNED: "yellow",
     Mark.UNTRUSTED: "red",
 }
-_WORDS = {
-    Conclusion.FINALIZED.value: "Finalized",
-    Conclusion.ACCEPTED.value: "Accepted",
-    Conclusion.INCLUDED.value: "Included (optimistic)",
-    Conclusion.SENT.value: "Sent",
-    Conclusion.REJECTED_BY_FULLNODE.value: "Rejected by the full node",
-    Conclusion.REJECTED.value: "Rejected",
-    Conclusion.LIKELY_REJECTED.value: "Likely rejected",
-    Conclusion.EXPIRED.value: "Expired",
-}
-
-
-def verdict_words(verdict: Verdict | None) -> str:
-    """As all our screens call it."""
-    if verdict is None:
-        return "No receipt counts"
-    if verdict.verdict == Conclusion.QUEUED.value:
-        return f"Queued at {len(verdict.queued_at)} of {verdict.validators}"
-    return _WORDS[verdict.verdict]
 
 
 def trace_lines(trace: Trace, *, only_trouble: bool = False) -> Iterator[str]:
-    yield _headline(trace)
+    yield headline(trace)
     yield from _numbers(trace)
     yield ""
     axis = _Axis(trace)
@@ -67,7 +48,7 @@ def trace_lines(trace: Trace, *, only_trouble: bool = False) -> Iterator[str]:
         yield missing
 
 
-def _headline(trace: Trace) -> str:
+def headline(trace: Trace) -> str:
     digits = trace.message_id.hex()
     shard, master_seqno = block_named(trace)
     where = [f"shard {shard}"] if shard is not None else []
@@ -120,9 +101,8 @@ def _missing(trace: Trace) -> str:
     if verdict is None or not trace.is_open:
         return ""
     parts = []
-    if verdict.silent and verdict.validators is not None:
-        names = ", ".join(f"V{index + 1}" for index in verdict.silent)
-        parts.append(f"{len(verdict.silent)} of {verdict.validators} silent ({names})")
+    if silent := silent_words(verdict):
+        parts.append(silent)
     if trace.as_of_ms is not None and first_ms is not None:
         open_for = format_duration(max(0, trace.as_of_ms - first_ms) / 1_000)
         parts.append(f"open {open_for} of {format_duration(trace.message_timeout_ms / 1_000)}")

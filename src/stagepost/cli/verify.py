@@ -37,7 +37,7 @@ def verify(source: str, sets_path: Path, as_json: bool) -> int:
     """
     from hashlib import sha256
 
-    from stagepost.cli.status_source import dump_records
+    from stagepost.node.trace_reading import dump_records
     from stagepost.remp.receipt import Quarantined
     from stagepost.remp.status_records import check_record
     from stagepost.remp.validator_sets import ValidatorSets

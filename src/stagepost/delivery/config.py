@@ -18,6 +18,10 @@ RETRIES_MAX = 1_000
 OVERFLOWS = ("evict_lru", "reject_new")
 
 
+OUTBOX_DIR = "stagepost-outbox"
+"""Where commands and programs keep what is queued, unless told otherwise."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReliablePublisherConfig:
     """All times are seconds. `delivery_timeout` None is computed: every attempt's wait and every back-off."""

@@ -1,7 +1,8 @@
 """A network of validators and one full node on this machine, all from one seed: for trying things out, and for tests.
 
     async with devnet(DevnetPlan(validators=7, shards=2, seed=7), data) as network:
-        network.full_node.submit(message)
+        await network.ready()
+        message_id = await network.front.submit(message)
 
 The folder of the devnet is that of its full node, with a folder for each validator beside.
 """
@@ -24,7 +25,11 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.node.devnet_process import ProcessValidator
+from stagepost.node.devnet_behaviours import Behaviour, Faulty
+from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
+from stagepost.node.devnet_process import COMMANDS, MemberProcess
+from stagepost.node.kafka_bridge import require_kafka
+from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
@@ -42,6 +47,7 @@ SET_LIFETIME_MS = 10 * 365 * 86_400_000
 READY_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.05
 FULL_NODE = "full-node"
+FAULTY, HONEST = "stagepost.node.devnet_member", "none"
 
 
 class DevnetPlan(msgspec.Struct, frozen=True):
@@ -50,6 +56,12 @@ class DevnetPlan(msgspec.Struct, frozen=True):
     seed: int = 7
     message_timeout_s: float = 240.0
     session_lifetime_s: float = 250.0
+    balances: tuple[tuple[bytes, int], ...] = ()
+    """What accounts have in the beginning."""
+    loss: float = 0.0
+    """Of what validators say to each other, so large a part gets lost on the way."""
+    behaviours: dict[str, Behaviour] = {}
+    """Validators that break the rules, by name."""
 
     def seed_of(self, name: str) -> bytes:
         return sha256(f"stagepost devnet {self.seed} {name}".encode()).digest()
@@ -60,7 +72,7 @@ class DevnetPlan(msgspec.Struct, frozen=True):
         return (*(f"validator-{number + 1}" for number in range(self.validators)), FULL_NODE)
 
 
-class DevnetValidator(Protocol):
+class DevnetMember(Protocol):
     """One that can be ended without a word, and started again from its disk."""
 
     @property
@@ -75,19 +87,26 @@ class DevnetValidator(Protocol):
 
 
 class Devnet:
-    """`ready`: everybody follows the chain, there are as many shards as were asked for, and the full node has links."""
+    """`ready`: there are as many shards as were asked for, and the full node, if it is here, has all its links."""
 
     def __init__(
         self,
         plan: DevnetPlan,
         network: RempNetwork,
-        validators: Sequence[DevnetValidator],
-        node: RunningFullNode,
+        validators: Sequence[DevnetMember],
+        front: DevnetFront,
+        node: RunningFullNode | None,
     ) -> None:
         self.plan = plan
         self.network = network
         self.validators = validators
-        self.node = node
+        self.front = front
+        self._node = node
+
+    @property
+    def node(self) -> RunningFullNode:
+        assert self._node is not None, "the full node has a process of its own"
+        return self._node
 
     @property
     def full_node(self) -> RempFullNode:
@@ -99,9 +118,16 @@ class Devnet:
         return self.node.follower.ledger
 
     @property
+    def members(self) -> dict[str, DevnetMember]:
+        """All that can be ended and started again, by name."""
+        found = dict(zip(self.plan.names, self.validators, strict=False))
+        if isinstance(self.front, ProcessFront):
+            found[FULL_NODE] = self.front.process
+        return found
+
+    @property
     def is_ready(self) -> bool:
-        are_linked = len(self.node.links.linked) == self.plan.validators
-        return are_linked and len(self.ledger.master.shards) >= self.plan.shards
+        return self.front.linked in (None, self.plan.validators) and self.front.shards >= self.plan.shards
 
     async def ready(self, within_s: float = READY_WITHIN_S) -> None:
         try:
@@ -111,16 +137,16 @@ class Devnet:
                     await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError:
             raise StagepostError(
-                f"the network is not ready after {within_s:g} s: {len(self.node.links.linked)} of "
-                f"{self.plan.validators} links, {len(self.ledger.master.shards)} of {self.plan.shards} shards",
+                f"the network is not ready after {within_s:g} s: {self.front.shards} of {self.plan.shards} shards, "
+                f"{'unknown' if self.front.linked is None else self.front.linked} of {self.plan.validators} links",
                 code=ErrorCode.NOT_READY,
                 advice="give it more processors, or fewer validators",
             ) from None
 
     def _require_running(self) -> None:
-        for validator in self.validators:
-            if validator.fault is not None:
-                raise StagepostError(validator.fault, code=ErrorCode.NOT_READY, advice="read its log")
+        for member in self.members.values():
+            if member.fault is not None:
+                raise StagepostError(member.fault, code=ErrorCode.NOT_READY, advice="read its log")
 
 
 class HereValidator:
@@ -137,6 +163,10 @@ class HereValidator:
         self._running: RunningValidator | None = None
 
     @property
+    def running(self) -> RunningValidator | None:
+        return self._running
+
+    @property
     def fault(self) -> str | None:
         return None
 
@@ -149,6 +179,7 @@ class HereValidator:
             listener=listener,
             shards=self._plan.shards,
             message_timeout_s=self._plan.message_timeout_s,
+            between=_between(self._plan, self._name),
         )
 
     async def kill(self) -> None:
@@ -160,6 +191,31 @@ class HereValidator:
             await running.close()
 
 
+def _between(plan: DevnetPlan, name: str) -> Faulty | None:
+    behaviour = plan.behaviours.get(name)
+    if behaviour is None and not plan.loss:
+        return None
+    seed = plan.seed_of(name)
+    return Faulty(seed, Random(seed), plan.loss, behaviour)
+
+
+def _process_of(
+    plan: DevnetPlan, name: str, data: Path, full_node_flags: tuple[str, ...] = ()
+) -> MemberProcess:
+    life = f"{plan.message_timeout_s:g}"
+    command: tuple[str, ...]
+    if name == FULL_NODE:
+        command = (COMMANDS, "node", "full", "--message-timeout", f"{life}s", *full_node_flags)
+        return MemberProcess(plan.seed_of(name), name, data, data, command)
+    shards = str(plan.shards)
+    if name in plan.behaviours or plan.loss:
+        fault = plan.behaviours.get(name, HONEST)
+        command = (FAULTY, "--fault", fault, "--loss", f"{plan.loss:g}", "--message-timeout", life)
+    else:
+        command = (COMMANDS, "node", "validator", "--message-timeout", f"{life}s")
+    return MemberProcess(plan.seed_of(name), name, data, data / name, (*command, "--shards", shards))
+
+
 def genesis_of(plan: DevnetPlan, now_ms: int) -> Genesis:
     keys = [ed25519.public_key(plan.seed_of(name)) for name in plan.names[:-1]]
     lifetime_ms = int(plan.session_lifetime_s * 1_000)
@@ -168,7 +224,7 @@ def genesis_of(plan: DevnetPlan, now_ms: int) -> Genesis:
         master_lifetime_ms=lifetime_ms,
         shard_lifetime_ms=lifetime_ms,
     )
-    return Genesis(f"devnet {plan.seed}", now_ms, configuration)
+    return Genesis(f"devnet {plan.seed}", now_ms, configuration, plan.balances)
 
 
 def chain_of(plan: DevnetPlan, data: Path, now_ms: int) -> Genesis:
@@ -197,10 +253,19 @@ async def devnet(
     data: Path,
     *,
     one_process: bool = True,
+    full_node_here: bool = True,
     on_status: OnStatus = lambda receipt: None,
+    kafka: KafkaSettings | None = None,
+    full_node_flags: tuple[str, ...] = (),
 ) -> AsyncIterator[Devnet]:
-    """The full node in this process, and the validators in it, too, or each in one of its own."""
+    """The validators in this process or each in one of its own, and so the full node.
+
+    `kafka` is where its statuses go as well; `full_node_flags` tell the same, and whatever else, to a full
+    node in a process of its own.
+    """
     make_private(data, "data folder", advice="choose another folder with --data")
+    if kafka is not None:
+        await asyncio.to_thread(require_kafka, kafka, data)  # before anybody starts
     clock = SystemClock()
     genesis = chain_of(plan, data, int(clock.unix_s() * 1_000))
     async with AsyncExitStack() as parts:
@@ -217,26 +282,34 @@ async def devnet(
         )
         network = RempNetwork(NETWORK_MAGIC, genesis.encode().hex(), members)
         network.write(data / NETWORK_FILE)
-        validators: list[DevnetValidator] = []
+        validators: list[DevnetMember] = []
         for name, listener in zip(plan.names[:-1], listeners, strict=False):
-            validator: DevnetValidator
+            validator: DevnetMember
             if one_process:
                 validator = HereValidator(plan, network, name, data, listener)
             else:
                 await listener.close()  # its port was taken for the process that listens there now
-                validator = ProcessValidator(
-                    plan.seed_of(name), name, data, plan.shards, plan.message_timeout_s
-                )
+                validator = _process_of(plan, name, data)
             await validator.start()
             parts.push_async_callback(validator.close)
             validators.append(validator)
-        node = await start_full_node(
-            network,
-            plan.seed_of(FULL_NODE),
-            data,
-            listener=listeners[-1],
-            on_status=on_status,
-            message_timeout_ms=int(plan.message_timeout_s * 1_000),
-        )
-        parts.push_async_callback(node.close)
-        yield Devnet(plan, network, validators, node)
+        front: DevnetFront
+        node: RunningFullNode | None = None
+        if full_node_here:
+            node = await start_full_node(
+                network,
+                plan.seed_of(FULL_NODE),
+                data,
+                listener=listeners[-1],
+                on_status=on_status,
+                message_timeout_ms=int(plan.message_timeout_s * 1_000),
+                kafka=kafka,
+            )
+            parts.push_async_callback(node.close)
+            front = HereFront(node)
+        else:
+            await listeners[-1].close()
+            front = ProcessFront(_process_of(plan, FULL_NODE, data, full_node_flags), data, clock, on_status)
+            await front.start()
+            parts.push_async_callback(front.close)
+        yield Devnet(plan, network, validators, front, node)

@@ -1,42 +1,90 @@
-"""Faults in a devnet: one validator after the other is ended without a word, and comes back from its disk."""
+"""Faults in a devnet, all from its seed: links that lose things, validators that break the rules, and members that are
+ended without a word and come back from their disks.
+
+    plan = with_faults(plan)
+    async with devnet(plan, data) as network, faults_in(network) as killed: …
+    told_of(network, data)                 # what the full node complained of, by name
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
-from stagepost.node.devnet import Devnet
+import msgspec
 
-UP_S = (1.0, 3.0)
-DOWN_S = (0.2, 2.0)
+from stagepost.chain.agreement.votes import faulty_max
+from stagepost.node.devnet import Devnet, DevnetPlan
+from stagepost.node.devnet_behaviours import Behaviour
+from stagepost.node.remp_full_node_main import COMPLAINTS_FILE
+from stagepost.wire.tl import key_id
+
+LOSS = 0.02
+UP_S = (0.7, 2.0)
+DOWN_S = (0.2, 1.5)
+
+
+def with_faults(plan: DevnetPlan) -> DevnetPlan:
+    """As many validators as can be spared break the rules: fewer than a third."""
+    random = Random(plan.seed_of("faults"))
+    names = random.sample(plan.names[:-1], faulty_max(plan.validators))
+    behaviours = random.sample(list(Behaviour), len(Behaviour))
+    chosen = {name: behaviours[number % len(behaviours)] for number, name in enumerate(names)}
+    return msgspec.structs.replace(plan, loss=LOSS, behaviours=chosen)
 
 
 @asynccontextmanager
-async def faults_in(network: Devnet, *, is_on: bool) -> AsyncIterator[list[int]]:
-    """While it lasts; in the end all of them run. Gives the places of those that were killed, as it goes on."""
-    killed: list[int] = []
-    task = asyncio.create_task(_kill_some(network, killed)) if is_on else None
+async def faults_in(network: Devnet) -> AsyncIterator[Counter[str]]:
+    """While it lasts; in the end all of them run. Gives the names of those that were killed, as it goes on."""
+    killed: Counter[str] = Counter()
+    over = asyncio.Event()
+    task = asyncio.create_task(_kill_some(network, killed, over))
     try:
         yield killed
     finally:
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        over.set()
+        await task
 
 
-async def _kill_some(network: Devnet, killed: list[int]) -> None:
+async def _kill_some(network: Devnet, killed: Counter[str], over: asyncio.Event) -> None:
+    """One after the other, all of them in turn, in an order from the seed. While one is down the others may have to wait
+    for it: with those that break the rules, more than a third may be missing."""
     random = Random(network.plan.seed)
-    while True:
-        await asyncio.sleep(random.uniform(*UP_S))
-        place = random.randrange(len(network.validators))
-        validator = network.validators[place]
-        await validator.kill()
-        killed.append(place)
-        try:
-            await asyncio.sleep(random.uniform(*DOWN_S))
-        finally:
-            await validator.start()
+    members = network.members
+    waiting: list[str] = []
+    while not await _passed(over, random.uniform(*UP_S)):
+        waiting = waiting or random.sample(list(members), len(members))
+        name = waiting.pop()
+        member = members[name]
+        killed[name] += 1
+        await member.kill()
+        await _passed(over, random.uniform(*DOWN_S))
+        await member.start()
+
+
+async def _passed(over: asyncio.Event, seconds: float) -> bool:
+    """Whether it is over; it waits so long to see."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(over.wait(), seconds)
+    return over.is_set()
+
+
+class _Accusation(msgspec.Struct):
+    kind: str
+    source_id: str
+
+
+def told_of(network: Devnet, data: Path) -> dict[str, Counter[str]]:
+    """The kinds of complaints about each validator, by its name."""
+    names = {key_id(member.key).hex(): member.name for member in network.network.members}
+    found: dict[str, Counter[str]] = {}
+    path = data / COMPLAINTS_FILE
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        accusation = msgspec.json.decode(line, type=_Accusation)
+        found.setdefault(names[accusation.source_id], Counter())[accusation.kind] += 1
+    return found

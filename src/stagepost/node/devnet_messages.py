@@ -66,12 +66,12 @@ class DevnetMessages:
     def __init__(self, network: Devnet, book: StatusBook, count: int) -> None:
         self._network = network
         self._book = book
-        run = f"{network.plan.seed} {network.ledger.master.seqno}".encode()
+        run = f"{network.plan.seed} {network.front.height}".encode()
         self.messages = [
             SumMessage(account_of(run, number % ACCOUNTS), 2 + number // ACCOUNTS) for number in range(count)
         ]
         self._sums: dict[bytes, SumMessage] = {}
-        self._began_ms = network.full_node.now_ms
+        self._began_ms = network.front.now_ms
 
     async def send(self, per_second: float) -> None:
         loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ class DevnetMessages:
             ahead_s = begun + number / per_second - loop.time()
             if ahead_s > 0:
                 await asyncio.sleep(ahead_s)
-            self._sums[self._network.full_node.submit(message.data)] = message
+            self._sums[await self._network.front.submit(message.data)] = message
 
     async def ends(self, progress: Callable[[int], None] = lambda ended: None) -> None:
         """Returns when every message is final, refused, or out of time."""
@@ -105,8 +105,9 @@ class DevnetMessages:
                 total, count = total + sum_of_primes(message.up_to), count + 1
             wanted[message.account] = total, count
         found: list[str] = []
-        for account, sum_and_count in wanted.items():
-            there = self._network.ledger.account(0, account)
+        for there, (account, sum_and_count) in zip(
+            self._network.front.accounts(list(wanted)), wanted.items(), strict=True
+        ):
             has = (0, 0) if there is None else sum_in(there.memory)
             if has != sum_and_count:
                 found.append(f"account {account.hex()} holds {has}, its final messages make {sum_and_count}")
@@ -118,12 +119,11 @@ class DevnetMessages:
         if any(receipt.kind.status in CLOSING for receipt in receipts):
             return True
         last_ms = max((receipt.timestamp_ms for receipt in receipts), default=self._began_ms)
-        return self._network.full_node.now_ms - last_ms > self._network.plan.message_timeout_s * 1_000
+        return self._network.front.now_ms - last_ms > self._network.plan.message_timeout_s * 1_000
 
     def _verdict(self, message_id: bytes) -> str:
         if message_id in self._book.final:
             return Conclusion.FINALIZED.value
-        sets = self._network.full_node.known_sets.sets
-        now_ms = self._network.full_node.now_ms
-        found = verdict(self._book.receipts.get(message_id, ()), sets, now_ms)
+        front = self._network.front
+        found = verdict(self._book.receipts.get(message_id, ()), front.sets, front.now_ms)
         return Conclusion.SENT.value if found is None else found.verdict

@@ -1,4 +1,5 @@
-"""A validator of a devnet as a process of its own: `stagepost node validator` with the files that the devnet wrote."""
+"""Members of a devnet as processes of their own: `stagepost node validator` and `stagepost node full` with the files that
+the devnet wrote. Validators that are to fail run a program of the devnet's, which no command of ours starts."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from stagepost.dmq.text_envelope import ColdSigningKey
@@ -16,15 +18,18 @@ from stagepost.runtime.data_folder import make_private
 KEY_FILE = "member.skey"
 LOG_FILE = "log"
 END_WITHIN_S = 15.0
+COMMANDS = "stagepost.cli.main"
 
 
-class ProcessValidator:
-    def __init__(self, seed: bytes, name: str, data: Path, shards: int, message_timeout_s: float) -> None:
+class MemberProcess:
+    """Its key and its log are in a folder of its name in the folder of the devnet; `data` is where it keeps its state."""
+
+    def __init__(self, seed: bytes, name: str, devnet: Path, data: Path, command: Sequence[str]) -> None:
         self._seed = seed
         self._name = name
+        self._devnet = devnet
         self._data = data
-        self._shards = shards
-        self._message_timeout_s = message_timeout_s
+        self._command = tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -32,20 +37,23 @@ class ProcessValidator:
         process = self._process
         if process is None or process.poll() is None:
             return None
-        return (
-            f"{self._name} ended with {process.returncode}; its log is {self._data / self._name / LOG_FILE}"
-        )
+        log = self._devnet / self._name / LOG_FILE
+        return f"{self._name} ended with {process.returncode}; its log is {log}"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        folder = self._data / self._name
+        folder = self._devnet / self._name
         make_private(folder, "data folder", advice="choose another folder with --data")
         key = folder / KEY_FILE
         if not key.exists():
             key_files.save(key, ColdSigningKey(self._seed))
+        network = self._devnet / NETWORK_FILE
         command = [
-            *(sys.executable, "-m", "stagepost.cli.main", "node", "validator"),
-            *("--network", str(self._data / NETWORK_FILE), "--key", str(key), "--data", str(folder)),
-            *("--shards", str(self._shards), "--message-timeout", f"{self._message_timeout_s:g}s"),
+            *(sys.executable, "-m", *self._command),
+            *("--network", str(network), "--key", str(key), "--data", str(self._data)),
         ]
         with (folder / LOG_FILE).open("ab") as log:
             # In a group of its own, so that Ctrl-C is ours to pass on.

@@ -16,11 +16,11 @@ from stagepost.bus.topic import Positions, TopicReader
 from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import EarlierIds
+from stagepost.remp.message import MESSAGES_TOPIC as MESSAGES_TOPIC
 from stagepost.remp.receipt import Receipt
 
 log = logging.getLogger(__name__)
 
-MESSAGES_TOPIC = "stagepost.remp.messages"
 GROUP = "full-node"
 ID_BYTES = 32
 AGAIN_S = 0.5

@@ -31,6 +31,7 @@ from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.overlay import FullNodeLinks
+from stagepost.runtime.verifier import MessageVerifier
 
 FINALS_KEPT_MAX = 100_000
 """Messages that are known to be final, so that sending one again is answered at once; the oldest is forgotten."""
@@ -44,6 +45,13 @@ class Handed(msgspec.Struct, frozen=True):
     workchain: int
     account: bytes | None
     earlier: EarlierIds
+
+
+class Taking(msgspec.Struct, frozen=True):
+    """A message that was handed in. `refused`: why nobody else hears of it, or None if it is on its way."""
+
+    message_id: bytes
+    refused: str | None = None
 
 
 class RempFullNode:
@@ -64,6 +72,7 @@ class RempFullNode:
         on_status: OnStatus = lambda receipt: None,
         sets_changed: Callable[[KnownSets], None] = lambda known_sets: None,
         complain: Callable[[Complaint], None] = lambda complaint: None,
+        verifier: MessageVerifier | None = None,
     ) -> None:
         self.rejected = 0
         self.finalized = 0
@@ -75,9 +84,11 @@ class RempFullNode:
         self._on_status = on_status
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
+        self.on_taken: Callable[[bytes, Shard | None], None] = lambda message_id, shard: None
         self._handed: dict[bytes, Handed] = {}
         self._finals: dict[bytes, None] = {}
-        self.node = FullNode(seed, links, known_sets.sets, clock, random, self._receipt_came, options)
+        self.sets = known_sets.sets
+        self.node = FullNode(seed, links, self.sets, clock, random, self._receipt_came, options, verifier)
 
     @property
     def source_id(self) -> bytes:
@@ -95,32 +106,48 @@ class RempFullNode:
         for block in self._ledger.history(0):
             self._block_is_final(block)
 
+    def keep_refused(self) -> None:
+        """From now on receipts that do not count go to the topic as well, as they came: readers refuse them by themselves,
+        and see who sent them. A validator that means harm can fill a disk so; without this call they are only counted."""
+        self.node.on_refused = lambda receipt, reason: self._statuses.publish(receipt, None, EarlierIds())
+
     def close(self) -> None:
         self.node.close()
 
     # Messages
 
     def submit(self, data: bytes, earlier: EarlierIds | None = None) -> bytes:
-        """The id under which its statuses come. `DecodeError` if the bytes are no message, `StagepostError` if it is in
-        processing or final already: whoever sent it first hears of it."""
+        """As `take`; the id under which its statuses come."""
+        return self.take(data, earlier).message_id
+
+    def take(self, data: bytes, earlier: EarlierIds | None = None) -> Taking:
+        """`DecodeError` if the bytes are no message, `StagepostError` if it is in processing, in a block or final
+        already: whoever sent it first hears of it."""
         message = self._ledger.parse(data).message
         message_id = message.message_id
         if message_id in self._finals:
-            raise StagepostError(
-                f"message {message_id.hex()} is final already",
-                code=ErrorCode.MSG_DUPLICATE,
-                advice="read its statuses",
-                message_id=message_id,
-            )
+            raise _known_already(message_id, "is final already")
         handed = Handed(message.workchain, message.account, earlier or EarlierIds())
         if message_id in self.node.sending:
             self._send(message, handed)  # which says so
         reason = self._ledger.dry_run(message, self.now_ms)
         if reason is None:
             self._send(message, handed)
-        else:
-            self.reject(message_id, reason, handed.earlier)
-        return message_id
+            return Taking(message_id)
+        if self._ledger.holds(message):
+            self._follow_in_block(message_id, handed)
+            raise _known_already(message_id, "is in a block already")
+        self.reject(message_id, reason, handed.earlier)
+        return Taking(message_id, reason)
+
+    def _follow_in_block(self, message_id: bytes, handed: Handed) -> None:
+        """A block of its shard holds it, and no master block holds that one yet: an earlier life of ours has sent it, of
+        which no status reached the disk, or another full node has. The account would refuse it a second time; that says
+        nothing of the first, which becomes final or not, and is told then."""
+        session = self._session_for(handed.workchain, handed.account or b"")
+        subsets = [] if session is None else [session.subset]
+        self._handed.setdefault(message_id, handed)
+        self.node.follow(message_id, subsets, self._ledger.master_session().master_catchain_seqno)
 
     def id_of(self, data: bytes) -> bytes:
         """`DecodeError` if the bytes are no message."""
@@ -144,6 +171,7 @@ class RempFullNode:
         is_known = message.message_id in self._handed
         # Statuses may come within the call.
         self._handed.setdefault(message.message_id, handed)
+        self.on_taken(message.message_id, None if session is None else session.shard)
         try:
             self.node.send(
                 message.message_id,
@@ -230,7 +258,8 @@ class RempFullNode:
             self._receipt_came(self._signed(message_id, status))
 
     def _use_sets(self) -> None:
-        self.node.use_sets(self.known_sets.sets)
+        self.sets = self.known_sets.sets
+        self.node.use_sets(self.sets)
         self._sets_changed(self.known_sets)
 
     # Details
@@ -246,3 +275,12 @@ class RempFullNode:
     def _publish(self, receipt: Receipt, session_id: bytes | None, earlier: EarlierIds) -> None:
         self._statuses.publish(receipt, session_id, earlier)
         self._on_status(receipt)
+
+
+def _known_already(message_id: bytes, how: str) -> StagepostError:
+    return StagepostError(
+        f"message {message_id.hex()} {how}",
+        code=ErrorCode.MSG_DUPLICATE,
+        advice="read its statuses",
+        message_id=message_id,
+    )

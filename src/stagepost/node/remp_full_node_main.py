@@ -6,14 +6,20 @@
     await node.take_deliveries(transport)  # and whatever comes on that topic of reliable delivery
     await node.close()
 
-Its folder: `chain/`, `topics/`, `validator-sets.json`, and `complaints.jsonl` if there are any. Messages without an end are found again on the topic of statuses.
+Its folder: `chain/`, `topics/`, `validator-sets.json`, `complaints.jsonl` if there are any, and while it runs
+`full-node.socket` for programs and `full-node.json`, which tells them where it is. Messages without an end are found again on the topic of statuses.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
+
+import msgspec
 
 from stagepost.bus.file_topic import create_topic
 from stagepost.delivery.config import ReceiverConfig
@@ -21,7 +27,11 @@ from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
 from stagepost.node.complaints import Complaint
 from stagepost.node.delivery_intake import DeliveryIntake
+from stagepost.node.intake_desk import IntakeDesk
+from stagepost.node.kafka_bridge import KafkaBridge, require_kafka
+from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.known_sets import SETS_FILE, KnownSets
+from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_network import RempNetwork
@@ -35,16 +45,20 @@ from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.data_folder import make_private
 from stagepost.runtime.delivery.receiver import Receiver
 from stagepost.runtime.network import SocketNetwork
+from stagepost.runtime.node_notes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
 from stagepost.runtime.remp.overlay_links import OverlayLinks
+from stagepost.runtime.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
 CHAIN_FOLDER = "chain"
 COMPLAINTS_FILE = "complaints.jsonl"
 INBOX_FOLDER = "inbox"
+DELIVERIES_AT_ONCE = 256
+"""Of one sender, that validators have not answered for."""
 
 
 class RunningFullNode:
@@ -60,8 +74,12 @@ class RunningFullNode:
         message_timeout_ms: int,
     ) -> None:
         self.faults: list[StorageError] = []
+        self.watchers: list[OnStatus] = []
         self._data = data
         self._on_status = on_status
+        self._network_magic = network.network_magic
+        self._programs = AsyncExitStack()
+        self._facts: FullNodeFacts | None = None
         make_private(data, "data folder", advice="choose another folder with --data")
         known_sets = KnownSets(
             [member.key for member in network.full_nodes], message_timeout_ms=message_timeout_ms
@@ -86,10 +104,12 @@ class RunningFullNode:
         self._validators = {member.key: member.address for member in network.validators}
         self._topic = create_topic(data, STATUSES_TOPIC)
         self._statuses = StatusTopic(self._topic.writer(), self.faults.append)
+        self.kafka: KafkaBridge | None = None
         self._intake: MessageIntake | None = None
         self._deliveries: DeliveryIntake | None = None
         self._receiver: Receiver | None = None
         self._clock = end.clock
+        self._verifier = Verifier()
         self._message_timeout_ms = message_timeout_ms
         self.full_node = RempFullNode(
             end.seed,
@@ -102,7 +122,10 @@ class RunningFullNode:
             on_status=self._heard,
             sets_changed=lambda sets: sets.write(data / SETS_FILE),
             complain=self._complain,
+            verifier=self._verifier,
         )
+        self.desk = IntakeDesk(self.full_node, data)
+        self._statuses.written = self.desk.written
 
     def start(self) -> None:
         now_ms = int(self._clock.unix_s() * 1_000)
@@ -112,16 +135,41 @@ class RunningFullNode:
         self.links.start(self.full_node)
         self.links.set_validators(self._validators)
 
+    async def serve_programs(self) -> None:
+        """On a socket in its folder, for its own user; the note there tells others where."""
+        intake = LocalIntake(self.desk, self._network_magic)
+        path = await self._programs.enter_async_context(serving_programs(intake, self._data, SocketNetwork()))
+        self._programs.callback((self._data / FULL_NODE_FILE).unlink, missing_ok=True)
+        started_ms = int(self._clock.unix_s() * 1_000)
+        sets_path = str((self._data / SETS_FILE).absolute())
+        self._facts = FullNodeFacts(os.getpid(), str(path), self._network_magic, sets_path, started_ms)
+        self._facts.write(self._data)
+
+    def tell_http(self, address: str) -> None:
+        """Into the note, once somebody serves the desk over HTTP there."""
+        assert self._facts is not None, "programs are served first"
+        self._facts = msgspec.structs.replace(self._facts, http=address)
+        self._facts.write(self._data)
+
     def read_messages(self) -> None:
         """From the topic of messages in its own folder, as it grows."""
         topic = create_topic(self._data, MESSAGES_TOPIC)
         self._intake = MessageIntake(topic.reader(), topic.positions(GROUP), self.full_node)
         self._intake.start()
 
+    def use_kafka(self, settings: KafkaSettings) -> None:
+        """Statuses go to a broker as well, and messages that others write there are taken."""
+        self.kafka = KafkaBridge(settings, self._topic, self.full_node)
+        self.watchers.append(self.kafka.heard)
+        self.kafka.start()
+
     async def take_deliveries(self, transport: Transport) -> None:
         """From a network of reliable delivery, whose critical peer this node is: it confirms what validators have."""
         self._deliveries = DeliveryIntake(self.full_node)
-        config = ReceiverConfig(inbox_path=str(self._data / INBOX_FOLDER))
+        # Each is handed over when it comes; only the answers wait for validators.
+        config = ReceiverConfig(
+            inbox_path=str(self._data / INBOX_FOLDER), handlers_per_sender=DELIVERIES_AT_ONCE
+        )
         over = self._deliveries.over(transport)
         self._receiver = Receiver(over, self._deliveries.handlers, config=config, clock=self._clock)
         await self._receiver.start()
@@ -137,6 +185,8 @@ class RunningFullNode:
             self._intake.heard(receipt)
         if self._deliveries is not None:
             self._deliveries.heard(receipt)
+        for watcher in self.watchers:
+            watcher(receipt)
         self._on_status(receipt)
 
     def _complain(self, complaint: Complaint) -> None:
@@ -148,16 +198,22 @@ class RunningFullNode:
             file.write(complaint.to_json() + b"\n")
 
     async def close(self) -> None:
+        await self._programs.aclose()
         await self.stop_deliveries()
         if self._intake is not None:
             await self._intake.close()
+        if self.kafka is not None:
+            await self.kafka.stop_taking()
         self.full_node.close()
         await self.links.close()
         self.follower.stop()
         await self._overlay.close()
         await self.follower.close()
         await self._listener.close()
+        await self._verifier.close()
         await self._statuses.close()
+        if self.kafka is not None:
+            await self.kafka.close()
 
 
 async def start_full_node(
@@ -170,14 +226,21 @@ async def start_full_node(
     random: Random | None = None,
     on_status: OnStatus = lambda receipt: None,
     message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
+    kafka: KafkaSettings | None = None,
 ) -> RunningFullNode:
     """`listener`: one that listens already, at the address that the network has for this node."""
+    if kafka is not None:
+        make_private(data, "data folder", advice="choose another folder with --data")
+        await asyncio.to_thread(require_kafka, kafka, data)
     end = our_end(network, seed, clock, random)
     if listener is None:
         listener = LinkListener(end)
         await listener.start(network.members[network.place_of(end.public_key)].address)
     node = RunningFullNode(network, end, data, listener, on_status, message_timeout_ms)
     node.start()
+    await node.serve_programs()
+    if kafka is not None:
+        node.use_kafka(kafka)
     return node
 
 

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
-from stagepost.node.remp_validator_main import start_validator
+from stagepost.node.remp_status import full_node_status, validator_status
+from stagepost.node.remp_validator_main import Between, start_validator
 from stagepost.runtime import key_files
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.garbage import look_less_often
@@ -29,16 +32,34 @@ class Running(Protocol):
 
 
 def run_validator(
-    network: Path, key: Path, data: Path, *, shards: int, message_timeout_s: float, log_level: str
+    network: Path,
+    key: Path,
+    data: Path,
+    *,
+    shards: int,
+    message_timeout_s: float,
+    log_level: str,
+    between: Between | None = None,
+    metrics_port: int | None = None,
 ) -> int:
-    """The exit status. What cannot be started raises."""
+    """The exit status. What cannot be started raises. `metrics_port` None: no metrics and status over HTTP."""
     configure_logs(log_level, "auto")
     described, seed = load_network(network), _seed(key)
-    return asyncio.run(
-        _until_signal(
-            lambda: start_validator(described, seed, data, shards=shards, message_timeout_s=message_timeout_s)
+
+    async def start() -> Running:
+        validator = await start_validator(
+            described,
+            seed,
+            data,
+            shards=shards,
+            message_timeout_s=message_timeout_s,
+            between=between,
         )
-    )
+        if metrics_port is None:
+            return validator
+        return await _Beside.start(validator, validator_status(validator, data, metrics_port))
+
+    return asyncio.run(_until_signal(start))
 
 
 class DmqAccess(msgspec.Struct, frozen=True):
@@ -59,15 +80,23 @@ def run_full_node(
     message_timeout_s: float,
     log_level: str,
     dmq: DmqAccess | None = None,
+    beside: Callable[[RunningFullNode], AbstractAsyncContextManager[object]] | None = None,
+    metrics_port: int | None = None,
+    kafka: KafkaSettings | None = None,
 ) -> int:
+    """`beside`: what else runs as long as the node does, such as its HTTP address."""
     configure_logs(log_level, "auto")
     described, seed = load_network(network), _seed(key)
 
     async def start() -> Running:
         timeout_ms = int(message_timeout_s * 1_000)
-        node = await start_full_node(described, seed, data, message_timeout_ms=timeout_ms)
+        node = await start_full_node(described, seed, data, message_timeout_ms=timeout_ms, kafka=kafka)
         node.read_messages()
-        return node if dmq is None else await _WithDeliveries.start(node, dmq)
+        running: Running = node if dmq is None else await _WithDeliveries.start(node, dmq)
+        if metrics_port is not None:
+            served = full_node_status(node, data, metrics_port, message_timeout_ms=timeout_ms)
+            running = await _Beside.start(running, served)
+        return running if beside is None else await _Beside.start(running, beside(node))
 
     return asyncio.run(_until_signal(start))
 
@@ -91,6 +120,27 @@ class _WithDeliveries:
     async def close(self) -> None:
         await self._node.close()
         await self._transport.__aexit__(None, None, None)
+
+
+class _Beside:
+    """A node, and something that ends before it does."""
+
+    def __init__(self, node: Running, other: AbstractAsyncContextManager[object]) -> None:
+        self._node = node
+        self._other = other
+
+    @classmethod
+    async def start(cls, node: Running, other: AbstractAsyncContextManager[object]) -> _Beside:
+        try:
+            await other.__aenter__()
+        except BaseException:
+            await node.close()
+            raise
+        return cls(node, other)
+
+    async def close(self) -> None:
+        await self._other.__aexit__(None, None, None)
+        await self._node.close()
 
 
 def _seed(key: Path) -> bytes:

@@ -30,9 +30,11 @@ from stagepost.runtime.clock import Clock
 from stagepost.runtime.data_folder import make_private
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
+from stagepost.runtime.remp.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.runtime.remp.overlay_links import OverlayLinks
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import open_session_store
+from stagepost.runtime.remp.validator import OnSessionEvent
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from stagepost.wire.tl import key_id
 
@@ -41,6 +43,19 @@ log = logging.getLogger(__name__)
 SESSIONS_FOLDER = "sessions"
 PLAN_EVERY_S = 0.5
 SPLIT_AFTER_MS = 500
+
+
+class Between:
+    """What stands between a validator and its links: nothing. A devnet that shows faults puts something there."""
+
+    def overlay(self, overlay: Overlay) -> Overlay:
+        return overlay
+
+    def events(self, events: OverlayEvents) -> OverlayEvents:
+        return events
+
+    def links(self, links: ValidatorLinks) -> ValidatorLinks:
+        return links
 
 
 class RunningValidator:
@@ -55,7 +70,9 @@ class RunningValidator:
         *,
         shards: int,
         message_timeout_s: float,
+        between: Between,
     ) -> None:
+        self.watchers: list[OnSessionEvent] = []
         make_private(data, "data folder", advice="choose another folder with --data")
         genesis = network.chain
         full_nodes = {member.key for member in network.full_nodes}
@@ -71,25 +88,31 @@ class RunningValidator:
             chain_store,
             session_store,
             network.public_keys,
-            self.links,
+            between.links(self.links),
             end.clock,
             Random(end.random.getrandbits(64)),
             full_node_keys={key_id(key): key for key in full_nodes},
             session_options=msgspec.structs.replace(options, queue=queue_options),
             on_notice=_report_notice,
-            on_event=_report_event,
+            on_event=self._queue_spoke,
         )
         place = network.place_of(end.public_key)
         overlay_id = self.validator.chain.overlay_id
         self._overlay = OverlayLinks(end, listener, overlay_id, place, network.link_members)
+        self._between = between
         self._listener = listener
         self._shards = shards
         self._clock = end.clock
         self._timer: asyncio.TimerHandle | None = None
 
+    def _queue_spoke(self, plan: SessionPlan, event: SessionEvent) -> None:
+        _report_event(plan, event)
+        for watcher in self.watchers:
+            watcher(plan, event)
+
     def start(self) -> None:
-        self._overlay.start(self.validator.board)
-        self.validator.start(self._overlay)
+        self._overlay.start(self._between.events(self.validator.board))
+        self.validator.start(self._between.overlay(self._overlay))
         self.links.start(self.validator.queues)
         self._plan()
 
@@ -124,6 +147,7 @@ async def start_validator(
     random: Random | None = None,
     shards: int = 1,
     message_timeout_s: float = MESSAGE_TIMEOUT_S,
+    between: Between | None = None,
 ) -> RunningValidator:
     """`listener`: one that listens already, at the address that the network has for this validator."""
     end = our_end(network, seed, clock, random)
@@ -131,7 +155,13 @@ async def start_validator(
         listener = LinkListener(end)
         await listener.start(network.members[network.place_of(end.public_key)].address)
     validator = RunningValidator(
-        network, end, data, listener, shards=shards, message_timeout_s=message_timeout_s
+        network,
+        end,
+        data,
+        listener,
+        shards=shards,
+        message_timeout_s=message_timeout_s,
+        between=between or Between(),
     )
     validator.start()
     return validator

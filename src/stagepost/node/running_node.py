@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import http.client
-from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError, TransportError
+from stagepost.runtime.data_folder import NODE_FILE as NODE_FILE
+from stagepost.runtime.node_notes import DATA_DIR as DATA_DIR
+from stagepost.runtime.node_notes import NodeFacts as NodeFacts
+from stagepost.runtime.node_notes import find_node as find_node
 
-DATA_DIR = "stagepost-data"
-NODE_FILE = "node.json"
-NODE_FILE_BYTES_MAX = 65_536
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
 HOST = "127.0.0.1"
 
 T = TypeVar("T")
-
-
-class NodeFacts(msgspec.Struct, frozen=True):
-    """node.json: who runs the node, and where it is reached."""
-
-    pid: int
-    local_socket: str
-    network_magic: int
-    metrics_port: int | None = None
-    started_ms: int = 0
 
 
 class MempoolStatus(msgspec.Struct, frozen=True):
@@ -86,41 +76,29 @@ class HeldMessages(msgspec.Struct, frozen=True):
     next: int | None = None
 
 
+class Reachable(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def metrics_port(self) -> int | None: ...
+
+
 class NodeIsSilent(TransportError):
     """The node has left its note but does not answer there."""
 
 
-def find_node(data: Path) -> NodeFacts:
-    path = data / NODE_FILE
-    try:
-        with path.open("rb") as file:
-            content = file.read(NODE_FILE_BYTES_MAX)
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"no node runs in {data}: there is no {NODE_FILE}",
-            advice="start one with `stagepost node dmq`, or give its folder with --data",
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"could not read {path}: {(error.strerror or 'unknown reason').lower()}",
-            advice="run this command as the user that runs the node",
-        ) from error
-    try:
-        return msgspec.json.decode(content, type=NodeFacts)
-    except msgspec.MsgspecError as error:
-        raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error
-
-
 def node_status(facts: NodeFacts) -> NodeStatus:
-    return _decoded(_fetch(facts, "/status"), NodeStatus)
+    return decoded(fetch(facts, "/status"), NodeStatus)
 
 
 def held_messages(facts: NodeFacts, after: int, limit: int) -> HeldMessages:
     """A page of the mempool: entries with an index greater than `after`."""
-    return _decoded(_fetch(facts, f"/mempool?after={after}&limit={limit}"), HeldMessages)
+    return decoded(fetch(facts, f"/mempool?after={after}&limit={limit}"), HeldMessages)
 
 
-def _fetch(facts: NodeFacts, target: str) -> bytes:
+def fetch(facts: Reachable, target: str) -> bytes:
+    """What a node that runs on this machine answers."""
     if facts.metrics_port is None:
         raise StorageError(
             "this node serves no status: it runs with --metrics-port off",
@@ -149,7 +127,7 @@ def _fetch(facts: NodeFacts, target: str) -> bytes:
     return content
 
 
-def _decoded(content: bytes, kind: type[T]) -> T:
+def decoded(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stagepost.bus.kafka_access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.wire.expected import (
@@ -139,6 +140,22 @@ _DELIVERY = (
 _REMP = (
     Setting("remp", "message_timeout_s", seconds(), 240, "how long validators keep a message"),
 )
+_KAFKA = (
+    Setting("kafka", "bootstrap", text("HOST:PORT of brokers, with commas"), ABSENT, "brokers that statuses go to and messages come from; none: topics stay in the data folder", example="127.0.0.1:9092"),
+    Setting("kafka", "security_protocol", one_of(SECURITY_PROTOCOLS), "plaintext", ", ".join(SECURITY_PROTOCOLS)),
+    Setting("kafka", "sasl_mechanism", one_of(SASL_MECHANISMS), "SCRAM-SHA-512", ", ".join(SASL_MECHANISMS)),
+    Setting("kafka", "username", text("a user's name"), ABSENT, f"for SASL; its password is {PASSWORD_VARIABLE} in the environment", example="stagepost"),
+    Setting("kafka", "ca_file", _PATH, ABSENT, "PEM: who may sign the brokers' certificates; none: the system's own", example="ca.pem", is_path=True),
+    Setting("kafka", "certificate_file", _PATH, ABSENT, "PEM: our own certificate, if brokers ask for one", example="client.pem", is_path=True),
+    Setting("kafka", "key_file", _PATH, ABSENT, "PEM: its key; the file must be yours alone", example="client.key", is_path=True),
+    Setting("kafka", "statuses_topic", text("a topic's name", 249), "stagepost.remp.statuses", "where statuses go"),
+    Setting("kafka", "messages_topic", text("a topic's name", 249), "stagepost.remp.messages", "where messages come from"),
+    Setting("kafka", "group", text("a group's name", 249), "full-node", "of readers of messages; each full node has its own"),
+    Setting("kafka", "create_topics", BOOLEAN, True, "make topics that are not there"),
+    Setting("kafka", "partitions", whole(1, 64), 4, "of a topic that is made"),
+    Setting("kafka", "replication", whole(1, 32), ABSENT, "of a topic that is made; none: the broker's default", example=3),
+    Setting("kafka", "retention_hours", whole(1, COUNT_MAX), 168, "of a topic that is made"),
+)
 _WEB = (
     Setting("web", "host", _loopback_only(), "127.0.0.1", "address of the dashboard"),
     Setting("web", "port", PORT, 8137, "its port"),
@@ -153,7 +170,7 @@ _LOG = (
 # fmt: on
 
 SETTINGS: Mapping[str, Setting] = {
-    setting.key: setting for setting in (*_NODE, *_DELIVERY, *_REMP, *_WEB, *_LOG)
+    setting.key: setting for setting in (*_NODE, *_DELIVERY, *_REMP, *_KAFKA, *_WEB, *_LOG)
 }
 SECTIONS: Mapping[str, Mapping[str, Setting]] = {
     section: {setting.name: setting for setting in SETTINGS.values() if setting.section == section}

@@ -25,12 +25,14 @@ class EarlierIds(msgspec.Struct, frozen=True):
 
 
 class StatusTopic:
-    """`failed` hears of what the disk refused; it may be called in a thread of the writer's own."""
+    """`failed` hears of what the disk refused, `written` of every record when the disk has it or has refused it; they may be
+    called in a thread of the writer's own."""
 
     def __init__(
         self, writer: TopicWriter, failed: Callable[[StorageError], None] = lambda error: None
     ) -> None:
         self.published = 0
+        self.written: Callable[[Record], None] = lambda record: None
         self._writer = writer
         self._failed = failed
 
@@ -40,15 +42,16 @@ class StatusTopic:
             headers["session"] = session_id.hex()
         self.published += 1
         record = Record(receipt.message_id.hex().encode(), receipt.to_json().encode(), headers)
-        self._writer.append_soon([record], self._appended)
+        self._writer.append_soon([record], lambda outcome: self._appended(record, outcome))
 
     async def close(self) -> None:
         """What was handed over is written first."""
         await self._writer.close()
 
-    def _appended(self, outcome: list[Place] | StorageError) -> None:
+    def _appended(self, record: Record, outcome: list[Place] | StorageError) -> None:
         if isinstance(outcome, StorageError):
             self._failed(outcome)
+        self.written(record)
 
 
 def open_messages(reader: TopicReader, now_ms: int, life_ms: int) -> dict[bytes, EarlierIds]:

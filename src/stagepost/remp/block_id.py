@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from stagepost.wire.tl import ZERO_INT256, Reader, Writer
@@ -12,7 +14,11 @@ WHOLE_SHARD = 0x8000_0000_0000_0000
 """The tagged prefix of a workchain that is not split."""
 
 
-class BlockId(msgspec.Struct, frozen=True):
+BLOCKS_REMEMBERED = 1_024
+"""Whose bytes are not made again: each receipt of each message of a block has them."""
+
+
+class BlockId(msgspec.Struct, frozen=True, cache_hash=True):
     """`shard` is the tagged prefix, unsigned. A block with seqno 0 is not named: nothing is known of it."""
 
     workchain: int = 0
@@ -27,11 +33,18 @@ class BlockId(msgspec.Struct, frozen=True):
 
     def write(self, writer: Writer) -> None:
         """Bare."""
-        writer.write_int(self.workchain)
-        writer.write_unsigned_long(self.shard)
-        writer.write_unsigned_int(self.seqno)
-        writer.write_int256(self.root_hash)
-        writer.write_int256(self.file_hash)
+        writer.write_raw(_bytes_of(self))
+
+
+@lru_cache(BLOCKS_REMEMBERED)
+def _bytes_of(block_id: BlockId) -> bytes:
+    writer = Writer()
+    writer.write_int(block_id.workchain)
+    writer.write_unsigned_long(block_id.shard)
+    writer.write_unsigned_int(block_id.seqno)
+    writer.write_int256(block_id.root_hash)
+    writer.write_int256(block_id.file_hash)
+    return writer.written()
 
 
 UNKNOWN_BLOCK = BlockId()

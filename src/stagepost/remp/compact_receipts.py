@@ -6,6 +6,7 @@ that. Levels have numbers of their own here, in alphabetical order.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -157,8 +158,8 @@ def _read_receipt(reader: Reader, source_id: bytes, blocks: Sequence[BlockId]) -
     message_id = ExternalMessageId(reader.read_int256())
     status = _READERS[reader.read_constructor(*_READERS)](reader, blocks)
     timestamp_ms = reader.read_long()
-    receipt = Receipt(message_id, status, timestamp_ms, source_id)
-    return receipt if identifier == COMPACT_ID else receipt.with_signature(reader.read_int512())
+    signature = "" if identifier == COMPACT_ID else b64encode(reader.read_int512()).decode("ascii")
+    return Receipt(message_id, status, timestamp_ms, source_id, signature)
 
 
 def _level(reader: Reader) -> Level:

@@ -147,6 +147,10 @@ class Ledger(Protocol):
         """Why the account would not take it now, by the last final state; None if it would."""
         ...
 
+    def holds(self, message: ExternalMessage) -> bool:
+        """Whether a block holds this very message, by the same state: one that counts, or may still come to count."""
+        ...
+
     # Shards and sessions
 
     def shard_of(self, workchain: int, account: bytes) -> Shard | None: ...

@@ -8,6 +8,9 @@ import msgspec
 
 from stagepost.remp.queue_records import Header
 
+MESSAGES_TOPIC = "stagepost.remp.messages"
+"""Where full nodes take messages from: a topic of their own folder, and the topic of reliable delivery of this name."""
+
 
 class ExternalMessage(msgspec.Struct, frozen=True):
     """What a ledger reads in a message's bytes. `uid` is the hash of its body alone: two ids may share one."""

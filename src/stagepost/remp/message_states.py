@@ -41,6 +41,8 @@ COLLATABLE = RETURNED | {IN_QUEUE}
 BELOW_SHARD = COLLATABLE | {TAKEN, INCLUDED, ELSEWHERE}
 OPEN = BELOW_SHARD | {IN_SHARD}
 CLOSED = REFUSED | {OUT_OF_TIME}
+ENTERING = frozenset({IN_QUEUE, (Status.IGNORED, Level.QUEUE)})
+"""What is said of a message that comes into a queue."""
 
 
 class Event(Enum):

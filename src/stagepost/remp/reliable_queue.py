@@ -16,7 +16,7 @@ from stagepost.remp.collation import Collation, Report
 from stagepost.remp.hearing import OVERLOADED, Hearing
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.message_cache import CachedMessage, MessageCache, Standing
-from stagepost.remp.message_states import Event
+from stagepost.remp.message_states import COLLATABLE, Event, place_of
 from stagepost.remp.message_status import MessageStatus, New, Rejected
 from stagepost.remp.queue_effects import QueueEffect, Tell
 from stagepost.remp.queue_records import Record
@@ -208,6 +208,17 @@ class ReliableQueue:
             assert cached is not None, "it was indexed just now"
             self._state.set_status(cached, cached.status)
         return self._state.taken()
+
+    # After a crash
+
+    def resume(self, message_id: bytes, said: MessageStatus) -> list[QueueEffect]:
+        """A message that came into the queue again, and what we said of it last in an earlier life. Whatever was closed
+        stays so. The fate of a candidate that was not decided then is not known here: the message is free again."""
+        state, cached = self._state, self.cache.get(message_id)
+        if cached is not None and place_of(cached.status) in COLLATABLE:
+            state.set_status(cached, said)
+            _ = state.apply(cached, Event.OTHER_COMMITTED) or state.apply(cached, Event.CANDIDATE_LOST)
+        return state.taken()
 
     # Time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -25,7 +26,11 @@ class Member(msgspec.Struct, frozen=True):
     weight: int
 
 
-class SessionFacts(msgspec.Struct, frozen=True):
+SESSIONS_REMEMBERED = 1_024
+"""Whose ids are not computed again: they are asked for with every receipt."""
+
+
+class SessionFacts(msgspec.Struct, frozen=True, cache_hash=True):
     """Everything that an id covers. `shard` is the tagged prefix, unsigned."""
 
     workchain: int
@@ -51,11 +56,13 @@ class SessionFacts(msgspec.Struct, frozen=True):
             writer.write_long(member.weight)
 
 
+@lru_cache(SESSIONS_REMEMBERED)
 def session_id(facts: SessionFacts) -> bytes:
     """Of a validation session."""
     return _hash(GROUP_ID, facts)
 
 
+@lru_cache(SESSIONS_REMEMBERED)
 def queue_id(facts: SessionFacts) -> bytes:
     """Of the message queue: members are the previous validators, then the present ones, repeated where they repeat."""
     return _hash(QUEUE_ID, facts)

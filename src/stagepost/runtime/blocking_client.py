@@ -9,13 +9,18 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.errors import LocalProtocolError
-from stagepost.runtime.client import AsyncClient, ClientLimits
+from stagepost.remp.message_verdict import MessageVerdict
+from stagepost.remp.trace import Trace
+from stagepost.runtime.client import TOPIC, AsyncClient, ClientLimits, Sent, StageName, TierName
 from stagepost.runtime.message_stream import MessageStream
+
+if TYPE_CHECKING:
+    from stagepost.delivery.config import ReliablePublisherConfig
 
 T = TypeVar("T")
 
@@ -35,20 +40,34 @@ class Client:
     @classmethod
     def connect(
         cls,
-        socket_path: str | Path,
-        network_magic: int,
+        socket_path: str | Path | None = None,
+        network_magic: int | None = None,
         profile: str = "dmq-node",
         *,
+        data: str | Path | None = None,
+        full_node: str | Path | None = None,
+        keys: str | Path | None = None,
+        publisher: ReliablePublisherConfig | None = None,
         limits: ClientLimits | None = None,
     ) -> Client:
-        """`with Client.connect(…) as client`; what can go wrong is told by `AsyncClient.connect`."""
+        """`with Client.connect(…) as client`; the arguments, and what can go wrong, are those of `AsyncClient.connect`.
+        Without any, the nodes of `stagepost-data` are found."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=_run_loop, args=(loop,), name="stagepost-client", daemon=True)
         thread.start()
         client = cls(loop, thread)
 
         async def connect() -> AsyncClient:
-            return await AsyncClient.connect(socket_path, network_magic, profile, limits=limits)
+            return await AsyncClient.connect(
+                socket_path,
+                network_magic,
+                profile,
+                data=data,
+                full_node=full_node,
+                keys=keys,
+                publisher=publisher,
+                limits=limits,
+            )
 
         try:
             client._inner = client._run(connect())
@@ -59,6 +78,28 @@ class Client:
 
     def submit(self, message: DmqMessage, *, timeout_s: float | None = None) -> Accepted | Rejected:
         return self._run(self._open().submit(message, timeout_s=timeout_s))
+
+    def send(
+        self,
+        data: bytes,
+        *,
+        topic: str = TOPIC,
+        tier: TierName | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Sent:
+        """As `AsyncClient.send`."""
+        return self._run(self._open().send(data, topic=topic, tier=tier, key=key, timeout_s=timeout_s))
+
+    def wait_for(
+        self, message_id: str | bytes, stage: StageName, timeout_s: float | None = None
+    ) -> MessageVerdict:
+        """As `AsyncClient.wait_for`."""
+        return self._run(self._open().wait_for(message_id, stage, timeout_s))
+
+    def trace(self, message_id: str | bytes, *, timeout_s: float | None = None) -> Trace:
+        """As `AsyncClient.trace`."""
+        return self._run(self._open().trace(message_id, timeout_s=timeout_s))
 
     def listen(self, *, idle_timeout_s: float | None = None) -> Iterator[DmqMessage]:
         inner = self._open()

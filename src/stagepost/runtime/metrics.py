@@ -17,6 +17,8 @@ from stagepost import __version__
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode
+from stagepost.remp.status import KINDS, Stage
+from stagepost.remp.verdict import Conclusion
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,6 +50,15 @@ class PeerState(StrEnum):
     COLD = "cold"
     WARM = "warm"
     HOT = "hot"
+
+
+class SignatureState(StrEnum):
+    """Why a receipt counts, or does not."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN_SIGNER = "unknown_signer"
+    NOT_CHECKED = "not_checked"  # refused for another reason, before its signature was looked at
 
 
 OUTCOMES: Mapping[MiniProtocol, tuple[MessageOutcome, ...]] = {
@@ -170,6 +181,111 @@ DELIVERY_ACK_SECONDS = Declared(
     {},
 )
 
+PIPELINE_TABLES = ("records", "receipts", "quarantine")
+"""Into which rows go as they come; the other tables are worked out from these."""
+QUARANTINE_REASONS = tuple(
+    code.value
+    for code in ErrorCode
+    if code.startswith(("RECEIPT_", "CBOR_", "OPCERT_", "KES_"))
+    or code in (ErrorCode.MSG_BAD_ID, ErrorCode.MSG_BODY_SIZE)
+)
+PIPELINE_ROWS = Declared(
+    "stagepost_pipeline_rows_total",
+    Kind.COUNTER,
+    "Rows that this run has put into the tables: all records, receipts that count, and bad rows.",
+    {"table": PIPELINE_TABLES},
+)
+PIPELINE_QUARANTINED_ROWS = Declared(
+    "stagepost_pipeline_quarantined_rows_total",
+    Kind.COUNTER,
+    "Rows that this run has put into quarantine, by reason.",
+    {"reason": (*QUARANTINE_REASONS, OTHER)},
+)
+PIPELINE_LAST_SUCCESS = Declared(
+    "stagepost_pipeline_last_success_timestamp_seconds",
+    Kind.GAUGE,
+    "When the tables were last brought up to date, in Unix seconds; 0 before the first time.",
+    {},
+)
+
+REMP_RECEIPTS = Declared(
+    "stagepost_remp_receipts_total",
+    Kind.COUNTER,
+    "Receipts that a full node made or was sent, by what they say and whether their signature holds.",
+    {"kind": tuple(kind.name for kind in KINDS), "signature": tuple(SignatureState)},
+)
+REMP_STAGES = tuple(stage.value for stage in Stage if stage not in (Stage.REJECTED, Stage.TIMEOUT))
+REMP_STAGE_SECONDS = Declared(
+    "stagepost_remp_stage_seconds",
+    Kind.HISTOGRAM,
+    "From the moment a full node took a message to the first receipt of each stage.",
+    {"stage": REMP_STAGES},
+)
+REMP_ENDS = tuple(
+    one.value
+    for one in (
+        Conclusion.FINALIZED,
+        Conclusion.REJECTED_BY_FULLNODE,
+        Conclusion.REJECTED,
+        Conclusion.EXPIRED,
+    )
+)
+REMP_FINALITY_SECONDS = Declared(
+    "stagepost_remp_finality_seconds",
+    Kind.HISTOGRAM,
+    "From the moment a full node took a message to its end, by the verdict.",
+    {"verdict": REMP_ENDS},
+)
+REMP_OPEN_MESSAGES = Declared(
+    "stagepost_remp_open_messages",
+    Kind.GAUGE,
+    "Messages without an end, at a full node, by the shard that they are for.",
+    {"shard": ()},
+)
+REMP_QUEUE_MESSAGES = Declared(
+    "stagepost_remp_queue_messages",
+    Kind.GAUGE,
+    "Messages in a validator's queues that no shard block holds yet, by shard.",
+    {"shard": ()},
+)
+CATCHAIN_BLOCKS = Declared(
+    "stagepost_catchain_blocks_total",
+    Kind.COUNTER,
+    "Blocks of the queues' catchains that a validator has delivered.",
+    {},
+)
+CATCHAIN_FORKS = Declared(
+    "stagepost_catchain_forks_total",
+    Kind.COUNTER,
+    "Members of catchains that were proved to have made two blocks at one height.",
+    {},
+)
+
+KAFKA_SPOOL_RECORDS = Declared(
+    "stagepost_kafka_spool_records",
+    Kind.GAUGE,
+    "Statuses of a full node with --kafka that the broker has not confirmed yet.",
+    {},
+)
+KAFKA_MESSAGES_LAG = Declared(
+    "stagepost_kafka_messages_lag_records",
+    Kind.GAUGE,
+    "Messages that the broker holds and a full node with --kafka has not taken yet.",
+    {},
+)
+KAFKA_PUBLISHED = Declared(
+    "stagepost_kafka_published_total",
+    Kind.COUNTER,
+    "Statuses that the broker has confirmed.",
+    {},
+)
+KAFKA_FAULTS = Declared(
+    "stagepost_kafka_faults_total",
+    Kind.COUNTER,
+    "How often the way to the broker had to be begun anew.",
+    {},
+)
+
 NODE_METRICS = (
     BUILD_INFO,
     DMQ_MESSAGES,
@@ -194,7 +310,29 @@ DELIVERY_METRICS = (
 )
 """Of a program that publishes; a node has none of them."""
 
-ALL_METRICS = NODE_METRICS + DELIVERY_METRICS
+PIPELINE_METRICS = (PIPELINE_ROWS, PIPELINE_QUARANTINED_ROWS, PIPELINE_LAST_SUCCESS)
+"""Of `stagepost pipeline run`."""
+
+FULL_NODE_METRICS = (
+    BUILD_INFO,
+    REMP_RECEIPTS,
+    REMP_STAGE_SECONDS,
+    REMP_FINALITY_SECONDS,
+    REMP_OPEN_MESSAGES,
+)
+KAFKA_METRICS = (KAFKA_SPOOL_RECORDS, KAFKA_MESSAGES_LAG, KAFKA_PUBLISHED, KAFKA_FAULTS)
+"""Of a full node, beside its own, if it has a way to Kafka."""
+
+VALIDATOR_METRICS = (BUILD_INFO, REMP_QUEUE_MESSAGES, CATCHAIN_BLOCKS, CATCHAIN_FORKS)
+
+ALL_METRICS = (
+    NODE_METRICS
+    + DELIVERY_METRICS
+    + FULL_NODE_METRICS[1:]
+    + VALIDATOR_METRICS[1:]
+    + PIPELINE_METRICS
+    + KAFKA_METRICS
+)
 
 
 class Metrics:

@@ -11,6 +11,10 @@ from stagepost.errors import StorageError
 _HOLDER_BYTES_MAX = 64
 
 
+class HeldByAnother(StorageError):
+    """Another process has the file, or another part of this one."""
+
+
 class OwnerLock:
     """Held from construction to `release`. The lock file itself stays, and names the last holder."""
 
@@ -24,7 +28,7 @@ class OwnerLock:
         except OSError as error:
             holder = os.pread(self._descriptor, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()
             self.release()
-            raise StorageError(
+            raise HeldByAnother(
                 f"{path} is held by another process, {holder or 'which left no number'}",
                 advice="stop that process, or give this one a data folder of its own",
                 found=holder,

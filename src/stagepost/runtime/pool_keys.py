@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from stagepost.crypto import kes
@@ -21,11 +22,18 @@ CERTIFICATE = "opcert.cert"
 FILE_NAMES = (COLD_SIGNING_KEY, COLD_VERIFICATION_KEY, KES_SIGNING_KEY, KES_VERIFICATION_KEY, CERTIFICATE)
 
 
-def make_keys(folder: Path, *, start_kes_period: int, issue_number: int) -> IssuedCertificate:
-    """A cold key, a KES key and the certificate that binds them, all new, as files in `folder`."""
+def make_keys(
+    folder: Path,
+    *,
+    start_kes_period: int,
+    issue_number: int,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+) -> IssuedCertificate:
+    """A cold key, a KES key and the certificate that binds them, all new, as files in `folder`. Keys of another source of
+    `random_bytes` can be guessed by whoever knows it: they are for demonstrations that must repeat."""
     _require_room(folder)
-    cold = text_envelope.ColdSigningKey(secrets.token_bytes(32))
-    kes_key = kes.SigningKey.generate(secrets.token_bytes(kes.SEED_BYTES))
+    cold = text_envelope.ColdSigningKey(random_bytes(32))
+    kes_key = kes.SigningKey.generate(random_bytes(kes.SEED_BYTES))
     certificate = issue(
         kes_key.verification_key,
         issue_number=issue_number,

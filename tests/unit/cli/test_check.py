@@ -11,7 +11,7 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.cli.health import Finding, Level, findings_of
-from stagepost.cli.running_node import NodeStatus
+from stagepost.node.running_node import NodeStatus
 from tests.background_node import a_peer, a_status, status_page, write_node_file
 
 NOW = 1_800_000_000.0
@@ -146,3 +146,35 @@ def test_answer_that_is_not_understood_is_unknown(answer: tuple[int, bytes], tmp
 def test_mistake_on_the_command_line_is_unknown_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["check", "--dta", "x"]) == 3
     assert "No such option" in capsys.readouterr().err
+
+
+def test_a_full_node_that_was_sent_forged_receipts_is_a_warning_and_one_without_links_is_critical(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagepost.cli import remp_health
+    from stagepost.node.running_remp_node import FULL_NODE, StatusFacts
+
+    StatusFacts(1, FULL_NODE, 1).write(tmp_path)
+    status: dict[str, object] = {
+        "kind": FULL_NODE,
+        "uptime_s": 60.0,
+        "messages": 3,
+        "validators_linked": 7,
+        "parts": {"disk": None, "validators": None},
+        "receipts_refused": {"RECEIPT_SIGNATURE": 2},
+    }
+    monkeypatch.setattr(remp_health, "fetch", lambda facts, target: json.dumps(status).encode())
+    assert command.run(["check", "--data", str(tmp_path)]) == 1
+    assert "2 receipts refused since the start: 2 RECEIPT_SIGNATURE" in capsys.readouterr().out
+    status["parts"] = {"disk": None, "validators": "no validator has a link with this node"}
+    assert command.run(["check", "--data", str(tmp_path)]) == 2
+
+
+def test_a_full_node_that_left_its_note_and_is_gone_is_critical(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stagepost.node.running_remp_node import FULL_NODE, StatusFacts
+
+    StatusFacts(1, FULL_NODE, 1).write(tmp_path)
+    assert command.run(["check", "--data", str(tmp_path)]) == 2
+    assert "does not answer" in capsys.readouterr().out

@@ -45,7 +45,9 @@ def test_init_writes_where_it_is_told_and_says_so_in_json(capsys: pytest.Capture
     assert run(["config", "init", "--config", "other.toml", "--json"]) == 0
 
     assert objects(capsys.readouterr().out) == [{"written": "other.toml"}]
-    assert tomllib.loads(Path("other.toml").read_text()).keys() == {"node", "delivery", "remp", "web", "log"}
+    assert tomllib.loads(Path("other.toml").read_text()).keys() == {
+        *("node", "delivery", "remp", "kafka", "web", "log")
+    }
 
 
 def test_init_into_a_missing_folder_could_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from stagepost.cli import main as command
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.node.known_sets import SETS_FILE, KnownSets, sets_document
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds, StatusTopic
+from stagepost.node.status_topics import EarlierIds, StatusTopic, open_messages
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
@@ -46,19 +47,33 @@ class Desk:
         self.receipts: list[Receipt] = []
         self.topic = MemoryTopic(STATUSES_TOPIC)
         self.sets: list[ValidatorSets] = []
-        clock = LoopClock(START_MS / 1_000 + 2.0)
-        self.node = RempFullNode(
+        self._clock = LoopClock(START_MS / 1_000 + 2.0)
+        self.node = self._life(known_sets or KnownSets([]))
+        self.node.start()
+
+    def _life(self, known_sets: KnownSets) -> RempFullNode:
+        return RempFullNode(
             SEED,
             self.chain.ledger,
             self,
             StatusTopic(self.topic.writer()),
-            known_sets or KnownSets([]),
-            clock,
+            known_sets,
+            self._clock,
             Random(1),
             on_status=self.receipts.append,
             sets_changed=lambda known: self.sets.append(known.sets),
         )
-        self.node.start()
+
+    async def restart(self) -> None:
+        """With what the topic and the chain tell, and nothing else."""
+        self.node.close()
+        await self.node._statuses.close()
+        self.node = self._life(KnownSets([]))
+        self.node.start(open_messages(self.topic.reader(), self.node.now_ms, 480_000))
+
+    def in_a_shard_block(self, data: bytes) -> None:
+        self.chain.shard_block(self.chain.whole.session_id, [self.chain.ledger.parse(data).message])
+        self.node.heard(self.chain.heard())
 
     def send(self, validator: bytes, message: bytes) -> bool:
         self.sent.append((validator, RempMessage.decode(message)))
@@ -77,9 +92,7 @@ class Desk:
         ]
 
     def in_a_final_block(self, data: bytes) -> None:
-        session = self.chain.whole.session_id
-        self.chain.shard_block(session, [self.chain.ledger.parse(data).message])
-        self.node.heard(self.chain.heard())
+        self.in_a_shard_block(data)
         self.node.heard(self.chain.master_block())
 
 
@@ -211,6 +224,71 @@ def test_every_status_stands_on_the_topic_with_key_headers_and_a_signature_that_
             assert type(check_record(record, desk.node.known_sets.sets)).__name__ == "Counting"
 
     run_in_virtual_time(main())
+
+
+# Messages that a block holds, and no master block yet
+
+
+def restarted_with_a_message_in_a_shard_block(desk: Desk, *, has_said_so: bool) -> Coroutine[Any, Any, bytes]:
+    """`has_said_so`: whether the life before has published a status of it. Without validators' answers it has not."""
+
+    async def restarted() -> bytes:
+        message_id = ExternalMessageId(desk.node.submit(primes(), EarlierIds(delivery_id="first")))
+        if has_said_so:
+            block = BlockId(0, 1 << 63, 5)
+            desk.node._receipt_came(
+                Receipt(message_id, Accepted(Level.COLLATOR, block), START_MS, b"v" * 32, "AA==")
+            )
+        desk.in_a_shard_block(primes())
+        await desk.restart()
+        desk.receipts.clear()
+        return message_id
+
+    return restarted()
+
+
+@pytest.mark.parametrize("has_said_so", [True, False], ids=["a status on the topic", "nothing on the topic"])
+def test_restarted_between_shard_and_master_block_it_refuses_nothing_and_tells_the_end_once(
+    has_said_so: bool,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        message_id = await restarted_with_a_message_in_a_shard_block(desk, has_said_so=has_said_so)
+        for _ in range(2):  # the record of the topic of messages comes again, and a program tries again
+            with pytest.raises(StagepostError, match="already") as caught:
+                desk.node.submit(primes(), EarlierIds(delivery_id="again"))
+            assert caught.value.code is ErrorCode.MSG_DUPLICATE
+            assert caught.value.message_id == message_id
+        assert desk.kinds == []
+        assert len(desk.sent) == 1, "and nobody is told again"
+        desk.node.heard(desk.chain.master_block())
+        assert desk.kinds == ["Finalized"]
+        assert desk.node.rejected == 0
+        await desk.node._statuses.close()
+        desk.node.close()
+
+    run_in_virtual_time(main())
+
+
+def test_another_message_with_the_body_of_one_in_a_block_is_still_refused() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_shard_block(primes())
+        other = CanonicalMessage(ACCOUNT, primes_body(10), salt=1).encode()
+        assert desk.node.take(other).refused is not None
+        assert desk.kinds == ["RejectedByFullnode"]
+
+    at_a_desk(scenario)
+
+
+def test_a_message_that_another_full_node_has_sent_is_told_the_end_of_to_whoever_brings_it_here() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_shard_block(primes())
+        with pytest.raises(StagepostError, match="in a block already"):
+            desk.node.take(primes())
+        desk.node.heard(desk.chain.master_block())
+        assert desk.kinds == ["Finalized"]
+
+    at_a_desk(scenario)
 
 
 # Who may sign

@@ -18,9 +18,10 @@ from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
-from stagepost.remp import link_authentication, link_protocols
+from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol, codec_table
 from stagepost.runtime.remp.link_versions import LinkVersion, read_link_data
+from stagepost.runtime.remp.local_intake import INTAKE_VERSION
 from stagepost.statemachine.spec import ProtocolSpec, Role
 from stagepost.wire.codec import Codec
 from stagepost.wire.framing import Framer, ItemLimits
@@ -54,6 +55,27 @@ WRITTEN: list[tuple[LinkProtocol, str, Any, list[Any]]] = [
     (LinkProtocol.REMP_MESSAGES, "Speaking", link_protocols.Done(), [1]),
     (LinkProtocol.REMP_RECEIPTS, "Speaking", link_protocols.Receipts(b"receipts"), [0, b"receipts"]),
     (LinkProtocol.REMP_RECEIPTS, "Speaking", link_protocols.Done(), [1]),
+    (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.SubmitMessage(b"message"), [0, b"message"]),
+    (LinkProtocol.LOCAL_INTAKE, "Submitted", local_intake.MessageTaken(bytes(32), 1), [1, bytes(32), 1]),
+    (
+        LinkProtocol.LOCAL_INTAKE,
+        "Submitted",
+        local_intake.MessageRefused(b"", "CBOR_INVALID", "no message", ""),
+        [2, b"", "CBOR_INVALID", "no message", ""],
+    ),
+    (
+        LinkProtocol.LOCAL_INTAKE,
+        "Idle",
+        local_intake.FollowMessage(bytes(32), 7, 60_000),
+        [3, bytes(32), 7, 60_000],
+    ),
+    (
+        LinkProtocol.LOCAL_INTAKE,
+        "Following",
+        local_intake.TellStatuses((local_intake.ToldStatus(b"{}", 5, "ab", "", "cd"),), 8, 9, b"{}"),
+        [4, [[b"{}", 5, "ab", "", "cd"]], 8, 9, b"{}"],
+    ),
+    (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.Done(), [5]),
 ]
 
 
@@ -85,7 +107,8 @@ def test_numbers_begin_at_0x400_and_neither_they_nor_the_versions_are_dmqs() -> 
         number for table in (DMQ_VERSIONS, CARDANO_VERSIONS) for by in table.values() for number in by
     }
     assert versions.isdisjoint(LinkVersion)
-    assert list(LinkVersion) == [0x5001, 0x5002]
+    assert [*LinkVersion, INTAKE_VERSION] == [0x5001, 0x5002, 0x5003]
+    assert INTAKE_VERSION not in versions
 
 
 @pytest.mark.parametrize(("protocol", "state", "message", "plain"), WRITTEN)
@@ -134,7 +157,7 @@ def test_the_schema_of_links_defines_every_rule_it_uses_and_uses_every_rule_it_d
     bodies = re.sub(r"^[a-z][a-z0-9-]*\s*=|[a-z][a-z-]*:", "", text, flags=re.MULTILINE)
     used = set(re.findall(r"[a-z][a-z0-9-]*", bodies))
     assert len(defined) == len(set(defined))
-    assert used - {"bstr", "tstr", "size"} == set(defined) - {"link-wire"}
+    assert used - {"bstr", "tstr", "size", "true", "false"} == set(defined) - {"link-wire"}
 
 
 def test_only_who_opened_an_instance_speaks_in_it() -> None:

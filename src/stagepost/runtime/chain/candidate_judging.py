@@ -23,7 +23,8 @@ CheckMessages = Callable[[LedgerSession, Sequence[ExternalMessage], Answer], Non
 
 class Seat:
     """What a validator knows of one session that it is a member of. `is_over`: it has ended, and we only stay for those
-    who are behind. `wanted_in`: the slot in which a block is wanted, and since when."""
+    who are behind. `wanted_in`: the slot in which a block is wanted, and since when. `in_vain_at`: when we last tried to make
+    one, and could not. `upon`: the block that the next one stands upon, and since when we know it."""
 
     def __init__(self, session: LedgerSession, runner: AgreementRunner) -> None:
         self.session = session
@@ -33,6 +34,8 @@ class Seat:
         self.is_over = False
         self.waiting: list[CheckCandidate] = []
         self.wanted_in: tuple[int, float] | None = None
+        self.in_vain_at: float | None = None
+        self.upon: tuple[bytes, float] | None = None
 
 
 class CandidateJudging:

@@ -152,6 +152,11 @@ def _fitting(rows: dict[int, KeptBlock]) -> tuple[list[KeptBlock], int]:
     return blocks, len(rows) - len(blocks)
 
 
+def read_ledger(folder: Path) -> EmbeddedLedger:
+    """After its last block. `StorageError` if there is no chain, or none that can be read."""
+    return _played(read_chain(folder))[0]
+
+
 def show_chain(folder: Path) -> ChainShown:
     content = read_chain(folder)
     ledger, sessions = _played(content)

@@ -65,6 +65,9 @@ LOOK_EVERY_S = 0.1
 WISH_AFTER_S = 0.4
 """How long a slot's leader is trusted to see by itself that a block is wanted."""
 
+SHARD_PAUSE_S = 0.1
+MASTER_PAUSE_S = 0.15
+
 LINGER_S = 10.0
 """How long an ended session's votes and blocks are given to those who are behind."""
 
@@ -73,8 +76,13 @@ PUSHERS = 2
 
 
 class ChainOptions(msgspec.Struct, frozen=True):
+    """`shard_pause_s`, `master_pause_s`: how long a leader lets messages, or shard blocks, come together after it has seen the
+    block before: each block costs every validator the same, however little is in it."""
+
     member: MemberOptions = MemberOptions()
     follower: FollowerOptions = FollowerOptions()
+    shard_pause_s: float = SHARD_PAUSE_S
+    master_pause_s: float = MASTER_PAUSE_S
 
 
 class ChainCounters(msgspec.Struct):
@@ -112,6 +120,7 @@ class ChainValidator:
         self._seats: dict[bytes, Seat] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._looking: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._started_ms = int(clock.unix_s() * 1_000)
         self.follower = ChainFollower(
@@ -167,6 +176,8 @@ class ChainValidator:
         self._is_stopped = self.judging.is_stopped = True
         for timer in self._timers:
             timer.cancel()
+        if self._later is not None:
+            self._later.cancel()
         for seat in self._seats.values():
             seat.runner.stop()
         self.follower.stop()
@@ -237,8 +248,19 @@ class ChainValidator:
 
     def propose(self, runner: AgreementRunner, asked: Propose) -> None:
         seat = self._seats[runner.session_id]
-        payload = None if seat.is_over else self.making.payload(seat.session, asked, self._now_ms)
-        if payload is not None:
+        now_ms, parent = self._now_ms, asked.parent_hash
+        is_wanted = not seat.is_over and self.making.is_wanted(seat.session, parent, now_ms)
+        is_early = (
+            is_wanted and not asked.is_wanted and self._is_too_early(seat, self._known_since(seat, parent))
+        )
+        payload = None
+        if not seat.is_over and not is_early:
+            payload = self.making.payload(seat.session, asked, now_ms)
+        if payload is None:
+            if is_wanted and not is_early:
+                # Nothing came of it, and would not if we tried again in this moment.
+                seat.in_vain_at = self._clock.mono_s()
+        else:
             self.counters.proposed += 1
             candidate = Candidate(asked.slot, asked.parent_hash, payload).hash
             # The state after our own block must be known when others build upon it.
@@ -285,13 +307,40 @@ class ChainValidator:
             return  # a block is on its way, and may hold all that is wanted
         if parent is None:
             return  # so may the one that it would stand upon
+        since = self._known_since(seat, parent)
         if not runner.member.is_started or not self.making.is_wanted(seat.session, parent, self._now_ms):
             seat.wanted_in = None
             return
         if seat.wanted_in is None or seat.wanted_in[0] != slot:
             seat.wanted_in = slot, now
+        if runner.is_leading and seat.in_vain_at is not None and now - seat.in_vain_at < LOOK_EVERY_S:
+            return  # the next look is soon enough
+        if runner.is_leading and self._is_too_early(seat, since):
+            return
         if runner.is_leading or now - seat.wanted_in[1] >= WISH_AFTER_S:
             runner.wants_block()
+
+    def _known_since(self, seat: Seat, parent: bytes) -> float:
+        if seat.upon is None or seat.upon[0] != parent:
+            seat.upon = parent, self._clock.mono_s()
+        return seat.upon[1]
+
+    def _is_too_early(self, seat: Seat, since: float) -> bool:
+        """Whether more should come together first. Then we look again in time."""
+        pause_s = self._options.master_pause_s if seat.is_of_master else self._options.shard_pause_s
+        left_s = since + pause_s - self._clock.mono_s()
+        if left_s <= 0:
+            return False
+        at = asyncio.get_running_loop().time() + left_s
+        if self._later is None or self._later.when() > at or self._later.cancelled():
+            if self._later is not None:
+                self._later.cancel()
+            self._later = asyncio.get_running_loop().call_at(at, self._look_later)
+        return True
+
+    def _look_later(self) -> None:
+        self._later = None
+        self._look_soon()
 
     def _look_soon(self) -> None:
         if self._looking is None and not self._is_stopped:

@@ -172,13 +172,26 @@ class _Incoming:
         self._board.linked(peer)
 
 
-def _read(peer: int, data: bytes) -> tuple[bytes, bytes]:
+def said(channel_id: bytes, frame: bytes) -> bytes:
+    """How it travels that this was said in a session."""
+    return _SAID + channel_id + frame
+
+
+def read_said(data: bytes) -> tuple[bytes, bytes] | None:
+    """The session and what was said there; None if it is something else."""
     if not data.startswith(_SAID) or len(data) < _HEAD_BYTES + CONSTRUCTOR_BYTES:
+        return None
+    return data[CONSTRUCTOR_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
+
+
+def _read(peer: int, data: bytes) -> tuple[bytes, bytes]:
+    read = read_said(data)
+    if read is None:
         raise DecodeError(
             f"member {peer} sent {data[:CONSTRUCTOR_BYTES].hex()}, which names no session of the chain",
             offset=0,
         )
-    return data[CONSTRUCTOR_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
+    return read
 
 
 def _member(channel: Channel, channel_id: bytes, peer: int) -> int:

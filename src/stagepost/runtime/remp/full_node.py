@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 import msgspec
@@ -27,9 +28,12 @@ from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import FullNodeLinks
+from stagepost.runtime.remp.receipt_checks import ReceiptChecks
+from stagepost.runtime.verifier import MessageVerifier
 from stagepost.wire.tl import key_id
 
 OnReceipt = Callable[[Receipt], None]
+OnRefused = Callable[[Receipt, Quarantined], None]
 
 
 class FullNodeCounters(msgspec.Struct):
@@ -45,7 +49,8 @@ class FullNodeCounters(msgspec.Struct):
 
 
 class FullNode:
-    """`on_receipt` hears of every receipt that counts, once; its own SentToValidators among them."""
+    """`on_receipt` hears of every receipt that counts, once; its own SentToValidators among them. `on_refused` hears of
+    those that do not count, each time."""
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class FullNode:
         random: Random,
         on_receipt: OnReceipt,
         options: SendingOptions | None = None,
+        verifier: MessageVerifier | None = None,
     ) -> None:
         self.counters = FullNodeCounters()
         self.sending = StagedSending(random, options)
@@ -65,7 +71,9 @@ class FullNode:
         self._links = links
         self._sets = sets
         self._clock = clock
+        self.on_refused: OnRefused = lambda receipt, reason: None
         self._on_receipt = on_receipt
+        self._checks = ReceiptChecks(self._judged, verifier)
         self._frames: dict[bytes, bytes] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -124,23 +132,31 @@ class FullNode:
                 f"validator {validator.hex()} sent receipts of {packet.source_id.hex()}",
                 code=ErrorCode.RECEIPT_SOURCE,
             )
-        for receipt in packet.receipts:
-            self._receipt_came(receipt)
+        wanted = [receipt for receipt in packet.receipts if self._is_wanted(receipt)]
+        if wanted:
+            now_ms = int(self._clock.unix_s() * 1_000)
+            self._checks.check(validator, wanted, partial(_fault_in, self._sets, now_ms))
 
     def validator_linked(self, validator: bytes) -> None:
         self._perform(self.sending.validator_linked(self._clock.mono_s()))
 
-    def _receipt_came(self, receipt: Receipt) -> None:
+    def _is_wanted(self, receipt: Receipt) -> bool:
         """What costs nothing is looked at first, the signature last."""
         if receipt.message_id not in self.sending:
             self.counters.of_unknown += 1
-            return
+            return False
         if self.sending.is_repeated(receipt):
             self.counters.repeated += 1
+            return False
+        return True
+
+    def _judged(self, receipt: Receipt, fault: Quarantined | None) -> None:
+        if fault is not None:
+            self.counters.quarantined[fault.reason] += 1
+            self.on_refused(receipt, fault)
             return
-        checked = check(receipt, self._sets, int(self._clock.unix_s() * 1_000))
-        if isinstance(checked, Quarantined):
-            self.counters.quarantined[checked.reason] += 1
+        # Its message may have been forgotten while it was checked, and the same may have come twice.
+        if not self._is_wanted(receipt):
             return
         self.counters.receipts += 1
         effects = self.sending.receipt_came(receipt, self._clock.mono_s())
@@ -187,3 +203,8 @@ class FullNode:
     def _wake(self) -> None:
         self._timer = None
         self._perform(self.sending.tick(self._clock.mono_s()))
+
+
+def _fault_in(sets: ValidatorSets, arrived_ms: int, receipt: Receipt) -> Quarantined | None:
+    checked = check(receipt, sets, arrived_ms)
+    return checked if isinstance(checked, Quarantined) else None

@@ -8,7 +8,7 @@ from functools import cache
 
 from stagepost.catchain import overlay_protocol
 from stagepost.dmq import keep_alive
-from stagepost.remp import link_authentication, link_protocols
+from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.remp.link_versions import LinkVersion
@@ -30,6 +30,7 @@ class LinkProtocol(IntEnum):
     CATCHAIN_OVERLAY = 0x402
     REMP_MESSAGES = 0x403
     REMP_RECEIPTS = 0x404
+    LOCAL_INTAKE = 0x405
 
 
 PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
@@ -54,6 +55,7 @@ PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
         link_protocols.RECEIPTS_DIALECT,
         OBJECTS_INGRESS_BYTES_MAX,
     ),
+    LinkProtocol.LOCAL_INTAKE: (local_intake.LOCAL_INTAKE, local_intake.DIALECT, OBJECTS_INGRESS_BYTES_MAX),
 }
 
 SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
@@ -71,7 +73,7 @@ SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
 LINK_SPECS: tuple[ProtocolSpec, ...] = tuple(
     spec for protocol, (spec, _, _) in PROTOCOLS.items() if protocol is not LinkProtocol.KEEP_ALIVE
 )
-"""Those that only links have."""
+"""Those that only links, and the local socket of a full node, have."""
 
 
 @cache

@@ -1,9 +1,9 @@
-"""A validator's receipts: dated, signed and packed, and out in the same turn of the loop in which they came up."""
+"""A validator's receipts: dated, signed, on disk where that is needed, packed, and out in the same turn of the loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stagepost.crypto import ed25519
 from stagepost.remp.queue_effects import Tell
@@ -11,6 +11,7 @@ from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipt_packing import ImmediatePacking, Packing
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import ValidatorLinks
+from stagepost.runtime.remp.statements import Statements
 from stagepost.wire.tl import key_id
 
 DATED_MAX = 65_536
@@ -21,7 +22,12 @@ class ReceiptSending:
     """Later receipts of a message have later dates, even within one millisecond: readers go by them."""
 
     def __init__(
-        self, seed: bytes, links: ValidatorLinks, clock: Clock, packing: Packing | None = None
+        self,
+        seed: bytes,
+        links: ValidatorLinks,
+        clock: Clock,
+        statements: Statements,
+        packing: Packing | None = None,
     ) -> None:
         self._seed = seed
         self._public_key = ed25519.public_key(seed)
@@ -29,6 +35,7 @@ class ReceiptSending:
         self.signed = 0
         self._links = links
         self._clock = clock
+        self._statements = statements
         self._packing: Packing = packing or ImmediatePacking()
         self._dated: dict[bytes, int] = {}
         self._handle: asyncio.Handle | None = None
@@ -40,15 +47,24 @@ class ReceiptSending:
         return self._packing.lost
 
     def tell(self, tells: Sequence[Tell]) -> None:
-        now = self._clock.mono_s()
         # Several full nodes hear the same: one receipt, one signature.
         made: dict[tuple[bytes, object], Receipt] = {}
+        said: dict[bytes, list[Receipt]] = {}
+        spoken: list[tuple[bytes, Receipt]] = []
         for one in tells:
             key = one.message_id, one.status
             receipt = made.get(key)
             if receipt is None:
                 receipt = made[key] = self._receipt(one)
-            self._packing.add(one.full_node, receipt, now)
+                said.setdefault(one.message_id, []).append(receipt)
+            spoken.append((one.full_node, receipt))
+        self._statements.say(said, lambda: self.repeat(spoken))
+
+    def repeat(self, spoken: Iterable[tuple[bytes, Receipt]]) -> None:
+        """What may be said as it is, each to the full node beside it."""
+        now = self._clock.mono_s()
+        for full_node, receipt in spoken:
+            self._packing.add(full_node, receipt, now)
         self._plan()
 
     def full_node_linked(self, full_node: bytes) -> None:
@@ -57,6 +73,7 @@ class ReceiptSending:
 
     def stop(self) -> None:
         self._is_stopped = True
+        self._statements.stop()
         if self._handle is not None:
             self._handle.cancel()
 

@@ -26,12 +26,22 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True):
     full_node: bytes = b""
 
 
+class StatementRow(msgspec.Struct, frozen=True, array_like=True):
+    """Receipts that were signed together, packed as they are sent, and under which catchain of the masterchain."""
+
+    catchain_seqno: int
+    receipts: bytes
+
+
 BLOCKS: Table[int, BlockRow] = Table("blocks", int, BlockRow)
 BODIES: Table[bytes, BodyRow] = Table("bodies", bytes, BodyRow)
 SESSIONS: Table[bytes, int] = Table("sessions", bytes, int)
 """By session id: the catchain of the masterchain under which the session began."""
 
-TABLES = (BLOCKS, BODIES, SESSIONS)
+STATEMENTS: Table[int, StatementRow] = Table("statements", int, StatementRow)
+"""In the order in which they were made."""
+
+TABLES = (BLOCKS, BODIES, SESSIONS, STATEMENTS)
 
 
 class SessionContent(msgspec.Struct, frozen=True):
@@ -62,6 +72,17 @@ class SessionBook:
         before = self._draft.get(BODIES, key)
         if before is None or (row.full_node and not before.full_node):
             self._draft.put(BODIES, key, row)
+
+    def put_statements(self, number: int, rows: Sequence[StatementRow]) -> None:
+        for place, row in enumerate(rows):
+            self._draft.put(STATEMENTS, number + place, row)
+
+    def remove_statements(self, held: Held, before: int) -> None:
+        """Those of older catchains."""
+        rows = {**held[STATEMENTS.name], **self._draft.changes.get(STATEMENTS.name, {})}
+        for number, row in rows.items():
+            if row is not None and row.catchain_seqno < before:
+                self._draft.drop(STATEMENTS, number)
 
     def remove(self, held: Held, sessions: Sequence[bytes]) -> None:
         """Sessions that are over, with all that is kept of them."""

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,8 +38,10 @@ from stagepost.errors import DecodeError
 from stagepost.remp.body_search import ASK_AGAIN_S
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import MessageCache
+from stagepost.remp.message_states import ENTERING, place_of
 from stagepost.remp.messages import BODY_ID, QUERY_ID, MessageBody, MessageQuery
 from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.receipt import Receipt
 from stagepost.remp.reliable_queue import ReliableQueue
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.early_bodies import EarlyBodies
@@ -62,6 +65,14 @@ QUORUM_EVERY_S = 2.0
 _BLOCK, _BODY, _QUERY = (constructor_bytes(one) for one in (UPDATE_ID, BODY_ID, QUERY_ID))
 
 
+class Resuming(NamedTuple):
+    """`said`: what an earlier life said last of messages, until somebody goes on with them; `repeat` sends receipts as they
+    are, each to the full node beside it."""
+
+    said: dict[bytes, tuple[Receipt, ...]]
+    repeat: Callable[[list[tuple[bytes, Receipt]]], None]
+
+
 class SessionRunner:
     """`tell` gets receipts to be dated, signed and sent; `on_event` hears what people and watchers may want to know.
     `untold`: receipts of messages that are not on disk yet; of all sessions of a validator, for a message goes from one
@@ -80,6 +91,7 @@ class SessionRunner:
         options: SessionOptions | None = None,
         on_event: Callable[[SessionEvent], None] = lambda event: None,
         untold: dict[bytes, list[Tell]] | None = None,
+        resuming: Resuming | None = None,
     ) -> None:
         self.plan = plan
         self.counters = SessionCounters()
@@ -98,6 +110,7 @@ class SessionRunner:
         self._held_back = HeldBack(self._release)
         self._writing = SessionWriting(store, plan.session_id)
         self._untold = {} if untold is None else untold
+        self._resuming = resuming or Resuming({}, lambda spoken: None)
         self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
@@ -323,10 +336,14 @@ class SessionRunner:
 
     def _do(self, effects: Sequence[QueueEffect]) -> None:
         tells: list[Tell] = []
+        resumed: dict[bytes, list[Tell]] = {}
         for effect in effects:
             match effect:
                 case Tell(_, message_id):
-                    self._untold.get(message_id, tells).append(effect)
+                    if message_id in self._resuming.said:
+                        resumed.setdefault(message_id, []).append(effect)
+                    else:
+                        self._untold.get(message_id, tells).append(effect)
                 case SpeakSoon():
                     self._perform(self._member.speak_soon(self._clock.mono_s()))
                 case BroadcastBody(_, body):
@@ -338,6 +355,19 @@ class SessionRunner:
                     self._find_body(member, message_id)
         if tells:
             self._tell(tells)
+        for message_id, told in resumed.items():
+            self._resume(message_id, told)
+
+    def _resume(self, message_id: bytes, tells: list[Tell]) -> None:
+        """It is in the queue, as if it had never been. What was said last may not have been heard, and is said again as it
+        was; what follows must follow from that."""
+        said = self._resuming.said.pop(message_id)
+        full_nodes = dict.fromkeys(one.full_node for one in tells)
+        self._resuming.repeat([(full_node, receipt) for full_node in full_nodes for receipt in said])
+        if all(place_of(one.status) in ENTERING for one in tells):
+            self._do(self.queue.resume(message_id, said[-1].status))
+        else:
+            self._do(tells)
 
     def perform(self, effects: Sequence[QueueEffect]) -> None:
         """Of calls that others make to the queue: the collator, the chain, the switch."""

@@ -18,11 +18,13 @@ from stagepost.runtime.remp.session_rows import (
     BLOCKS,
     BODIES,
     SESSIONS,
+    STATEMENTS,
     TABLES,
     BlockRow,
     BodyRow,
     SessionBook,
     SessionContent,
+    StatementRow,
     contents_of,
 )
 from stagepost.runtime.sqlite_file import Connect, connect
@@ -42,6 +44,7 @@ class SessionStore:
         self.on_error: Callable[[StorageError], None] | None = None
         self._held = held
         self._next_number = max(held[BLOCKS.name], default=0) + 1
+        self._next_statement = max(held[STATEMENTS.name], default=0) + 1
         self._seqnos: dict[bytes, int] = dict(held[SESSIONS.name])
         self._found = contents_of(held, is_suspect=bool(damage))
         self._found_bodies = {row.message_id: row.body for row in held[BODIES.name].values()}
@@ -76,6 +79,20 @@ class SessionStore:
             self._writer.soon(lambda book: book.put_body(row))
         else:
             self._ask(lambda book: book.put_body(row), written)
+
+    @property
+    def statements(self) -> list[StatementRow]:
+        """Those that are on disk, in the order in which they were made."""
+        rows: dict[int, StatementRow] = self._held[STATEMENTS.name]
+        return [rows[number] for number in sorted(rows)]
+
+    def put_statements(self, rows: Sequence[StatementRow], written: Written) -> None:
+        number, self._next_statement = self._next_statement, self._next_statement + len(rows)
+        self._ask(lambda book: book.put_statements(number, rows), written)
+
+    def remove_statements(self, before: int) -> None:
+        """Those of older catchains of the masterchain."""
+        self._writer.soon(lambda book: book.remove_statements(self._held, before))
 
     def remove(self, sessions: Sequence[bytes]) -> None:
         for session_id in sessions:

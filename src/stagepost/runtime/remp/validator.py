@@ -21,8 +21,9 @@ from stagepost.runtime.remp.overlay import Overlay, OverlayEvents, ValidatorLink
 from stagepost.runtime.remp.receipt_sending import ReceiptSending
 from stagepost.runtime.remp.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_rows import BodyRow
-from stagepost.runtime.remp.session_runner import SessionRunner
+from stagepost.runtime.remp.session_runner import Resuming, SessionRunner
 from stagepost.runtime.remp.session_store import SessionStore
+from stagepost.runtime.remp.statements import Statements
 
 LINGER_S = 15.0
 """So long we stay in a session that is over: what others still bring there is handed on to those that follow. Of two
@@ -77,7 +78,8 @@ class Validator:
     ) -> None:
         self.cache = cache or MessageCache()
         self.counters = ValidatorCounters()
-        self.receipts = ReceiptSending(seed, links, clock, packing)
+        self.statements = Statements(store, lambda: self.cache.window.current)
+        self.receipts = ReceiptSending(seed, links, clock, self.statements, packing)
         self._seed = seed
         self._store = store
         self._make_overlay = make_overlay
@@ -133,6 +135,7 @@ class Validator:
             else self._options,
             on_event,
             self._untold,
+            Resuming(self.statements.earlier, self.receipts.repeat),
         )
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay
@@ -223,6 +226,7 @@ class Validator:
         ]
         if over:
             self._store.remove(over)
+        self.statements.forget_before(masterchain_seqno - CATCHAINS_OF_LIFE)
         return collected
 
     def stop(self) -> None:

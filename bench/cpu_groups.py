@@ -1,0 +1,82 @@
+"""Where the processor time of a network in one process goes: a sample at every few milliseconds of it, by named group.
+
+A sample belongs to the innermost function of ours that is in a group; what threads beside the loop use is the disk's.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from types import FrameType, TracebackType
+
+EVERY_S = 0.004
+SIGNATURES, DISK, REST = "signatures", "disk", "the rest"
+
+GROUPS = (
+    (SIGNATURES, ("/stagepost/crypto/", "/nacl/")),
+    (DISK, ("/runtime/table_file", "/runtime/group_writer", "/runtime/chain/chain_store", "/runtime/chain/chain_rows",
+            "/runtime/remp/session_store", "/runtime/remp/session_rows", "/stagepost/bus/", "/node/status_topics")),
+    ("agreement", ("/chain/agreement/", "/runtime/chain/agreement_runner")),
+    ("queue", ("/catchain/", "/stagepost/remp/", "/runtime/remp/session_", "/node/queue_bridge", "/runtime/remp/validator.py",
+               "/runtime/remp/receipt_sending", "/runtime/remp/held_back", "/runtime/remp/early_bodies")),
+    ("chain", ("/stagepost/chain/", "/runtime/chain/")),
+    ("links", ("/runtime/", "/stagepost/wire/", "/stagepost/statemachine/", "/asyncio/", "/selectors.py")),
+)  # fmt: skip
+"""From the most particular to the least: the first that holds a file has it."""
+
+
+def group_of(path: str) -> str | None:
+    for name, parts in GROUPS:
+        if any(part in path for part in parts):
+            return name
+    return None
+
+
+class CpuGroups:
+    """`with CpuGroups() as groups: …`, in the main thread; then `groups.shares()`."""
+
+    def __init__(self) -> None:
+        self._samples: Counter[str] = Counter()
+        self._known: dict[str, str | None] = {}
+        self._loop_s = self._others_s = 0.0
+
+    def __enter__(self) -> CpuGroups:
+        self._before = signal.signal(signal.SIGPROF, self._sample)
+        signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
+        self._began = time.process_time(), time.thread_time()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, self._before)
+        process, thread = (
+            now - began
+            for now, began in zip((time.process_time(), time.thread_time()), self._began, strict=True)
+        )
+        self._loop_s, self._others_s = thread, process - thread
+
+    def shares(self) -> dict[str, float]:
+        """Of all processor time; the greatest first."""
+        samples = sum(self._samples.values())
+        used = self._loop_s + self._others_s
+        if not samples or not used:
+            return {}
+        seconds = {name: count / samples * self._loop_s for name, count in self._samples.items()}
+        seconds[DISK] = seconds.get(DISK, 0.0) + self._others_s
+        return {name: one / used for name, one in sorted(seconds.items(), key=lambda item: -item[1])}
+
+    def _sample(self, number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if path not in self._known:
+                self._known[path] = group_of(path)
+            group = self._known[path]
+            if group is not None:
+                if not path.endswith("selectors.py"):  # waiting, while another thread works
+                    self._samples[group] += 1
+                return
+            frame = frame.f_back
+        self._samples[REST] += 1

@@ -1,0 +1,305 @@
+"""Topics of a Kafka broker behind the interface of `bus.topic`: written by an idempotent producer, read by ranges of offsets.
+
+A record is answered when every replica that must have it has it. While the broker is away, the producer holds what it was
+given and goes on when it is back, in order; what must outlive this process waits in a local topic (`kafka_spool.py`).
+A key has the same partition as in a local topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stagepost.bus.batch import Batch
+from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
+from stagepost.bus.errors import OffsetGone, RecordRefused, beyond_the_end
+from stagepost.bus.file_topic import system_now_ms
+from stagepost.bus.group_commit import ROW_BYTES, WAITING_BYTES_MAX, LoopAnswers, queue_full
+from stagepost.bus.kafka_access import KafkaAccess
+from stagepost.bus.kafka_admin import BrokerDesk
+from stagepost.bus.kafka_positions import KafkaPositions
+from stagepost.bus.kafka_records import batches_of
+from stagepost.bus.topic import Appended, Place, Record, partition_of
+from stagepost.errors import ConfigError, StorageError
+
+LINGER_MS = 5
+POLL_S = 0.1
+CLOSE_WITHIN_S = 3.0
+READ_WITHIN_S = 30.0
+READ_AT_A_TIME = 1_000
+FOR_EVER = 0
+"""Of a message's time-out. A record that was given up while later ones go on would break the order of its key."""
+
+
+class KafkaTopic:
+    """Cheap to make. `partitions` is what the broker says."""
+
+    def __init__(self, access: KafkaAccess, name: str, partitions: int) -> None:
+        self.access = access
+        self.name = name
+        self.partitions = partitions
+
+    def writer(self, now_ms: Callable[[], int] = system_now_ms) -> KafkaTopicWriter:
+        return KafkaTopicWriter(self, now_ms)
+
+    def reader(self) -> KafkaTopicReader:
+        return KafkaTopicReader(self)
+
+    def positions(self, group: str) -> KafkaPositions:
+        return KafkaPositions(self.access, self.name, self.partitions, group)
+
+
+class KafkaTopicWriter:
+    """`done` is called in the thread that hears the broker's answers."""
+
+    def __init__(
+        self,
+        topic: KafkaTopic,
+        now_ms: Callable[[], int] = system_now_ms,
+        *,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+    ) -> None:
+        from confluent_kafka import Producer
+
+        self.partitions = topic.partitions
+        self._name = topic.name
+        self._now_ms = now_ms
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting_bytes = 0
+        self._turn = 0
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._answers: LoopAnswers | None = None
+        self._producer = Producer(
+            {
+                **topic.access.client_settings(),
+                "enable.idempotence": True,
+                "acks": "all",
+                "message.timeout.ms": FOR_EVER,
+                # Not compressed: every client library reads that. A topic of one's own may say otherwise, and the broker does it.
+                "linger.ms": LINGER_MS,
+                # Our own limit is reached first, and answered in words.
+                "queue.buffering.max.messages": 2 * WAITING_BYTES_MAX // ROW_BYTES,
+                "queue.buffering.max.kbytes": 16 * WAITING_BYTES_MAX // 1_024,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._hear_answers, name=f"kafka {topic.name}", daemon=True)
+        self._thread.start()
+
+    def append_soon(self, records: Sequence[Record], done: Appended) -> None:
+        rows = self._rows(records)
+        if not rows:
+            done([])
+            return
+        held = sum(row.content_bytes + ROW_BYTES for row in rows)
+        with self._lock:
+            if self._is_closed:
+                refusal: StorageError | None = StorageError(f"the writer of {self._name} is closed")
+            elif self._waiting_bytes and self._waiting_bytes + held > self._waiting_bytes_max:
+                refusal = queue_full(self._name, self._waiting_bytes, self._waiting_bytes_max)
+            else:
+                refusal = None
+                self._waiting_bytes += held
+        if refusal is not None:
+            done(refusal)
+            return
+        pending = _Pending(len(rows), lambda outcome: self._settled(held, done, outcome))
+        for number, (record, row) in enumerate(zip(records, rows, strict=True)):
+            self._produce(record, row, number, pending)
+
+    def _rows(self, records: Sequence[Record]) -> list[Row]:
+        """`RecordRefused` for what a local topic would refuse as well: none of them is taken then."""
+        now_ms = self._now_ms()
+        rows = [row_of(record, now_ms) for record in records]
+        for found, limit, what in (
+            (len(rows), RECORDS_MAX, "records"),
+            (sum(row.content_bytes for row in rows), CONTENT_BYTES_MAX, "bytes"),
+        ):
+            if found > limit:
+                raise RecordRefused(
+                    f"one append may hold {limit} {what}, this one holds {found}",
+                    advice="divide it into several",
+                    limit=limit,
+                    found=found,
+                )
+        return rows
+
+    def _produce(self, record: Record, row: Row, number: int, pending: _Pending) -> None:
+        def answered(error: Any, message: Any) -> None:
+            if error is None:
+                pending.settle(number, Place(message.partition(), message.offset()))
+            else:
+                pending.settle(number, self._failed(error))
+
+        try:
+            self._producer.produce(
+                self._name,
+                row.value,
+                row.key,
+                self._partition(row.key),
+                answered,
+                timestamp=row.timestamp_ms,
+                headers=[(name, value.encode()) for name, value in record.headers.items()],
+            )
+        except Exception as error:
+            # Of a producer that has given up altogether.
+            pending.settle(number, self._failed(error))
+
+    def _partition(self, key: bytes | None) -> int:
+        if key is not None:
+            return partition_of(key, self.partitions)
+        self._turn += 1
+        return self._turn % self.partitions
+
+    def _failed(self, error: Any) -> StorageError:
+        return StorageError(
+            f"the Kafka broker did not take a record of {self._name}: {error}",
+            advice="read the broker's log; see the topic's settings and this user's rights",
+        )
+
+    def _settled(self, held: int, done: Appended, outcome: list[Place] | StorageError) -> None:
+        with self._lock:
+            self._waiting_bytes -= held
+        done(outcome)
+
+    def _hear_answers(self) -> None:
+        while not self._is_closed:
+            self._producer.poll(POLL_S)
+
+    async def append(self, records: Sequence[Record]) -> list[Place]:
+        loop = asyncio.get_running_loop()
+        if self._answers is None or self._answers.loop is not loop:
+            self._answers = LoopAnswers(loop)
+        answers, appended = self._answers, loop.create_future()
+
+        def answer(outcome: list[Place] | StorageError) -> None:
+            if appended.done():
+                return
+            if isinstance(outcome, StorageError):
+                appended.set_exception(outcome)
+            else:
+                appended.set_result(outcome)
+
+        self.append_soon(records, lambda outcome: answers.give(lambda: answer(outcome)))
+        places: list[Place] = await appended
+        return places
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.close_now)
+
+    def close_now(self, within_s: float = CLOSE_WITHIN_S) -> None:
+        """What the broker has not confirmed by then is answered with an error: it may be there or not."""
+        with self._lock:
+            self._is_closed = True
+        self._thread.join()
+        if self._producer.flush(within_s):
+            self._producer.purge()
+            self._producer.flush(1.0)
+
+
+class _Pending:
+    """One answer, once every record has its own. An error of any is the answer."""
+
+    def __init__(self, count: int, done: Appended) -> None:
+        self._places = [Place(-1, -1)] * count
+        self._left = count
+        self._done = done
+        self._error: StorageError | None = None
+        self._lock = threading.Lock()
+
+    def settle(self, number: int, outcome: Place | StorageError) -> None:
+        with self._lock:
+            if isinstance(outcome, StorageError):
+                self._error = self._error or outcome
+            else:
+                self._places[number] = outcome
+            self._left -= 1
+            if self._left:
+                return
+        self._done(self._places if self._error is None else self._error)
+
+
+class KafkaTopicReader:
+    """By ranges, waiting for the broker: for threads and tools. Whoever runs on an event loop takes a `KafkaFeed`."""
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self.partitions = topic.partitions
+        self._topic = topic
+
+    def start_offset(self, partition: int) -> int:
+        return self._bounds(partition)[0]
+
+    def end_offset(self, partition: int) -> int:
+        return self._bounds(partition)[1]
+
+    def _bounds(self, partition: int) -> tuple[int, int]:
+        return BrokerDesk(self._topic.access).bounds(self._topic.name, self._topic.partitions)[partition]
+
+    def batches(self, partition: int, start: int, end: int | None = None) -> Iterator[Batch]:
+        first, last = self._bounds(partition)
+        if start < first:
+            raise OffsetGone(self._topic.name, partition, start, first)
+        end = last if end is None else end
+        if max(start, end) > last:
+            raise beyond_the_end(self._topic.name, partition, max(start, end), last)
+        if start < end:
+            yield from self._read(partition, start, end)
+
+    def _read(self, partition: int, start: int, end: int) -> Iterator[Batch]:
+        from confluent_kafka import TopicPartition
+
+        name = self._topic.name
+        consumer = range_consumer(self._topic.access)
+        try:
+            consumer.assign([TopicPartition(name, partition, start)])
+            heard = time.monotonic()
+            while start < end:
+                messages = consumer.consume(READ_AT_A_TIME, POLL_S)
+                for failed in (one for one in messages if one.error() is not None):
+                    raise StorageError(f"{name} cannot be read from the broker: {failed.error()}")
+                for batch in batches_of(partition, messages):
+                    cut = batch.within(start, end)
+                    if len(cut):
+                        yield cut
+                # Offsets that hold no record count as well: markers of transactions, records that were compacted away.
+                place = consumer.position([TopicPartition(name, partition)])[0].offset
+                if messages:
+                    heard, start = time.monotonic(), max(start, place)
+                elif time.monotonic() - heard > READ_WITHIN_S:
+                    raise StorageError(
+                        f"the broker has given nothing of {name} from offset {start} on for {READ_WITHIN_S:g} s",
+                        advice="is it there?",
+                    )
+        finally:
+            consumer.close()
+
+
+def range_consumer(access: KafkaAccess) -> Any:
+    """One that reads what it is told to, and commits nothing."""
+    from confluent_kafka import Consumer
+
+    return Consumer(
+        {
+            **access.client_settings(),
+            "group.id": "stagepost-reading",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "log_level": 0,
+        }
+    )
+
+
+def open_kafka_topic(access: KafkaAccess, name: str) -> KafkaTopic:
+    """One that is there; `ConfigError` if the broker shows none of that name."""
+    known = BrokerDesk(access).partitions()
+    if name not in known:
+        raise ConfigError(
+            f"the Kafka broker at {access.bootstrap} shows no topic {name}",
+            advice=f"topics there: {', '.join(sorted(known)) or 'none'}",
+            found=name,
+        )
+    return KafkaTopic(access, name, known[name])

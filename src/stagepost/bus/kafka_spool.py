@@ -1,0 +1,248 @@
+"""From a local topic to a broker, record by record and in order: the local topic is the spool while the broker is away.
+
+    local topic ─ Consumer ─ KafkaTopicWriter ─ delivery reports ─ position of group "kafka"
+
+The position moves on when the broker has confirmed everything before it, and is on the disk; so nothing is lost whatever ends, and a
+successor goes on where this one was. What the broker has already, of those whose position was not written, is found
+at the topic's end and not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Protocol
+
+import msgspec
+
+from stagepost.bus.batch import Batch, Read
+from stagepost.bus.block import RECORDS_MAX
+from stagepost.bus.consumer import POLL_S, Consumer
+from stagepost.bus.topic import Place, Positions, Record, TopicReader, TopicWriter
+from stagepost.errors import StagepostError, StorageError
+
+log = logging.getLogger(__name__)
+
+GROUP = "kafka"
+UNCONFIRMED_RECORDS_MAX = 20_000
+"""Handed to the producer, and their position not on the disk yet. One batch may go beyond."""
+
+CANDIDATES_MAX = UNCONFIRMED_RECORDS_MAX + RECORDS_MAX
+COMMIT_EVERY_S = 0.2
+AGAIN_FIRST_S = 0.5
+AGAIN_MAX_S = 5.0
+
+
+class Far(Protocol):
+    """The topic at the broker; `StagepostError` from whoever makes one if it is not there."""
+
+    def writer(self) -> TopicWriter:
+        """Waits for nobody."""
+        ...
+
+    def present(self, candidates: list[Read]) -> Counter[bytes]:
+        """Those of the candidates that stand there already, by `digest_of`, and how often. Called in a thread: it waits for
+        the broker."""
+        ...
+
+
+class _Sent(msgspec.Struct):
+    """Of one batch."""
+
+    partition: int
+    next_offset: int
+    records: int
+    is_confirmed: bool = False
+
+
+class SpoolCounters(msgspec.Struct):
+    """`published` counts records that the broker has confirmed."""
+
+    published: int = 0
+    found_there: int = 0
+    faults: int = 0
+
+
+class KafkaSpool:
+    """`reader` and `positions` are those of the local topic; the positions are closed with it."""
+
+    def __init__(
+        self, reader: TopicReader, positions: Positions, far: Callable[[], Far], *, poll_s: float = POLL_S
+    ) -> None:
+        self.counters = SpoolCounters()
+        self.last_fault: str | None = None
+        self._reader = reader
+        self._positions = positions
+        self._far = far
+        self._poll_s = poll_s
+        self._sent: deque[_Sent] = deque()
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Records of the local topic that the broker has not confirmed: the lag."""
+        committed, reader = self._positions.committed, self._reader
+        places = range(reader.partitions)
+        return sum(reader.end_offset(one) - committed.get(one, reader.start_offset(one)) for one in places)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def drained(self) -> None:
+        """Returns when nothing waits; for those who stop in order."""
+        while self.waiting:
+            await asyncio.sleep(self._poll_s)
+
+    async def close(self) -> None:
+        """What is not confirmed stays in the local topic, for the next start."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._positions.close()
+
+    async def _run(self) -> None:
+        """For ever. After a fault everything that is not confirmed is sent again, from the local topic, in order."""
+        pause_s = AGAIN_FIRST_S
+        while True:
+            published = self.counters.published
+            try:
+                await self._carry()
+            except StagepostError as error:
+                self._fault(error.text)
+            except Exception as error:
+                self._fault(f"a fault of ours: {error!r}")
+            pause_s = AGAIN_FIRST_S if self.counters.published > published else min(2 * pause_s, AGAIN_MAX_S)
+            await asyncio.sleep(pause_s)
+
+    def _fault(self, text: str) -> None:
+        self.counters.faults += 1
+        if text != self.last_fault:  # once: a broker that is away for a day must not fill the log
+            log.warning("statuses wait for the broker", extra={"reason": text, "waiting": self.waiting})
+        self.last_fault = text
+
+    async def _carry(self) -> None:
+        far = await asyncio.to_thread(self._far)
+        candidates = self._candidates()
+        present = await asyncio.to_thread(far.present, candidates) if candidates else Counter[bytes]()
+        writer = far.writer()
+        self._sent.clear()
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tasks = [
+            asyncio.create_task(self._send(writer, present, len(candidates), failed)),
+            asyncio.create_task(self._commit_often()),
+        ]
+        try:
+            await asyncio.wait({*tasks, failed}, return_when=asyncio.FIRST_COMPLETED)
+            for one in (failed, *tasks):
+                if one.done():
+                    one.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            failed.cancel()
+            await asyncio.shield(self._finish(writer))
+
+    async def _finish(self, writer: TopicWriter) -> None:
+        await writer.close()
+        await asyncio.sleep(0)  # answers that came from the writer's thread are heard first
+        with suppress(StorageError):
+            await self._commit()
+
+    def _candidates(self) -> list[Read]:
+        """What an earlier life may have sent without having written so down."""
+        found: list[Read] = []
+        committed = self._positions.committed
+        for partition in range(self._reader.partitions):
+            start = committed.get(partition, self._reader.start_offset(partition))
+            for batch in self._reader.batches(partition, start):
+                found += batch
+                if len(found) >= CANDIDATES_MAX:
+                    break
+        return found
+
+    async def _send(
+        self, writer: TopicWriter, present: Counter[bytes], candidates: int, failed: asyncio.Future[None]
+    ) -> None:
+        consumer = Consumer(self._reader, self._positions, poll_s=self._poll_s)
+        seen = 0
+        async for batch in consumer.batches():
+            while sum(one.records for one in self._sent) >= UNCONFIRMED_RECORDS_MAX:
+                self._room.clear()
+                await self._room.wait()
+            reads = list(batch)
+            if seen < candidates:
+                reads = self._without(present, reads)
+            seen += len(batch)
+            self._hand_over(writer, batch, reads, failed)
+
+    def _without(self, present: Counter[bytes], reads: list[Read]) -> list[Read]:
+        missing = []
+        for read in reads:
+            digest = digest_of(read)
+            if present[digest] > 0:
+                present[digest] -= 1
+                self.counters.found_there += 1
+            else:
+                missing.append(read)
+        return missing
+
+    def _hand_over(
+        self, writer: TopicWriter, batch: Batch, reads: list[Read], failed: asyncio.Future[None]
+    ) -> None:
+        sent = _Sent(batch.partition, batch.next_offset, len(batch))
+        self._sent.append(sent)
+        if not reads:
+            sent.is_confirmed = True
+            return
+        loop = asyncio.get_running_loop()
+
+        def answered(outcome: list[Place] | StorageError) -> None:
+            with suppress(RuntimeError):  # the loop is gone; the next start finds the records where they are
+                loop.call_soon_threadsafe(self._answered, sent, outcome, failed)
+
+        records = [Record(one.key, one.value, one.headers, one.timestamp_ms) for one in reads]
+        writer.append_soon(records, answered)
+
+    def _answered(
+        self, sent: _Sent, outcome: list[Place] | StorageError, failed: asyncio.Future[None]
+    ) -> None:
+        if isinstance(outcome, StorageError):
+            if not failed.done():
+                failed.set_exception(outcome)
+            return
+        sent.is_confirmed = True
+        self.last_fault = None
+        self.counters.published += len(outcome)
+
+    async def _commit_often(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_EVERY_S)
+            await self._commit()
+
+    async def _commit(self) -> None:
+        """Up to the first batch that is not confirmed, in each partition's order."""
+        offsets: dict[int, int] = {}
+        done = 0
+        for one in self._sent:
+            if not one.is_confirmed:
+                break
+            offsets[one.partition] = one.next_offset
+            done += 1
+        if offsets:
+            await self._positions.commit(offsets)
+            for _ in range(done):
+                self._sent.popleft()
+            self._room.set()
+
+
+def digest_of(read: Read) -> bytes:
+    """By which a record is known again at the broker: all of it but its place."""
+    content = (read.key, read.value, sorted(read.headers.items()), read.timestamp_ms)
+    return sha256(repr(content).encode()).digest()

@@ -1,0 +1,211 @@
+"""Serves the topics of a data folder to readers in other processes or on other machines, as far as they are durable.
+
+    server = await serve_topics(data, TcpAddress("127.0.0.1", 0))
+    await server.close()
+
+It reads the files as everybody may, so it can stand in the node that writes them or beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from stagepost.bus.batch import Batch
+from stagepost.bus.file_topic import open_topic, topic_names
+from stagepost.bus.topic_protocol import (
+    BOUNDS_MAX,
+    CONTENT_BYTES_MAX,
+    DIALECT,
+    INGRESS_BYTES_MAX,
+    NONCE_BYTES,
+    PROTOCOL_NUMBER,
+    RECORDS_MAX,
+    SMALL_MESSAGE_BYTES_MAX,
+    TEXT_BYTES_MAX,
+    TOPIC_READING,
+    VERSION,
+    AskBounds,
+    AskRange,
+    Bounds,
+    Challenge,
+    Done,
+    Open,
+    Opened,
+    PartitionBounds,
+    Prove,
+    Records,
+    Refuse,
+    SentRecord,
+    Unavailable,
+    codec_table,
+    is_proof,
+)
+from stagepost.errors import (
+    ConfigError,
+    ErrorCode,
+    HandshakeRefused,
+    LimitExceeded,
+    StagepostError,
+    StorageError,
+    TransportError,
+)
+from stagepost.runtime.addresses import is_on_this_machine
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.conversation import Conversation
+from stagepost.runtime.network import Address, Listener, Network, SocketNetwork
+from stagepost.statemachine.spec import Role
+from stagepost.wire.codec import Codec
+from stagepost.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 64
+TOKEN_CHARACTERS_MIN = 16
+
+Question = AskBounds | AskRange
+
+
+async def serve_topics(
+    data: Path,
+    address: Address,
+    *,
+    token: str | None = None,
+    network: Network | None = None,
+    nonce: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
+) -> Listener:
+    """`ConfigError` for an address that others can reach without a token."""
+    if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
+        raise ConfigError(
+            f"a token of {len(token)} characters can be guessed",
+            advice=f"take {TOKEN_CHARACTERS_MIN} or more, by chance",
+            limit=TOKEN_CHARACTERS_MIN,
+        )
+    if token is None and not is_on_this_machine(address):
+        raise ConfigError(
+            f"topics would be open to everybody who reaches {address}",
+            advice="serve them at 127.0.0.1 or a Unix socket, or set STAGEPOST_TOKEN here and at the readers",
+        )
+    service = _Service(data, token, nonce)
+    return await (network or SocketNetwork()).serve(address, service.serve, connections_max=CONNECTIONS_MAX)
+
+
+def open_topic_reading(bearer: Bearer, role: Role) -> Conversation:
+    direction = Direction.INITIATOR if role is Role.CLIENT else Direction.RESPONDER
+    limits = (
+        (INGRESS_BYTES_MAX, SEGMENT_PAYLOAD_BYTES_MAX)
+        if role is Role.CLIENT
+        else (SMALL_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX)
+    )
+    channel = bearer.channel(PROTOCOL_NUMBER, direction, *limits)
+    return Conversation(TOPIC_READING, role, Codec(codec_table(), DIALECT.name), channel)
+
+
+class _Service:
+    def __init__(self, data: Path, token: str | None, nonce: Callable[[], bytes]) -> None:
+        self._data = data
+        self._token = token
+        self._nonce = nonce
+
+    async def serve(self, bearer: Bearer) -> None:
+        talk = open_topic_reading(bearer, Role.SERVER)
+        try:
+            await self._let_in(bearer, talk)
+            while not isinstance(question := await talk.receive_any(), Done):
+                # The disk may be slow; those who ask for other things meanwhile are not.
+                await talk.send(await asyncio.to_thread(self._answer, question))
+        except TransportError:
+            return  # gone without a word, as readers go that are killed
+        except StagepostError as error:
+            log.info("reader of topics cut off", extra={"peer": bearer.peer, "reason": error.text})
+            bearer.abort(error)
+            raise
+
+    async def _let_in(self, bearer: Bearer, talk: Conversation) -> None:
+        opening = await talk.receive(Open)
+        user_id = bearer.peer_user_id
+        if user_id is not None and user_id not in (0, os.getuid()):
+            await _refuse(
+                bearer, talk, ErrorCode.KEY_PERMISSIONS, f"user {user_id} may not read these topics"
+            )
+        if opening.version != VERSION:
+            await _refuse(
+                bearer,
+                talk,
+                ErrorCode.HANDSHAKE_NO_VERSION,
+                f"version {VERSION} of topic reading is spoken here, not {opening.version}",
+            )
+        nonce = self._nonce()
+        await talk.send(Challenge(nonce, self._token is not None))
+        proof = (await talk.receive(Prove)).proof
+        if self._token is not None and not is_proof(proof, self._token, nonce):
+            await _refuse(
+                bearer,
+                talk,
+                ErrorCode.CONFIG_INVALID,
+                "the token is not the one of the node that serves these topics",
+            )
+        await talk.send(Opened())
+
+    def _answer(self, question: Question) -> Bounds | Records | Unavailable:
+        try:
+            return self._bounds() if isinstance(question, AskBounds) else self._records(question)
+        except StagepostError as error:
+            return Unavailable(error.code.value, _short(error.text), _short(error.advice))
+
+    def _bounds(self) -> Bounds:
+        found: list[PartitionBounds] = []
+        for name in topic_names(self._data):
+            reader = open_topic(self._data, name).reader()
+            found += (
+                PartitionBounds(name, one, reader.start_offset(one), reader.end_offset(one))
+                for one in range(reader.partitions)
+            )
+        if len(found) > BOUNDS_MAX:
+            raise LimitExceeded(
+                f"{self._data} has {len(found)} partitions, one reply holds {BOUNDS_MAX}", limit=BOUNDS_MAX
+            )
+        return Bounds(tuple(found))
+
+    def _records(self, wanted: AskRange) -> Records:
+        topic = open_topic(self._data, wanted.topic)
+        if wanted.partition >= topic.partitions:
+            raise ConfigError(
+                f"{wanted.topic} has partitions 0 to {topic.partitions - 1}, not {wanted.partition}"
+            )
+        if wanted.start >= wanted.end:
+            raise StorageError(f"the range from {wanted.start} to {wanted.end} holds nothing")
+        found: list[SentRecord] = []
+        content_bytes = 0
+        for batch in topic.reader().batches(wanted.partition, wanted.start, wanted.end):
+            for record in _sent(batch):
+                content_bytes += sum(map(len, (*record.key, *record.value, record.headers)))
+                if found and (len(found) == RECORDS_MAX or content_bytes > CONTENT_BYTES_MAX):
+                    return Records(tuple(found))
+                found.append(record)
+        return Records(tuple(found))
+
+
+def _sent(batch: Batch) -> list[SentRecord]:
+    return [
+        SentRecord(time, () if key is None else (key,), () if value is None else (value,), headers)
+        for time, key, value, headers in zip(
+            batch.timestamps, batch.keys, batch.values, batch.header_texts, strict=True
+        )
+    ]
+
+
+async def _refuse(bearer: Bearer, talk: Conversation, code: ErrorCode, text: str) -> None:
+    await talk.send(Refuse(code.value, text))
+    bearer.close()
+    await bearer.wait_closed()  # the asker should read why
+    raise HandshakeRefused(text, code=code)
+
+
+def _short(text: str) -> str:
+    """A sentence that fits into its field."""
+    return text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")

@@ -1,0 +1,142 @@
+"""`stagepost kafka`: a broker on this machine, to try things out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+NOT_THAT_OUTCOME = 1
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+data_option = click.option(
+    "--data", default="stagepost-kafka", show_default=True, metavar="DIR", type=click.Path(path_type=Path)
+)
+jars_option = click.option(
+    "--jars",
+    "jars_folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where the jars are, or go. [the user's cache folder]",
+)
+
+
+@click.group()
+def kafka() -> None:
+    """A Kafka broker of one node on this machine, from Maven's artifacts. Your own broker serves as well.
+
+    \b
+    Example:
+      stagepost kafka start --data stagepost-kafka
+      stagepost devnet --kafka 127.0.0.1:9092 --messages 200
+      stagepost kafka stop --data stagepost-kafka
+    """
+
+
+@kafka.command()
+@data_option
+@click.option(
+    "--port",
+    default=9092,
+    show_default=True,
+    type=click.IntRange(0, 65_535),
+    help="On 127.0.0.1; 0 takes a free one.",
+)
+@jars_option
+@json_option
+def start(data: Path, port: int, jars_folder: Path | None, as_json: bool) -> None:
+    """Start the broker and wait until it answers. It runs on until `stagepost kafka stop`.
+
+    \b
+    Example:
+      stagepost kafka start --data stagepost-kafka --port 9092
+    """
+    from stagepost.node.kafka_broker import BrokerPlan, describe, start_broker
+    from stagepost.pipeline.java_home import find_java_home
+    from stagepost.pipeline.session import cache_folder
+    from stagepost.runtime.kafka_jars import Artifacts, default_folder, fetch_jars
+
+    java = find_java_home(os.environ, cache_folder()) / "bin" / "java"
+    jars = fetch_jars(Artifacts.BROKER, jars_folder or default_folder(os.environ), os.environ)
+    broker = start_broker(BrokerPlan(data, port), java, jars)
+    _show(
+        describe(broker, data), f"broker at {broker.address}, process {broker.pid}, data in {data}", as_json
+    )
+
+
+@kafka.command()
+@data_option
+@json_option
+@click.pass_context
+def stop(context: click.Context, data: Path, as_json: bool) -> None:
+    """Stop the broker of this folder; its topics stay. Exit 1 if none runs.
+
+    \b
+    Example:
+      stagepost kafka stop --data stagepost-kafka
+    """
+    from stagepost.node.kafka_broker import stop_broker
+
+    stopped = stop_broker(data)
+    found = {"data": str(data), "stopped": None if stopped is None else stopped.pid}
+    _show(
+        found, f"no broker runs in {data}" if stopped is None else f"stopped process {stopped.pid}", as_json
+    )
+    if stopped is None:
+        context.exit(NOT_THAT_OUTCOME)
+
+
+@kafka.command()
+@data_option
+@json_option
+@click.pass_context
+def status(context: click.Context, data: Path, as_json: bool) -> None:
+    """Whether the broker of this folder runs, and where. Exit 1 if it does not.
+
+    \b
+    Example:
+      stagepost kafka status --data stagepost-kafka
+    """
+    from stagepost.node.kafka_broker import describe, read_note
+
+    found = describe(read_note(data), data)
+    words = f"no broker runs in {data}"
+    if found["running"]:
+        answers = "answers" if found["answers"] else "does not answer"
+        words = f"broker at {found['bootstrap']}, process {found['pid']}, {answers}"
+    _show(found, words, as_json)
+    if not found["running"]:
+        context.exit(NOT_THAT_OUTCOME)
+
+
+@kafka.command()
+@jars_option
+@click.option(
+    "-D", "properties", multiple=True, metavar="NAME=VALUE", help="Another version than the list has."
+)
+@json_option
+def jars(jars_folder: Path | None, properties: Sequence[str], as_json: bool) -> None:
+    """Fetch the jars of the broker and of Spark's connector with Maven, unless they are there.
+
+    \b
+    Example:
+      stagepost kafka jars
+    """
+    from stagepost.runtime.kafka_jars import Artifacts, default_folder, fetch_jars
+
+    folder = jars_folder or default_folder(os.environ)
+    for artifacts in Artifacts:
+        fetched = fetch_jars(artifacts, folder, os.environ, properties)
+        _show(
+            {"artifacts": artifacts.value, "folder": str(folder / artifacts), "jars": len(fetched)},
+            f"{artifacts}: {len(fetched)} jars in {folder / artifacts}",
+            as_json,
+        )
+
+
+def _show(found: dict[str, Any], words: str, as_json: bool) -> None:
+    click.echo(json.dumps(found) if as_json else words)

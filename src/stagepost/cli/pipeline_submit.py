@@ -1,0 +1,122 @@
+"""`stagepost pipeline submit` and `pack`: the same jobs, done by the workers of a Spark cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stagepost.cli.durations import parse_duration
+
+JOBS = ("backfill", "run", "compact")
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The archive: one zip file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def pack(out: Path, as_json: bool) -> None:
+    """Put this package and all that workers need of it into one file, for `submit`.
+
+    \b
+    Example:
+      stagepost pipeline pack --out stagepost.zip
+    """
+    from stagepost.pipeline.pack import pack as make
+
+    made = make(out)
+    label = made.label
+    if as_json:
+        found = {"file": str(out), "files": made.files, "bytes": made.size_bytes, "python": label.python}
+        click.echo(json.dumps({**found, "machine": label.machine, "packages": label.packages}))
+        return
+    click.echo(f"{out}: {made.files} files, {made.size_bytes / 1e6:.0f} MB")
+    packages = ", ".join(f"{name} {version}" for name, version in label.packages.items())
+    click.echo(f"  stagepost {label.stagepost}, {packages}; for Python {label.python} on {label.machine}")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--master", required=True, metavar="spark://HOST:PORT", help="The master of the cluster.")
+@click.option(
+    "--archive", required=True, type=click.Path(path_type=Path), help="Made by `stagepost pipeline pack`."
+)
+@click.option(
+    "--worker-python",
+    default=f"python{sys.version_info.major}.{sys.version_info.minor}",
+    show_default=True,
+    help="The workers' Python: of the driver's version, with nothing installed.",
+)
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--wait", default="60s", show_default=True, help="How long to wait for a worker at first.")
+@click.argument("job", type=click.Choice(JOBS))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE JOB]…")
+@click.pass_context
+def submit(
+    context: click.Context,
+    master: str,
+    archive: Path,
+    worker_python: str,
+    conf: Sequence[str],
+    wait: str,
+    job: str,
+    arguments: Sequence[str],
+) -> None:
+    """Run `backfill`, `run` or `compact` on a Spark cluster, shipping the package to its workers.
+
+    Workers need Java and a Python of this version, and nothing else installed. The folders of the job must be where
+    driver and workers see them under the same path.
+
+    \b
+    Example:
+      stagepost pipeline pack --out stagepost.zip
+      stagepost pipeline submit --master spark://10.0.0.1:7077 --archive stagepost.zip \\
+        run --once --data /shared/node --validator-sets sets.json --out /shared/tables
+    """
+    from stagepost.pipeline.cluster import Cluster, parse_conf, parse_master
+
+    parse_master(master)
+    try:
+        wait_s = parse_duration(wait)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--wait") from error
+    cluster = Cluster(master, archive, worker_python, parse_conf(conf), wait_s)
+    assert context.parent is not None
+    group = context.parent.command
+    assert isinstance(group, click.Group)
+    command = group.get_command(context.parent, job)
+    assert command is not None
+    # Its options are read before anything starts.
+    inner = command.make_context(job, [*arguments, "--master", master], parent=context)
+
+    from stagepost.pipeline.submit import on_cluster, require_ready
+
+    require_ready(cluster)
+    _refuse_another_checkpoint(job, inner.params)
+    from stagepost.pipeline.cluster_probe import Folders
+
+    with on_cluster(cluster, Folders(*_folders(inner.params))), inner:
+        command.invoke(inner)
+
+
+def _folders(parameters: dict[str, Any]) -> tuple[tuple[Path, ...], Path | None]:
+    """What the job reads on workers, and where they write. The validator sets travel with the steps."""
+    read = [
+        *(parameters.get("inputs") or ()),
+        *filter(None, (parameters.get(name) for name in ("data", "retained"))),
+    ]
+    out = parameters.get("out") or parameters.get("folder")
+    return tuple(Path(path) for path in read), None if out is None else Path(out)
+
+
+def _refuse_another_checkpoint(job: str, parameters: dict[str, Any]) -> None:
+    """The stream looks at it, too; here it is said before a cluster is asked for anything."""
+    if job != "run" or (out := parameters.get("out")) is None:
+        return
+    from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
+    from stagepost.pipeline.manifest import Manifest, read_manifest
+    from stagepost.pipeline.stream import CHECKPOINT_FOLDER, STREAM
+
+    require_fitting_checkpoint(Path(out) / CHECKPOINT_FOLDER, read_manifest(Path(out)) or Manifest(), STREAM)

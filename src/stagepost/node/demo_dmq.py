@@ -1,0 +1,144 @@
+"""The DMQ side of the demonstration: three nodes in a line, the pools that may send, and a stranger who tries it on.
+
+program ─ dmq-1 ⇄ dmq-2 ⇄ dmq-3 ─ full node
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import shake_256
+from pathlib import Path
+
+import msgspec
+
+from stagepost.crypto.hashing import pool_id
+from stagepost.crypto.kes import SigningKey
+from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.profiles import DEFAULT_PROFILE
+from stagepost.dmq.text_envelope import IssuedCertificate
+from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.dmq.validation import TTL_MAX_S
+from stagepost.dmq.version_data import NETWORK_MAGICS
+from stagepost.node.config import NodeConfig
+from stagepost.node.dmq_main import running_node
+from stagepost.node.dmq_node import DmqNode
+from stagepost.runtime import key_files
+from stagepost.runtime.client import AsyncClient
+from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY, make_keys
+
+HOST = "127.0.0.1"
+NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
+NODES = 3
+KES_EVOLUTIONS_MAX = 62
+SLOTS_PER_KES_PERIOD = 129_600
+PROGRAM, FULL_NODE, STRANGER = "program", "full-node", "stranger"
+POOLS = (PROGRAM, FULL_NODE, STRANGER)
+KEYS_FOLDER = "keys"
+POOLS_FILE = "pools.json"
+SOCKET = "dmq.socket"
+
+_TTL_S = 600
+_TOO_FAR_S = 3_600
+_BODY = b"what a stranger sends: forged, stale or a copy, so that it can be seen how a DMQ node answers such messages"
+_PER = 200
+_FORGED, _COPIES, _TOO_FAR = 4, 3, 2
+"""So many for 200 messages, and at least one of each."""
+
+
+class DemoNode(msgspec.Struct, frozen=True):
+    node: DmqNode
+    data: Path
+    socket: Path
+
+
+def make_pools(data: Path, seed: int) -> dict[str, str]:
+    """Keys for all pools, from the seed, and the file that says who may send; ids by name, in hexadecimal digits."""
+    ids: dict[str, str] = {}
+    for name in POOLS:
+        drawn = iter(shake_256(f"stagepost demo {seed} {name}".encode()).digest(64 * 16))
+        issued = make_keys(
+            data / KEYS_FOLDER / name,
+            start_kes_period=0,
+            issue_number=0,
+            random_bytes=lambda count, drawn=drawn: bytes(next(drawn) for _ in range(count)),  # type: ignore[misc]
+        )
+        ids[name] = pool_id(issued.cold_verification_key).hex()
+    content = {
+        "max_kes_evolutions": KES_EVOLUTIONS_MAX,
+        "slots_per_kes_period": SLOTS_PER_KES_PERIOD,
+        "pools": [{"pool_id": one, "stake": 1} for one in ids.values()],
+    }
+    (data / POOLS_FILE).write_text(json.dumps(content), encoding="utf-8")
+    return ids
+
+
+@asynccontextmanager
+async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
+    """Each dials the one before it. `sockets`: a folder with a short name, for the system allows no long ones there."""
+    nodes: list[DemoNode] = []
+    async with AsyncExitStack() as stack:
+        for number in range(NODES):
+            before = [nodes[-1].node.tcp_ports[0]] if nodes else []
+            points = tuple(AccessPoint(HOST, port, DEFAULT_PROFILE) for port in before)
+            folder = data / f"dmq-{number + 1}"
+            socket = sockets / f"{number + 1}.{SOCKET}"
+            config = NodeConfig(
+                data_dir=folder,
+                local_socket=socket,
+                pools_file=data / POOLS_FILE,
+                host_addresses=(HOST,),
+                port=0,
+                network_magic=NETWORK_MAGIC,
+                topology=Topology(local_roots=(LocalRoot(points, len(points), len(points)),)),
+                min_sig_delay_s=0.0,
+                verification_threads=1,
+            )
+            node = await stack.enter_async_context(running_node(config))
+            nodes.append(DemoNode(node, folder, socket))
+        yield nodes
+
+
+class Stranger:
+    """Signs with a pool of the network, and sends what no honest program sends."""
+
+    def __init__(self, data: Path) -> None:
+        keys = data / KEYS_FOLDER / STRANGER
+        self._issued = key_files.load_as(IssuedCertificate, keys / CERTIFICATE)
+        self._key = key_files.load_as(SigningKey, keys / KES_SIGNING_KEY)
+
+    def message(self, number: int, ttl_s: float) -> DmqMessage:
+        return sign_message(
+            _BODY + b" %d" % number,
+            key=self._key,
+            certificate=self._issued.certificate,
+            cold_verification_key=self._issued.cold_verification_key,
+            kes_period=0,
+            expires_at=int(time.time() + ttl_s),
+        )
+
+    async def try_everything(self, node: DemoNode, count: int) -> list[Rejected]:
+        """For `count` messages of others. What the node said to each that it refused."""
+        attempts = [_forged(self.message(number, _TTL_S)) for number in range(_share(_FORGED, count))]
+        taken = self.message(len(attempts), _TTL_S)
+        attempts += [taken] * (1 + _share(_COPIES, count))
+        far_s = TTL_MAX_S + _TOO_FAR_S
+        attempts += [self.message(1_000 + number, far_s) for number in range(_share(_TOO_FAR, count))]
+        async with AsyncClient.connect(node.socket, NETWORK_MAGIC) as client:
+            answers = [await client.submit(message) for message in attempts]
+        return [answer for answer in answers if isinstance(answer, Rejected)]
+
+
+def _forged(message: DmqMessage) -> DmqMessage:
+    """The same message with one bit of its signature turned."""
+    place = message.raw.index(message.kes_signature)
+    raw = bytearray(message.raw)
+    raw[place] ^= 1
+    return DmqMessage.decode(bytes(raw))
+
+
+def _share(of_200: int, count: int) -> int:
+    return max(1, of_200 * count // _PER)

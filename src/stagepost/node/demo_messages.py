@@ -1,0 +1,105 @@
+"""What the demonstration sends, all of it from one seed: messages that end well, and some that each end badly in their way."""
+
+from __future__ import annotations
+
+from enum import Enum
+from hashlib import sha256
+from random import Random
+
+import msgspec
+
+from stagepost.chain.contracts import PRIMES_UP_TO_MAX, ContractKind, primes_body, transfer_body
+from stagepost.chain.messages import CanonicalMessage
+
+MESSAGES_MIN = 20
+MESSAGES_MAX = 5_000
+ACCOUNTS = 16
+FUNDS = 10
+"""What an account has that somebody tries to spend twice."""
+
+_PER = 200
+_TWINS, _SPENT_TWICE, _REFUSED, _CUT_OFF = 4, 2, 3, 5
+"""So many of 200, and at least one of each."""
+
+
+class Fate(Enum):
+    """What a message is made for; what becomes of it, its receipts say."""
+
+    GOOD = "good"
+    TWIN = "the same body for the same account, twice: one of the two is taken"
+    SPENT_TWICE = "two transfers of all that an account has: the contract lets one of them pass"
+    REFUSED = "a contract that takes nothing, as the full node finds out by itself"
+    CUT_OFF = "sent when too few validators are left to agree"
+
+
+class DemoMessage(msgspec.Struct, frozen=True):
+    data: bytes
+    fate: Fate
+
+    @property
+    def message_id(self) -> bytes:
+        return sha256(self.data).digest()
+
+
+class DemoMessages(msgspec.Struct, frozen=True):
+    """`groups` go out in their order, the messages of a group at the same moment; `cut_off` after all of them."""
+
+    groups: tuple[tuple[DemoMessage, ...], ...]
+    cut_off: tuple[DemoMessage, ...]
+    balances: tuple[tuple[bytes, int], ...]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.groups)) + len(self.cut_off)
+
+
+def demo_messages(count: int, seed: int) -> DemoMessages:
+    assert MESSAGES_MIN <= count <= MESSAGES_MAX
+    pairs = [_twins(seed, number) for number in range(_share(_TWINS, count))]
+    funded = [_account(seed, number, ContractKind.BALANCE) for number in range(_share(_SPENT_TWICE, count))]
+    pairs += [_spent_twice(seed, account) for account in funded]
+    refused = [_refused(seed, number) for number in range(_share(_REFUSED, count))]
+    cut_off = [_good(seed, count + number, Fate.CUT_OFF) for number in range(_share(_CUT_OFF, count))]
+    good_count = count - 2 * len(pairs) - len(refused) - len(cut_off)
+    good = [_good(seed, number, Fate.GOOD) for number in range(good_count)]
+    groups = [(message,) for message in good + refused] + pairs
+    Random(f"{seed} order").shuffle(groups)
+    return DemoMessages(tuple(groups), tuple(cut_off), tuple((account, FUNDS) for account in funded))
+
+
+def _share(of_200: int, count: int) -> int:
+    return max(1, of_200 * count // _PER)
+
+
+def _account(seed: int, number: int, kind: ContractKind) -> bytes:
+    """Accounts stand in all parts of the address space."""
+    inner = sha256(f"stagepost demo {seed} {kind.name} {number}".encode()).digest()
+    return (number % ACCOUNTS * 256 // ACCOUNTS).to_bytes(1, "big") + inner[1:31] + bytes([kind])
+
+
+def _good(seed: int, number: int, fate: Fate) -> DemoMessage:
+    account = _account(seed, number % ACCOUNTS, ContractKind.SUM_OF_PRIMES)
+    up_to = 2 + number // ACCOUNTS
+    assert up_to <= PRIMES_UP_TO_MAX
+    return DemoMessage(CanonicalMessage(account, primes_body(up_to)).encode(), fate)
+
+
+def _twins(seed: int, number: int) -> tuple[DemoMessage, ...]:
+    account = _account(seed, ACCOUNTS + number, ContractKind.SUM_OF_PRIMES)
+    body = primes_body(2)
+    return tuple(
+        DemoMessage(CanonicalMessage(account, body, salt=salt).encode(), Fate.TWIN) for salt in (1, 2)
+    )
+
+
+def _spent_twice(seed: int, account: bytes) -> tuple[DemoMessage, ...]:
+    heirs = [_account(seed, ACCOUNTS + number, ContractKind.BALANCE) for number in range(2)]
+    return tuple(
+        DemoMessage(CanonicalMessage(account, transfer_body(heir, FUNDS)).encode(), Fate.SPENT_TWICE)
+        for heir in heirs
+    )
+
+
+def _refused(seed: int, number: int) -> DemoMessage:
+    account = _account(seed, number, ContractKind.ALWAYS_REJECTS)
+    return DemoMessage(CanonicalMessage(account, primes_body(2), salt=number).encode(), Fate.REFUSED)

@@ -1,0 +1,230 @@
+"""The demonstration: DMQ nodes, a full node, validators and a publisher in one process, over real sockets and disks.
+
+    run = await run_demo(DemoPlan(messages=200, seed=7), Path("stagepost-demo"))
+
+Most messages end well. Some are made to be refused; of one a validator tells a lie; and in the end so many validators
+stop that the rest cannot agree: what is sent then expires. What became of all of it stands on the topics of the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from stagepost.bus.file_topic import create_topic
+from stagepost.crypto import ed25519
+from stagepost.delivery.config import ReliablePublisherConfig
+from stagepost.delivery.errors import DeliveryError
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.node.demo_dmq import (
+    FULL_NODE,
+    KEYS_FOLDER,
+    NETWORK_MAGIC,
+    NODES,
+    PROGRAM,
+    DemoNode,
+    Stranger,
+    dmq_nodes,
+    make_pools,
+)
+from stagepost.node.demo_followed import Followed
+from stagepost.node.demo_messages import DemoMessage, Fate, demo_messages
+from stagepost.node.devnet import Devnet, DevnetPlan, HereValidator, devnet
+from stagepost.node.layer_topics import (
+    DELIVERY_EVENTS_TOPIC,
+    DMQ_MESSAGES_TOPIC,
+    DeliveryEventsTopic,
+    DmqMessagesTopic,
+)
+from stagepost.node.message_intake import MESSAGES_TOPIC
+from stagepost.remp.compact_receipts import CombinedReceipt
+from stagepost.remp.message_status import Rejected
+from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.status import Level
+from stagepost.runtime.delivery.dmq_transport import DmqTransport
+from stagepost.runtime.delivery.publisher import ReliablePublisher
+from stagepost.wire.tl import key_id
+
+VALIDATORS = 7
+LIAR = 5
+"""Validator V6, by its place."""
+MESSAGE_TIMEOUT_S = 8.0
+WINDOW = 40
+"""Messages without an end at the same time: on a slow machine none has to expire for want of a processor."""
+PUBLISHED_WITHIN_S = 60.0
+ENDED_WITHIN_S = 120.0
+OUTBOX_FOLDER = "outbox"
+
+Progress = Callable[[int, int], None]
+
+
+class DemoPlan(msgspec.Struct, frozen=True):
+    messages: int = 200
+    seed: int = 7
+
+    @property
+    def devnet(self) -> DevnetPlan:
+        balances = demo_messages(self.messages, self.seed).balances
+        return DevnetPlan(VALIDATORS, seed=self.seed, message_timeout_s=MESSAGE_TIMEOUT_S, balances=balances)
+
+    @property
+    def stopped(self) -> int:
+        """One more than the network can spare."""
+        return (VALIDATORS - 1) // 3 + 1
+
+
+class DemoRun(msgspec.Struct, frozen=True):
+    """`refused`: how often a DMQ node said no to the stranger, by code. `close_up`: the message of which was lied.
+    `published`: how many the program handed to its publisher."""
+
+    published: int
+    close_up: bytes
+    refused: dict[str, int]
+
+
+async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent, count: None) -> DemoRun:
+    """In an empty folder of its own."""
+    messages = demo_messages(plan.messages, plan.seed)
+    good = [group[0] for group in messages.groups if group[0].fate is Fate.GOOD]
+    close_up = good[len(good) // 2]
+    followed = Followed(VALIDATORS)
+    async with _parts(plan, data, followed) as (network, nodes, publisher):
+        lie = _Lie(network, close_up.message_id)
+        followed.listeners.append(lie.heard)
+        sender = _Sender(publisher, followed, messages.count, progress)
+        stranger = asyncio.create_task(Stranger(data).try_everything(nodes[1], messages.count))
+        # The first one brings the chain to work; the others shall not be measured by that.
+        for groups in (messages.groups[:1], messages.groups[1:]):
+            for group in groups:
+                await sender.send(group)
+            await sender.finished()
+            await followed.ends(ENDED_WITHIN_S)
+        await stranger
+        for validator in network.validators[-plan.stopped :]:
+            await validator.close()
+        for message in messages.cut_off:
+            await sender.send([message])
+        await sender.finished()
+        await asyncio.sleep(MESSAGE_TIMEOUT_S)
+        await followed.timeouts({one.message_id for one in messages.cut_off}, MESSAGE_TIMEOUT_S)
+        refused = nodes[1].node.status()["rejections"]
+    return DemoRun(sender.sent, close_up.message_id, refused)
+
+
+@asynccontextmanager
+async def _parts(
+    plan: DemoPlan, data: Path, followed: Followed
+) -> AsyncIterator[tuple[Devnet, Sequence[DemoNode], ReliablePublisher]]:
+    pools = make_pools(data, plan.seed)
+    async with AsyncExitStack() as stack:
+        sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagepost-")))
+        nodes = await stack.enter_async_context(dmq_nodes(data, sockets))
+        assert len(nodes) == NODES
+        heard = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
+        stack.push_async_callback(heard.close)
+        nodes[-1].node.intake.on_accepted.append(heard.accepted)
+        network = await stack.enter_async_context(devnet(plan.devnet, data, on_status=followed.heard))
+        network.full_node.keep_refused()
+        keys = data / KEYS_FOLDER
+        to_full_node = await stack.enter_async_context(_transport(nodes[-1], keys / FULL_NODE))
+        of_program = await stack.enter_async_context(_transport(nodes[0], keys / PROGRAM))
+        await network.ready()
+        await network.node.take_deliveries(to_full_node)
+        stack.push_async_callback(network.node.stop_deliveries)
+        events = DeliveryEventsTopic(create_topic(data, DELIVERY_EVENTS_TOPIC).writer())
+        stack.push_async_callback(events.close)
+        config = ReliablePublisherConfig(
+            enable_ack=True,
+            critical_peers=(pools[FULL_NODE],),
+            persistence="disk",
+            queue_path=str(data / OUTBOX_FOLDER),
+            ack_timeout=5.0,
+            max_retries=5,
+        )
+        publisher = ReliablePublisher(of_program, config, events=events)
+        await stack.enter_async_context(publisher)
+        yield network, nodes, publisher
+
+
+def _transport(node: DemoNode, keys: Path) -> DmqTransport:
+    return DmqTransport(node.socket, NETWORK_MAGIC, keys, node_data=node.data)
+
+
+class _Sender:
+    """Publishes reliably, so many at a time that the network keeps up."""
+
+    def __init__(
+        self, publisher: ReliablePublisher, followed: Followed, count: int, progress: Progress
+    ) -> None:
+        self.sent = 0
+        self._publisher = publisher
+        self._followed = followed
+        self._count = count
+        self._progress = progress
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def send(self, group: Sequence[DemoMessage]) -> None:
+        await self._followed.room_for(len(group), WINDOW, ENDED_WITHIN_S)
+        for message in group:
+            self._followed.follow(message.message_id)
+            task = asyncio.create_task(self._publish(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def finished(self) -> None:
+        """Everything is acknowledged, or refused by the full node."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    async def _publish(self, message: DemoMessage) -> None:
+        try:
+            await self._publisher.publish_with_ack(MESSAGES_TOPIC, message.data, timeout=PUBLISHED_WITHIN_S)
+        except DeliveryError as error:
+            # The full node says no where a contract does; everything else is no part of the plan.
+            if message.fate is not Fate.REFUSED and error.code is not ErrorCode.NO_QUORUM:
+                raise StagepostError(
+                    f"message {message.message_id.hex()} could not be delivered: {error.text}",
+                    code=error.code,
+                    advice="the log in the data folder says more",
+                ) from error
+        self.sent += 1
+        self._progress(self.sent, self._count)
+
+
+class _Lie:
+    """What one validator says of one message: that its contract refused it, under a signature that is none."""
+
+    def __init__(self, network: Devnet, message_id: bytes) -> None:
+        self._network = network
+        self._message_id = message_id
+        self._is_told = False
+
+    def heard(self, receipt: Receipt) -> None:
+        """As soon as a validator has spoken of it, so that the full node awaits receipts."""
+        if self._is_told or receipt.message_id != self._message_id or receipt.kind.level is Level.FULLNODE:
+            return
+        self._is_told = True
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        liar = self._network.validators[LIAR]
+        assert isinstance(liar, HereValidator), "the demonstration runs in one process"
+        if liar.running is None:
+            return
+        plan = self._network.plan
+        seed = plan.seed_of(plan.names[LIAR])
+        receipt = Receipt(
+            ExternalMessageId(self._message_id),
+            Rejected(Level.COLLATOR, "Contract rejected message with error code 52"),
+            self._network.full_node.now_ms,
+            key_id(ed25519.public_key(seed)),
+        )
+        forged = receipt.with_signature(ed25519.sign(seed, b"something else"))
+        packet = CombinedReceipt(receipt.source_id, (forged,)).encode()
+        for full_node in liar.running.links.linked:
+            liar.running.links.tell(full_node, packet)

@@ -1,0 +1,234 @@
+"""Validators of a devnet that break the rules, each in one way, and links that lose things. Only a devnet starts such ones.
+
+    silent         takes everything in, and says nothing to anybody
+    equivocating   signs another vote, another block of the queue and another receipt at the same place, and shows half of
+                   the members one and half of them the other
+    lying          tells full nodes that it has refused what stands in a block, right after it has said that it does
+
+Each is an honest validator behind links that are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from random import Random
+
+from stagepost.catchain.block import UPDATE_ID, Block, HashVersion, block_id, data_hash, decode_update
+from stagepost.chain.agreement.messages import decode_message
+from stagepost.chain.agreement.votes import NO_BLOCK, VOTE_ID, Vote, VoteKind, signed_bytes
+from stagepost.crypto import ed25519
+from stagepost.node.remp_validator_main import Between
+from stagepost.remp.compact_receipts import RECEIPTS_MAX, CombinedReceipt
+from stagepost.remp.message_status import MessageStatus, Rejected
+from stagepost.remp.queue_records import encode_payload
+from stagepost.remp.receipt import Receipt
+from stagepost.remp.status import Level, Status
+from stagepost.runtime.chain.switchboard import read_said, said
+from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
+from stagepost.wire.tl import constructor_bytes, key_id
+
+LIE = "refused, says a validator that does not tell the truth"
+_BLOCK, _VOTE = constructor_bytes(UPDATE_ID), constructor_bytes(VOTE_ID)
+
+
+class Behaviour(StrEnum):
+    SILENT = "silent"
+    EQUIVOCATING = "equivocating"
+    LYING = "lying"
+
+
+class Faulty(Between):
+    """`loss`: of all that leaves for other members, so large a part gets lost."""
+
+    def __init__(self, seed: bytes, random: Random, loss: float, behaviour: Behaviour | None = None) -> None:
+        self._seed = seed
+        self._random = random
+        self._loss = loss
+        self._behaviour = behaviour
+
+    def overlay(self, overlay: Overlay) -> Overlay:
+        match self._behaviour:
+            case Behaviour.SILENT:
+                return SilentOverlay()
+            case Behaviour.EQUIVOCATING:
+                overlay = EquivocatingOverlay(overlay, self._seed)
+        return LossyOverlay(overlay, self._is_lost)
+
+    def events(self, events: OverlayEvents) -> OverlayEvents:
+        is_silent = self._behaviour is Behaviour.SILENT
+        return SometimesUnanswered(events, (lambda: True) if is_silent else self._is_lost)
+
+    def links(self, links: ValidatorLinks) -> ValidatorLinks:
+        match self._behaviour:
+            case Behaviour.SILENT:
+                return SilentLinks()
+            case Behaviour.EQUIVOCATING:
+                return UntrueLinks(links, self._seed, Status.NEW, later_ms=0)
+            case Behaviour.LYING:
+                return UntrueLinks(links, self._seed, Status.ACCEPTED, later_ms=1)
+        return links
+
+    def _is_lost(self) -> bool:
+        return self._random.random() < self._loss
+
+
+# Between members
+
+
+class LossyOverlay:
+    def __init__(self, overlay: Overlay, is_lost: Callable[[], bool]) -> None:
+        self._overlay = overlay
+        self._is_lost = is_lost
+
+    def push(self, peer: int, frame: bytes) -> bool:
+        return self._is_lost() or self._overlay.push(peer, frame)
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        if self._is_lost():
+            asyncio.get_running_loop().call_later(timeout_s, answered, None)
+        else:
+            self._overlay.ask(peer, query, answered, timeout_s)
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        self._overlay.refuse(peer, rule, text)
+
+
+class SilentOverlay:
+    def push(self, peer: int, frame: bytes) -> bool:
+        return True
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        asyncio.get_running_loop().call_later(timeout_s, answered, None)
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        pass
+
+
+class SometimesUnanswered:
+    """`OverlayEvents` whose answers may stay away."""
+
+    def __init__(self, events: OverlayEvents, is_lost: Callable[[], bool]) -> None:
+        self._events = events
+        self._is_lost = is_lost
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        self._events.pushed(peer, frame)
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        def maybe(answer: bytes) -> None:
+            if not self._is_lost():
+                reply(answer)
+
+        self._events.asked(peer, query, maybe)
+
+    def linked(self, peer: int) -> None:
+        self._events.linked(peer)
+
+
+class EquivocatingOverlay:
+    """Those at odd places are shown the other side."""
+
+    def __init__(self, overlay: Overlay, seed: bytes) -> None:
+        self._overlay = overlay
+        self._seed = seed
+        self._own_id = key_id(ed25519.public_key(seed))
+
+    def push(self, peer: int, frame: bytes) -> bool:
+        shown = self.other_side(frame) if peer % 2 else None
+        return self._overlay.push(peer, frame if shown is None else shown)
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        self._overlay.ask(peer, query, answered, timeout_s)
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        self._overlay.refuse(peer, rule, text)
+
+    def other_side(self, frame: bytes) -> bytes | None:
+        """None for what is not ours to say in two ways."""
+        read = read_said(frame)
+        if read is None:
+            return None  # a part of something large
+        channel_id, inner = read
+        other: Vote | Block | None = None
+        if inner.startswith(_VOTE):
+            other = self._other_vote(channel_id, inner)
+        elif inner.startswith(_BLOCK):
+            other = self._other_block(decode_update(inner))
+        return None if other is None else said(channel_id, other.encode())
+
+    def _other_vote(self, session_id: bytes, frame: bytes) -> Vote | None:
+        vote = decode_message(frame)
+        if not isinstance(vote, Vote) or self._sign_vote(session_id, vote) != vote.signature:
+            return None
+        if vote.kind is VoteKind.SKIP:
+            other = Vote(vote.validator, vote.slot, VoteKind.FINALISE, self._own_id, b"")
+        elif vote.kind is VoteKind.FINALISE:
+            other = Vote(vote.validator, vote.slot, VoteKind.SKIP, NO_BLOCK, b"")
+        else:
+            other = Vote(vote.validator, vote.slot, vote.kind, self._own_id, b"")
+        return Vote(other.validator, other.slot, other.kind, other.block, self._sign_vote(session_id, other))
+
+    def _sign_vote(self, session_id: bytes, vote: Vote) -> bytes:
+        return ed25519.sign(self._seed, signed_bytes(session_id, vote.slot, vote.kind, vote.block))
+
+    def _other_block(self, block: Block) -> Block | None:
+        if self._sign_block(block) != block.signature:
+            return None  # somebody else's, handed on
+        payload = encode_payload((), -block.height)
+        other = Block(
+            block.incarnation,
+            block.source,
+            block.height,
+            block.previous,
+            block.dependencies,
+            b"",
+            payload,
+        )
+        return Block(
+            other.incarnation,
+            other.source,
+            other.height,
+            other.previous,
+            other.dependencies,
+            self._sign_block(other),
+            payload,
+        )
+
+    def _sign_block(self, block: Block) -> bytes:
+        of_data = data_hash(block.payload, block.previous, block.dependencies, HashVersion.WITH_REFERENCES)
+        return ed25519.sign(self._seed, block_id(block.incarnation, self._own_id, block.height, of_data))
+
+
+# To full nodes
+
+
+class SilentLinks:
+    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+        return True
+
+
+class UntrueLinks:
+    """Beside each receipt of the given status another one, of a refusal, dated so much later."""
+
+    def __init__(self, links: ValidatorLinks, seed: bytes, status: Status, *, later_ms: int) -> None:
+        self._links = links
+        self._seed = seed
+        self._status = status
+        self._later_ms = later_ms
+
+    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+        packet = CombinedReceipt.decode(combined_receipt)
+        told: list[Receipt] = []
+        for receipt in packet.receipts:
+            told.append(receipt)
+            if self._is_lied_about(receipt.status) and len(told) < RECEIPTS_MAX:
+                at_ms = receipt.timestamp_ms + self._later_ms
+                lie = Receipt(receipt.message_id, Rejected(Level.QUEUE, LIE), at_ms, receipt.source_id)
+                told.append(lie.sign(self._seed))
+        return self._links.tell(full_node, CombinedReceipt(packet.source_id, tuple(told)).encode())
+
+    def _is_lied_about(self, status: MessageStatus) -> bool:
+        is_included = status.level is Level.SHARDCHAIN
+        return status.status is self._status and (is_included or self._status is Status.NEW)

@@ -1,0 +1,154 @@
+"""The full node of a devnet as those see it who send messages: in this process, or in one of its own, by its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Protocol
+
+from stagepost.bus.file_topic import create_topic
+from stagepost.bus.topic import Record, TopicReader, TopicWriter
+from stagepost.chain.accounts import Account
+from stagepost.chain.messages import read_message
+from stagepost.errors import StorageError
+from stagepost.node.devnet_process import MemberProcess
+from stagepost.node.known_sets import SETS_FILE
+from stagepost.node.message_intake import MESSAGES_TOPIC
+from stagepost.node.remp_full_node import OnStatus
+from stagepost.node.remp_full_node_main import CHAIN_FOLDER, RunningFullNode
+from stagepost.remp.receipt import Receipt
+from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.runtime.chain.chain_reading import read_ledger
+from stagepost.runtime.clock import Clock
+
+LOOK_EVERY_S = 0.05
+
+
+class DevnetFront(Protocol):
+    @property
+    def now_ms(self) -> int: ...
+
+    @property
+    def sets(self) -> ValidatorSets:
+        """Who may sign receipts."""
+
+    @property
+    def linked(self) -> int | None:
+        """Validators that it has links to; None if that cannot be seen from here."""
+
+    @property
+    def shards(self) -> int:
+        """That the chain has, as it follows it; 0 if it has not begun to."""
+
+    @property
+    def height(self) -> int:
+        """Of the masterchain, as it follows it."""
+
+    def accounts(self, addresses: list[bytes]) -> list[Account | None]: ...
+
+    async def submit(self, data: bytes) -> bytes:
+        """The id of the message, whose statuses come."""
+
+
+class HereFront:
+    def __init__(self, node: RunningFullNode) -> None:
+        self._node = node
+
+    @property
+    def now_ms(self) -> int:
+        return self._node.full_node.now_ms
+
+    @property
+    def sets(self) -> ValidatorSets:
+        return self._node.full_node.known_sets.sets
+
+    @property
+    def linked(self) -> int | None:
+        return len(self._node.links.linked)
+
+    @property
+    def shards(self) -> int:
+        return len(self._node.follower.ledger.master.shards)
+
+    @property
+    def height(self) -> int:
+        return self._node.follower.ledger.master.seqno
+
+    def accounts(self, addresses: list[bytes]) -> list[Account | None]:
+        return [self._node.follower.ledger.account(0, one) for one in addresses]
+
+    async def submit(self, data: bytes) -> bytes:
+        return self._node.full_node.submit(data)
+
+
+class ProcessFront:
+    """Messages go in by its topic of messages, statuses are read from the other one as it grows. It may be killed at any
+    time: what it was given is on its topic, and it goes on from there."""
+
+    def __init__(self, process: MemberProcess, data: Path, clock: Clock, on_status: OnStatus) -> None:
+        self.process = process
+        self._data = data
+        self._clock = clock
+        self._on_status = on_status
+        self._next: dict[int, int] = {}
+        self._writer: TopicWriter
+        self._reader: TopicReader
+        self._reading: asyncio.Task[None]
+
+    async def start(self) -> None:
+        self._writer = create_topic(self._data, MESSAGES_TOPIC).writer()
+        self._reader = create_topic(self._data, STATUSES_TOPIC).reader()
+        # What an earlier run has left there is not ours.
+        self._next = {one: self._reader.end_offset(one) for one in range(self._reader.partitions)}
+        await self.process.start()
+        self._reading = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reading
+        await self._writer.close()
+        await self.process.close()
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._clock.unix_s() * 1_000)
+
+    @property
+    def sets(self) -> ValidatorSets:
+        return ValidatorSets.load(self._data / SETS_FILE)
+
+    @property
+    def linked(self) -> int | None:
+        return None
+
+    @property
+    def shards(self) -> int:
+        try:
+            return len(read_ledger(self._data / CHAIN_FOLDER).master.shards)
+        except StorageError:
+            return 0  # it has not begun
+
+    @property
+    def height(self) -> int:
+        return read_ledger(self._data / CHAIN_FOLDER).master.seqno
+
+    def accounts(self, addresses: list[bytes]) -> list[Account | None]:
+        ledger = read_ledger(self._data / CHAIN_FOLDER)
+        return [ledger.account(0, one) for one in addresses]
+
+    async def submit(self, data: bytes) -> bytes:
+        message_id = read_message(data, takes_cells=False).external.message_id
+        await self._writer.append([Record(message_id.hex().encode(), data)])
+        return message_id
+
+    async def _read(self) -> None:
+        while True:
+            for partition, start in self._next.items():
+                for batch in self._reader.batches(partition, start):
+                    for one in batch:
+                        self._on_status(Receipt.from_json(one.value or b""))
+                        self._next[partition] = one.offset + 1
+            await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,140 @@
+"""Messages that somebody follows: their statuses from the topic and as they come, and how each stands now.
+
+Whoever follows has a position in one list; there is no queue for anybody. What nobody follows costs a look into a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.remp.receipt import Counting
+from stagepost.remp.status_records import StatusRecord, check_record
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.verdict import Verdict, evaluate
+from stagepost.remp.verdict_state import MessageState
+
+FOLLOWED_MAX = 1_024
+STATUSES_MAX = 10_000
+"""Of one message: far more than its validators have to say. Those beyond still count, but nobody is told of them."""
+HISTORIES_READ_AT_ONCE = 2
+
+ReadHistory = Callable[[bytes], Iterable[StatusRecord]]
+"""What the topic holds of a message now; called in a thread."""
+
+
+class Followed:
+    """One message. `records` only grows."""
+
+    def __init__(self, message_id: bytes) -> None:
+        self.message_id = message_id
+        self.records: list[StatusRecord] = []
+        self.followers = 0
+        self.reading: asyncio.Task[None] | None = None
+        self._known: set[tuple[bytes | None, str | None]] = set()
+        self._waiting: list[StatusRecord] | None = []
+        self._unread: list[StatusRecord] = []
+        self._state = MessageState()
+        self._bell = asyncio.Event()
+
+    def history_is(self, records: Iterable[StatusRecord]) -> None:
+        """What came while it was read is in it, or comes behind it."""
+        waiting, self._waiting = self._waiting or [], None
+        for record in (*records, *waiting):
+            self.add(record)
+
+    def add(self, record: StatusRecord) -> None:
+        if self._waiting is not None:
+            self._waiting.append(record)
+            return
+        key = record.value, record.session_hint
+        if key in self._known:
+            return
+        self._unread.append(record)
+        if len(self.records) < STATUSES_MAX:
+            self._known.add(key)
+            self.records.append(record)
+        self._bell.set()
+
+    def verdict(self, sets: ValidatorSets, as_of_ms: int) -> Verdict | None:
+        unread, self._unread = self._unread, []
+        for record in unread:
+            checked = check_record(record, sets)
+            if isinstance(checked, Counting):
+                self._state.add(checked, record.session_hint)
+        return evaluate(self._state, sets, as_of_ms)
+
+    async def more_than(self, count: int, within_s: float) -> None:
+        """Returns when there are more statuses than that, or the time is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                while len(self.records) <= count:
+                    self._bell.clear()
+                    await self._bell.wait()
+        except TimeoutError:
+            pass
+
+
+class FollowedStatuses:
+    """`sets`: those by which receipts count now."""
+
+    def __init__(self, read_history: ReadHistory, sets: Callable[[], ValidatorSets]) -> None:
+        self._read_history = read_history
+        self._sets = sets
+        self._followed: dict[str, Followed] = {}
+        self._reading = asyncio.Semaphore(HISTORIES_READ_AT_ONCE)
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether somebody follows the message; may be asked in any thread."""
+        return key in self._followed
+
+    def heard(self, record: StatusRecord) -> None:
+        """A record that is on the topic now."""
+        followed = self._followed.get(record.key or "")
+        if followed is not None:
+            followed.add(record)
+
+    def verdict(self, followed: Followed, as_of_ms: int) -> Verdict | None:
+        return followed.verdict(self._sets(), as_of_ms)
+
+    @asynccontextmanager
+    async def following(self, message_id: bytes) -> AsyncIterator[Followed]:
+        """`StagepostError` with `QUEUE_FULL` if too many messages are followed."""
+        key = message_id.hex()
+        followed = self._followed.get(key)
+        if followed is None:
+            if len(self._followed) >= FOLLOWED_MAX:
+                raise StagepostError(
+                    f"{FOLLOWED_MAX} messages are followed already",
+                    code=ErrorCode.QUEUE_FULL,
+                    advice="follow it later, or read its trace from the data folder",
+                    limit=FOLLOWED_MAX,
+                    message_id=message_id,
+                )
+            # From here on nothing is missed: what was written before is on the topic, which is read now, and what is
+            # written from now on waits behind it.
+            followed = self._followed[key] = Followed(message_id)
+            followed.reading = asyncio.create_task(self._read(followed))
+        followed.followers += 1
+        try:
+            assert followed.reading is not None, "begun together with its entry"
+            await asyncio.shield(followed.reading)
+            yield followed
+        finally:
+            followed.followers -= 1
+            if not followed.followers:
+                del self._followed[key]
+                if followed.reading is not None:
+                    followed.reading.cancel()
+
+    async def _read(self, followed: Followed) -> None:
+        async with self._reading:
+            followed.history_is(await asyncio.to_thread(self._history, followed.message_id))
+
+    def _history(self, message_id: bytes) -> list[StatusRecord]:
+        return list(self._read_history(message_id))

@@ -1,0 +1,111 @@
+"""Where a full node takes external messages from people and programs, whichever way they come, and says what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stagepost.bus.topic import Record
+from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.node.followed_statuses import Followed, FollowedStatuses
+from stagepost.node.remp_full_node import RempFullNode
+from stagepost.node.trace_reading import NotOneMessage, records_of_key
+from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.verdict import Verdict
+from stagepost.remp.words import verdict_words
+from stagepost.runtime.remp.local_intake import Taken
+
+READ_AT_ONCE = 4
+"""Rows that are read from the disk at the same time."""
+
+
+class IntakeDesk:
+    """Of one full node and its data folder."""
+
+    def __init__(self, full_node: RempFullNode, data: Path) -> None:
+        self.taken = 0
+        self.refused = 0
+        self._full_node = full_node
+        self._loop = asyncio.get_running_loop()
+        self._statuses = FollowedStatuses(
+            lambda message_id: records_of_key(data, message_id.hex()),
+            lambda: full_node.sets,
+        )
+        self._reading = asyncio.Semaphore(READ_AT_ONCE)
+
+    @property
+    def now_ms(self) -> int:
+        return self._full_node.now_ms
+
+    @property
+    def followed(self) -> int:
+        return len(self._statuses)
+
+    def written(self, record: Record) -> None:
+        """Of every status, once the topic has it, in whatever thread: who follows its message hears of it on our loop."""
+        key = "" if record.key is None else record.key.decode(errors="replace")
+        if key not in self._statuses:
+            return
+        read = StatusRecord(record.value, key, STATUSES_TOPIC, self.now_ms, record.headers)
+        with suppress(RuntimeError):  # the loop has ended before the disk was done
+            self._loop.call_soon_threadsafe(self._statuses.heard, read)
+
+    def submit(self, data: bytes) -> Taken:
+        """`StagepostError` if the full node does not pass it on: the bytes are no message, the account would not take
+        it, or the node is not ready. A message that is known already is taken as well, and nothing happens twice."""
+        try:
+            taking = self._full_node.take(data)
+        except StagepostError as error:
+            if error.code is ErrorCode.MSG_DUPLICATE and error.message_id is not None:
+                return Taken(error.message_id, is_new=False)
+            self.refused += 1
+            if isinstance(error, DecodeError):
+                raise StagepostError(
+                    f"the bytes are no external message: {error.text}",
+                    code=error.code,
+                    advice="hand in the message as the chain has it, byte for byte",
+                    limit=error.limit,
+                ) from error
+            raise
+        if taking.refused is not None:
+            self.refused += 1
+            raise StagepostError(
+                f"the full node refuses the message: {taking.refused}",
+                code=ErrorCode.PROTOCOL_REQUEST,
+                advice="nobody else has heard of it; it may be sent again when the reason is gone",
+                message_id=taking.message_id,
+                reason=taking.refused,
+            )
+        self.taken += 1
+        return Taken(taking.message_id, is_new=True)
+
+    def following(self, message_id: bytes) -> AbstractAsyncContextManager[Followed]:
+        """`StagepostError` with `QUEUE_FULL` if too many are followed, `StorageError` if the topic cannot be read."""
+        return self._statuses.following(message_id)
+
+    def verdict(self, followed: Followed) -> Verdict | None:
+        return self._statuses.verdict(followed, self.now_ms)
+
+    async def row(self, message_id: bytes) -> dict[str, Any]:
+        """The row of `messages`; `NotOneMessage` if no receipt of this message counts."""
+        async with self._reading, self.following(message_id) as followed:
+            as_of_ms = self.now_ms
+            verdict = self.verdict(followed)
+            headers = [record.headers for record in followed.records]
+        if verdict is None:
+            raise NotOneMessage(
+                f"no receipt of message {message_id.hex()} counts, or there is none",
+                {},
+                advice="a message that was just handed in may need a moment; its trace shows receipts that do not count",
+            )
+        ids = {
+            name: next((given[name] for given in headers if name in given), None)
+            for name in ("delivery_id", "dmq_id")
+        }
+        row = msgspec.to_builtins(verdict)
+        words = verdict_words(verdict)
+        return {"message_id": message_id.hex(), **row, **ids, "words": words, "as_of_ms": as_of_ms}

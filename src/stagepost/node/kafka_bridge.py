@@ -1,0 +1,143 @@
+"""A full node's two ways to Kafka: its topic of statuses is carried there, and messages that others write there are taken.
+
+    stagepost.remp.statuses (local) ─ KafkaSpool ─ broker ─ KafkaFeed ─ MessageIntake ─ full node
+
+The local topic is written first, whatever the broker does, and is what the node itself reads after a restart. The first start asks for a
+broker that answers; later ones go on without it, for it may be back at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from stagepost.bus.file_topic import FileTopic
+from stagepost.bus.kafka import KafkaTopic
+from stagepost.bus.kafka_admin import BrokerDesk, Unreachable, require_client
+from stagepost.bus.kafka_far import KafkaFar
+from stagepost.bus.kafka_feed import KafkaFeed
+from stagepost.bus.kafka_positions import KafkaPositions
+from stagepost.bus.kafka_spool import GROUP, KafkaSpool
+from stagepost.errors import StagepostError, StorageError
+from stagepost.node.kafka_metrics import KafkaMetrics
+from stagepost.node.kafka_settings import KafkaSettings
+from stagepost.node.message_intake import MessageIntake
+from stagepost.node.remp_full_node import RempFullNode
+from stagepost.remp.receipt import Receipt
+from stagepost.runtime.data_folder import FILE_MODE
+from stagepost.runtime.small_files import replace_file
+
+log = logging.getLogger(__name__)
+
+NOTE_FILE = "kafka.json"
+AGAIN_S = 2.0
+DRAIN_WITHIN_S = 2.0
+
+
+def require_kafka(settings: KafkaSettings, data: Path) -> None:
+    """Before anything starts: both topics are there, made if need be. Silence is forgiven if they were seen before."""
+    require_client()
+    desk = BrokerDesk(settings.access)
+    plans = (settings.statuses, settings.messages)
+    try:
+        partitions = {plan.name: desk.require(plan, may_create=settings.may_create) for plan in plans}
+    except Unreachable:
+        if not _were_seen(data, [plan.name for plan in plans]):
+            raise
+        log.warning(
+            "the broker does not answer; statuses wait in the local topic",
+            extra={"peer": settings.access.bootstrap},
+        )
+        return
+    note = {"bootstrap": settings.access.bootstrap, "topics": partitions}
+    try:
+        replace_file(data / NOTE_FILE, json.dumps(note).encode() + b"\n", FILE_MODE)
+    except OSError as error:
+        raise StorageError(f"{data / NOTE_FILE} cannot be written: {error.strerror}") from error
+
+
+def _were_seen(data: Path, names: list[str]) -> bool:
+    try:
+        known = json.loads((data / NOTE_FILE).read_bytes())["topics"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return all(name in known for name in names)
+
+
+class KafkaBridge:
+    """Of one full node; `statuses` is its local topic."""
+
+    def __init__(self, settings: KafkaSettings, statuses: FileTopic, full_node: RempFullNode) -> None:
+        self._settings = settings
+        self._full_node = full_node
+        self.spool = KafkaSpool(statuses.reader(), statuses.positions(GROUP), self._far)
+        self.feed: KafkaFeed | None = None
+        self.intake: MessageIntake | None = None
+        self._metrics = KafkaMetrics()
+        self._positions: KafkaPositions | None = None
+        self._taking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.spool.start()
+        self._taking = asyncio.create_task(self._take())
+
+    def metrics(self) -> bytes:
+        """In the text format that Prometheus reads; told to whoever asks the node."""
+        lag = 0 if self.feed is None else self.feed.lag()
+        return self._metrics.render(self.spool.waiting, lag, self.spool.counters)
+
+    def heard(self, receipt: Receipt) -> None:
+        if self.intake is not None:
+            self.intake.heard(receipt)
+
+    async def stop_taking(self) -> None:
+        """No further messages; statuses may still come."""
+        taking, self._taking = self._taking, None
+        if taking is not None:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+        intake, self.intake = self.intake, None
+        if intake is not None:
+            # A broker that is away cannot be told; the messages come again, and are known by their ids.
+            with suppress(StorageError):
+                await intake.close()
+        positions, self._positions = self._positions, None
+        if positions is not None:
+            await asyncio.to_thread(positions.close)
+        feed, self.feed = self.feed, None
+        if feed is not None:
+            await feed.close()
+
+    async def close(self) -> None:
+        """After the last status was written: what the broker takes at once goes there, the rest waits for the next start."""
+        await self.stop_taking()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_WITHIN_S):
+                await self.spool.drained()
+        await self.spool.close()
+
+    def _far(self) -> KafkaFar:
+        return KafkaFar(self._settings.access, self._settings.statuses, may_create=self._settings.may_create)
+
+    async def _take(self) -> None:
+        """As soon as the broker is there."""
+        while True:
+            try:
+                topic, positions = await asyncio.to_thread(self._opened)
+                break
+            except StagepostError as error:
+                log.warning("messages cannot be read from the broker yet", extra={"reason": error.text})
+            await asyncio.sleep(AGAIN_S)
+        self._positions = positions
+        self.feed = KafkaFeed(topic, positions)
+        self.intake = MessageIntake(self.feed, positions, self._full_node)
+        self.intake.start()
+
+    def _opened(self) -> tuple[KafkaTopic, KafkaPositions]:
+        access, plan = self._settings.access, self._settings.messages
+        partitions = BrokerDesk(access).require(plan, may_create=self._settings.may_create)
+        topic = KafkaTopic(access, plan.name, partitions)
+        return topic, topic.positions(self._settings.group)

@@ -1,0 +1,210 @@
+"""What a running full node or validator tells about itself over HTTP: metrics, readiness, status and its open messages.
+
+full-node-status.json, validator-status.json    where it is served, in the data folder, while it runs
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from stagepost import __version__
+from stagepost.node.remp_full_node import RempFullNode
+from stagepost.node.remp_full_node_main import RunningFullNode
+from stagepost.node.remp_validator_main import RunningValidator
+from stagepost.node.running_remp_node import FULL_NODE, STATUS_FILES, VALIDATOR, StatusFacts
+from stagepost.remp.message_status import kind_of
+from stagepost.remp.receipt import Quarantined, Receipt
+from stagepost.remp.shard import Shard
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.remp.full_node import OnRefused
+from stagepost.runtime.remp.remp_metrics import FullNodeMetrics, ValidatorMetrics
+from stagepost.runtime.remp.session_plan import SessionEvent, SessionPlan
+from stagepost.runtime.status_server import serve_status
+
+
+def shard_text(shard: Shard) -> str:
+    return f"{shard.workchain}:{shard.prefix:016x}"
+
+
+class FullNodeStatus:
+    """A `StatusSource`. From when it is made it counts."""
+
+    kind = FULL_NODE
+
+    def __init__(self, running: RunningFullNode, message_timeout_ms: int, clock: Clock | None = None) -> None:
+        self._running = running
+        self._clock = clock or SystemClock()
+        self._metrics = FullNodeMetrics(message_timeout_ms)
+        self._started_s = self._clock.mono_s()
+        full_node = running.full_node
+        full_node.on_taken = self._taken
+        full_node.node.on_refused = _both(full_node.node.on_refused, self._metrics.refused)
+        running.watchers.append(self._heard)
+
+    @property
+    def _full_node(self) -> RempFullNode:
+        return self._running.full_node
+
+    def metrics(self) -> bytes:
+        kafka = self._running.kafka
+        rendered = self._metrics.render(self._full_node.now_ms)
+        return rendered if kafka is None else rendered + kafka.metrics()
+
+    def readiness(self) -> Mapping[str, str | None]:
+        faults = self._running.faults
+        linked = self._running.links.linked
+        return {
+            "disk": faults[-1].text if faults else None,
+            "validators": None if linked else "no validator has a link with this node",
+        }
+
+    def status(self) -> dict[str, Any]:
+        counters = self._full_node.node.counters
+        return {
+            "kind": self.kind,
+            "version": __version__,
+            "uptime_s": round(self._clock.mono_s() - self._started_s, 3),
+            "validators_linked": len(self._running.links.linked),
+            "messages": counters.messages,
+            "finalized": self._full_node.finalized,
+            "rejected": self._full_node.rejected,
+            "receipts": counters.receipts,
+            "receipts_refused": dict(counters.quarantined),
+            "open": len(self._metrics.open),
+            "parts": dict(self.readiness()),
+        }
+
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        """Messages without an end, the oldest first; `index` counts from 1."""
+        rows = islice(self._metrics.open.items(), after, after + limit + 1)
+        entries = [
+            {
+                "index": after + number + 1,
+                "message_id": message_id.hex(),
+                "shard": message.shard,
+                "status": max(
+                    (stage.value for stage in message.stages), key=_STAGE_ORDER.index, default="taken"
+                ),
+                "received_ms": message.taken_ms,
+            }
+            for number, (message_id, message) in enumerate(rows)
+        ]
+        return _page(entries, limit)
+
+    def _taken(self, message_id: bytes, shard: Shard | None) -> None:
+        self._metrics.taken(
+            message_id, "none" if shard is None else shard_text(shard), self._full_node.now_ms
+        )
+
+    def _heard(self, receipt: Receipt) -> None:
+        self._metrics.heard(receipt, self._full_node.now_ms)
+
+
+_STAGE_ORDER = ("sent", "queued", "included", "accepted", "finalized", "rejected", "timeout")
+
+
+class ValidatorStatus:
+    """A `StatusSource`."""
+
+    kind = VALIDATOR
+
+    def __init__(self, running: RunningValidator, clock: Clock | None = None) -> None:
+        self._running = running
+        self._clock = clock or SystemClock()
+        self._metrics = ValidatorMetrics()
+        self._started_s = self._clock.mono_s()
+        running.watchers.append(self._heard)
+
+    def metrics(self) -> bytes:
+        open_by_shard: Counter[str] = Counter()
+        for runner in self._running.validator.queues.current.values():
+            open_by_shard[shard_text(runner.plan.shard)] += runner.queue.open_count
+        return self._metrics.render(open_by_shard)
+
+    def readiness(self) -> Mapping[str, str | None]:
+        has_queue = bool(self._running.validator.queues.current)
+        return {"queue": None if has_queue else "this validator is in no session at work"}
+
+    def status(self) -> dict[str, Any]:
+        validator = self._running.validator
+        master = validator.ledger.master
+        return {
+            "kind": self.kind,
+            "version": __version__,
+            "uptime_s": round(self._clock.mono_s() - self._started_s, 3),
+            "full_nodes_linked": len(self._running.links.linked),
+            "master_block": master.seqno,
+            "shards": [shard_text(entry.shard) for entry in master.shards],
+            "sessions": [one.hex() for one in validator.queues.current],
+            "messages": validator.queues.counters.messages,
+            "refused": dict(validator.queues.counters.refused),
+            "parts": dict(self.readiness()),
+        }
+
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        """Messages in its queues, the newest session first, each in the order of arrival; `index` counts from 1."""
+        rows = (
+            (runner.plan.shard, cached)
+            for runner in self._running.validator.queues.current.values()
+            for cached in runner.queue.entries()
+        )
+        entries = [
+            {
+                "index": after + number + 1,
+                "message_id": cached.message_id.hex(),
+                "shard": shard_text(shard),
+                "status": kind_of(cached.status).name,
+                "received_ms": int(cached.first_seen_s * 1_000),
+            }
+            for number, (shard, cached) in enumerate(islice(rows, after, after + limit + 1))
+        ]
+        return _page(entries, limit)
+
+    def _heard(self, plan: SessionPlan, event: SessionEvent) -> None:
+        self._metrics.heard(event)
+
+
+@asynccontextmanager
+async def full_node_status(
+    running: RunningFullNode, data: Path, port: int, *, message_timeout_ms: int
+) -> AsyncIterator[int]:
+    """Served while it lasts, at the port that it gives."""
+    async with _served(FullNodeStatus(running, message_timeout_ms), data, port) as taken:
+        yield taken
+
+
+@asynccontextmanager
+async def validator_status(running: RunningValidator, data: Path, port: int) -> AsyncIterator[int]:
+    async with _served(ValidatorStatus(running), data, port) as taken:
+        yield taken
+
+
+@asynccontextmanager
+async def _served(source: FullNodeStatus | ValidatorStatus, data: Path, port: int) -> AsyncIterator[int]:
+    server = await serve_status(source, port)
+    try:
+        StatusFacts(os.getpid(), source.kind, server.port).write(data)
+        yield server.port
+    finally:
+        (data / STATUS_FILES[source.kind]).unlink(missing_ok=True)
+        await server.close()
+
+
+def _page(entries: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    has_more = len(entries) > limit
+    shown = entries[:limit]
+    return {"entries": shown, "next": shown[-1]["index"] if has_more else None}
+
+
+def _both(first: OnRefused, second: OnRefused) -> OnRefused:
+    def told(receipt: Receipt, reason: Quarantined) -> None:
+        first(receipt, reason)
+        second(receipt, reason)
+
+    return told

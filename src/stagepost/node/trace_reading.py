@@ -1,0 +1,235 @@
+"""From the topic of statuses in a data folder, or a dump of it, to the trace of one message and its JSON.
+
+For everybody who shows traces: the command line, programs and the pages of a browser.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from stagepost.bus.batch import Read
+from stagepost.bus.file_topic import open_topic
+from stagepost.bus.topic import partition_of
+from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.node.known_sets import SETS_FILE
+from stagepost.remp.receipt import Quarantined
+from stagepost.remp.status_records import (
+    LINE_BYTES_MAX,
+    STATUSES_TOPIC,
+    StatusRecord,
+    read_dump_line,
+    read_record,
+)
+from stagepost.remp.trace import Point, Trace, trace_of
+from stagepost.remp.validator_sets import ValidatorSets
+
+PREFIX_DIGITS_MIN = 8
+ID_DIGITS = 64
+RECORDS_MAX = 100_000
+"""Of one message: far more than all its validators have to say in its life."""
+
+_PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_DIGITS_MIN},{ID_DIGITS}}}")
+
+
+class NotOneMessage(StagepostError):
+    """No message begins so, or several do; `message_ids` names them, with the number of their records."""
+
+    default_code = ErrorCode.MSG_BAD_ID
+
+    def __init__(self, text: str, message_ids: dict[str, int], *, advice: str) -> None:
+        super().__init__(text, advice=advice)
+        self.message_ids = message_ids
+
+
+def read_trace(data: Path, prefix: str, as_of_ms: int) -> Trace:
+    """The trace of the one message whose id begins with `prefix`; `NotOneMessage` if there is none, or more than one."""
+    prefix = require_prefix(prefix)
+    sets = ValidatorSets.load(data / SETS_FILE)
+    records = records_of_key(data, prefix) if len(prefix) == ID_DIGITS else topic_records(data)
+    message_id, found = only_one(matching(records, prefix), prefix, str(data))
+    return trace_of(bytes.fromhex(message_id), found, sets, as_of_ms)
+
+
+def require_prefix(prefix: str) -> str:
+    """In small letters."""
+    if _PREFIX.fullmatch(prefix.lower()) is None:
+        raise NotOneMessage(
+            f"{prefix[: ID_DIGITS + 1]!r} is no message id",
+            {},
+            advice=f"give {PREFIX_DIGITS_MIN} to {ID_DIGITS} of its hexadecimal digits, the first ones",
+        )
+    return prefix.lower()
+
+
+def only_one(
+    found: dict[str, list[StatusRecord]], prefix: str, source: str
+) -> tuple[str, list[StatusRecord]]:
+    if not found:
+        raise NotOneMessage(
+            f"no receipt in {source} is of a message that begins with {prefix}",
+            {},
+            advice="look whether the id and the data folder belong together; a message that was just sent may need a moment",
+        )
+    if len(found) > 1:
+        raise NotOneMessage(
+            f"{len(found)} messages begin with {prefix}",
+            {message_id: len(records) for message_id, records in sorted(found.items())},
+            advice="give more digits of the id",
+        )
+    ((message_id, records),) = found.items()
+    return message_id, records
+
+
+def matching(records: Iterable[StatusRecord], prefix: str) -> dict[str, list[StatusRecord]]:
+    """The records of all messages whose ids begin so, by id. `prefix` is in small letters."""
+    found: dict[str, list[StatusRecord]] = {}
+    wanted = prefix.encode()
+    count = 0
+    for record in records:
+        key = (record.key or "").lower()
+        if not key.startswith(prefix) and (record.value is None or wanted not in record.value.lower()):
+            continue
+        receipt = read_record(record)
+        message_id = key if isinstance(receipt, Quarantined) else receipt.message_id.hex()
+        if not message_id.startswith(prefix) or len(message_id) != ID_DIGITS:
+            continue
+        count += 1
+        if count > RECORDS_MAX:
+            raise StorageError(
+                f"more than {RECORDS_MAX} records begin with {prefix}",
+                advice="give more digits of the id",
+                limit=RECORDS_MAX,
+            )
+        found.setdefault(message_id, []).append(record)
+    return found
+
+
+class TraceTail:
+    """The trace of one message as its topic grows; nothing is read twice. `prefix` is in small letters."""
+
+    def __init__(self, data: Path, prefix: str) -> None:
+        self._data = data
+        self._prefix = prefix
+        self._reader = open_topic(data, STATUSES_TOPIC).reader()
+        only = [partition_of(prefix.encode(), self._reader.partitions)]
+        partitions = only if len(prefix) == ID_DIGITS else range(self._reader.partitions)
+        self._offsets = dict.fromkeys(partitions, 0)
+        self._found: dict[str, list[StatusRecord]] = {}
+
+    def trace(self, as_of_ms: int) -> Trace | None:
+        """None while there is no record of it; `NotOneMessage` if several messages begin so."""
+        for message_id, records in matching(self._fresh(), self._prefix).items():
+            self._found.setdefault(message_id, []).extend(records)
+        if not self._found:
+            return None
+        message_id, records = only_one(self._found, self._prefix, str(self._data))
+        return trace_of(
+            bytes.fromhex(message_id), records, ValidatorSets.load(self._data / SETS_FILE), as_of_ms
+        )
+
+    def _fresh(self) -> Iterator[StatusRecord]:
+        for partition, known in self._offsets.items():
+            start = max(known, self._reader.start_offset(partition))
+            for batch in self._reader.batches(partition, start):
+                yield from (status_record(one, partition) for one in batch)
+                start = batch.next_offset
+            self._offsets[partition] = start
+
+
+# Where the records are
+
+
+def topic_records(data: Path) -> Iterator[StatusRecord]:
+    """The status records of a data folder, as far as they are durable now; beside the node that writes them."""
+    reader = open_topic(data, STATUSES_TOPIC).reader()
+    for partition in range(reader.partitions):
+        for batch in reader.batches(partition, reader.start_offset(partition)):
+            for one in batch:
+                yield status_record(one, partition)
+
+
+def records_of_key(data: Path, message_id: str) -> Iterator[StatusRecord]:
+    """Those of one message, from the one partition that its key belongs to: nodes write every status under its message's
+    id. Of batches that have none of them only the keys are looked at."""
+    key = message_id.encode()
+    reader = open_topic(data, STATUSES_TOPIC).reader()
+    partition = partition_of(key, reader.partitions)
+    for batch in reader.batches(partition, reader.start_offset(partition)):
+        if key in batch.keys:
+            yield from (status_record(one, partition) for one in batch if one.key == key)
+
+
+def status_record(one: Read, partition: int) -> StatusRecord:
+    key = None if one.key is None else one.key.decode(errors="replace")
+    return StatusRecord(
+        one.value, key, STATUSES_TOPIC, one.timestamp_ms, one.headers, f"{partition}:{one.offset}"
+    )
+
+
+def dump_records(source: str) -> Iterator[StatusRecord]:
+    """The status records of a dump, one per line, without ever holding more than a line. `-` is the standard input."""
+    if source == "-":
+        yield from _of_file(sys.stdin.buffer, "standard input")
+        return
+    try:
+        with Path(source).open("rb") as file:
+            yield from _of_file(file, source)
+    except OSError as error:
+        raise StorageError(
+            f"{source} cannot be read: {error.strerror}",
+            advice="give a dump of topics (JSON lines, as `stagepost topic dump` writes) or a file of receipts",
+        ) from error
+
+
+def _of_file(file: BinaryIO, name: str) -> Iterator[StatusRecord]:
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise StorageError(
+                f"{name}: line {number} has more than {LINE_BYTES_MAX} bytes",
+                advice="a dump has one record on each line",
+                limit=LINE_BYTES_MAX,
+            )
+        if line.strip():
+            record = read_dump_line(line.rstrip(b"\r\n"), f"line {number}")
+            if record.topic == STATUSES_TOPIC:
+                yield record
+
+
+# As JSON
+
+
+def trace_object(trace: Trace) -> dict[str, Any]:
+    """The row of `messages`, and all receipts with their lanes."""
+    row = {} if trace.verdict is None else msgspec.to_builtins(trace.verdict)
+    bad = sum(point.refused is not None for point in trace.points) + len(trace.unreadable)
+    return {
+        "message_id": trace.message_id.hex(),
+        **row,
+        "delivery_id": trace.delivery_id,
+        "dmq_id": trace.dmq_id,
+        "receipts_bad": bad,
+        "as_of_ms": trace.as_of_ms,
+        "all_receipts": [
+            {"lane": lane.name, **_receipt_object(point)} for lane in trace.lanes for point in lane.points
+        ],
+    }
+
+
+def _receipt_object(point: Point) -> dict[str, Any]:
+    refused = point.refused
+    return {
+        **json.loads(point.receipt.to_json()),
+        "counts": refused is None,
+        "refused": None if refused is None else str(refused.reason),
+        "signed_bytes": point.receipt.signed_bytes.hex(),
+        "position": point.position,
+    }

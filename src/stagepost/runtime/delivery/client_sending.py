@@ -1,0 +1,60 @@
+"""A client's reliable publishing: one publisher for its whole life, begun with the first message."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from stagepost.delivery.config import OUTBOX_DIR, ReliablePublisherConfig
+from stagepost.delivery.status import Tier
+from stagepost.runtime.delivery.dmq_transport import DmqTransport
+from stagepost.runtime.delivery.publisher import ReliablePublisher
+
+ON_DISK = ReliablePublisherConfig(persistence="disk", queue_path=OUTBOX_DIR)
+
+
+class ClientSending:
+    """`keys` is a folder of `stagepost keys new`."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        network_magic: int,
+        profile: str,
+        keys: str | Path,
+        config: ReliablePublisherConfig | None,
+        node_data: str | Path | None,
+    ) -> None:
+        self._transport = DmqTransport(socket_path, network_magic, keys, profile=profile, node_data=node_data)
+        self._config = config or ReliablePublisherConfig()
+        self._parts = AsyncExitStack()
+        self._publisher: ReliablePublisher | None = None
+        self._turn = asyncio.Lock()
+
+    async def send(
+        self, data: bytes, topic: str, tier: Tier, key: str | None, timeout_s: float | None
+    ) -> str | None:
+        """The delivery id; None for a best effort, which nobody follows. `DeliveryError` says what went wrong."""
+        publisher = await self._started()
+        match tier:
+            case Tier.BEST_EFFORT:
+                await publisher.publish(topic, data)
+                return None
+            case Tier.QUEUED:
+                return await publisher.publish_queued(topic, data, key=key)
+            case Tier.ACKED:
+                result = await publisher.publish_with_ack(topic, data, timeout=timeout_s, key=key)
+                return result.message_id
+
+    async def close(self) -> None:
+        await self._parts.aclose()
+
+    async def _started(self) -> ReliablePublisher:
+        async with self._turn:
+            if self._publisher is None:
+                await self._parts.enter_async_context(self._transport)
+                self._publisher = await self._parts.enter_async_context(
+                    ReliablePublisher(self._transport, self._config)
+                )
+            return self._publisher

@@ -1,0 +1,101 @@
+"""The notes that running nodes leave in their data folders: who runs there, and where it is reached.
+
+node.json         a DMQ node
+full-node.json    a full node: where programs hand in external messages
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from stagepost.errors import StorageError
+from stagepost.runtime.data_folder import FILE_MODE, NODE_FILE
+from stagepost.runtime.small_files import replace_file
+
+DATA_DIR = "stagepost-data"
+FULL_NODE_FILE = "full-node.json"
+NODE_FILE_BYTES_MAX = 65_536
+LOOK_EVERY_S = 0.02
+
+Facts = TypeVar("Facts", "NodeFacts", "FullNodeFacts")
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """node.json: who runs the node, and where it is reached."""
+
+    pid: int
+    local_socket: str
+    network_magic: int
+    metrics_port: int | None = None
+    started_ms: int = 0
+
+
+class FullNodeFacts(msgspec.Struct, frozen=True):
+    """full-node.json. `http` is the address of its HTTP intake, if it has one."""
+
+    pid: int
+    local_socket: str
+    network_magic: int
+    validator_sets: str
+    started_ms: int = 0
+    http: str | None = None
+
+    def write(self, data: Path) -> None:
+        path = data / FULL_NODE_FILE
+        try:
+            replace_file(path, json.dumps(msgspec.to_builtins(self)).encode() + b"\n", FILE_MODE)
+        except OSError as error:
+            raise StorageError(
+                f"could not write {path}: {error.strerror}", advice="check the space left on the disk"
+            ) from error
+
+
+def find_node(data: Path) -> NodeFacts:
+    return _found(
+        data, NODE_FILE, NodeFacts, "start one with `stagepost node dmq`, or give its folder with --data"
+    )
+
+
+def find_full_node(data: Path) -> FullNodeFacts:
+    return _found(
+        data,
+        FULL_NODE_FILE,
+        FullNodeFacts,
+        "start one with `stagepost devnet` or `stagepost node full`, or give its folder with --data",
+    )
+
+
+async def full_node_told(data: Path, since_ms: int, *, with_http: bool, within_s: float) -> FullNodeFacts:
+    """The note of a full node that was started after `since_ms`, in another process perhaps, once it is there.
+    `TimeoutError` if it is not."""
+    async with asyncio.timeout(within_s):
+        while True:
+            if (data / FULL_NODE_FILE).exists():
+                facts = find_full_node(data)
+                if facts.started_ms >= since_ms and (facts.http or not with_http):
+                    return facts
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _found(data: Path, name: str, kind: type[Facts], advice: str) -> Facts:
+    path = data / name
+    what = "node" if kind is NodeFacts else "full node"
+    try:
+        with path.open("rb") as file:
+            content = file.read(NODE_FILE_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise StorageError(f"no {what} runs in {data}: there is no {name}", advice=advice) from error
+    except OSError as error:
+        raise StorageError(
+            f"could not read {path}: {(error.strerror or 'unknown reason').lower()}",
+            advice="run this command as the user that runs the node",
+        ) from error
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error

@@ -1,0 +1,237 @@
+"""A full node's local socket as a program sees it: the handshake, then one question after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from stagepost.dmq.handshake import AcceptVersion, ProposeVersions, Refuse, Terms, answer, conclude
+from stagepost.dmq.version_data import ConnectionKind, VersionData, VersionShape
+from stagepost.errors import ErrorCode, HandshakeRefused, ProtocolTimeout, StagepostError, TransportError
+from stagepost.remp.local_intake import (
+    WITHIN_MS_MAX,
+    Done,
+    FollowMessage,
+    MessageRefused,
+    MessageTaken,
+    SubmitMessage,
+    TellStatuses,
+)
+from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.verdict import Verdict
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.connection import check_nothing_behind, open_handshake
+from stagepost.runtime.conversation import Conversation
+from stagepost.runtime.network import Network, SocketNetwork, UnixAddress
+from stagepost.runtime.remp.link_specs import LinkProtocol, expect_link_protocol, open_link_protocol
+from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
+from stagepost.statemachine.spec import Role
+from stagepost.wire.mux import Direction
+
+INTAKE_VERSION = 0x5003
+INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}
+SUBMIT_TIMEOUT_S = 30.0
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """`is_new` is False for a message that was handed in before."""
+
+    message_id: bytes
+    is_new: bool
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The full node does not pass it on. `message_id` is None if the bytes are no message."""
+
+    message_id: bytes | None
+    code: ErrorCode
+    text: str
+    advice: str
+
+    def error(self) -> StagepostError:
+        return StagepostError(self.text, code=self.code, advice=self.advice, message_id=self.message_id)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Further statuses of a message, and how it stands. `after` goes into the next question."""
+
+    records: tuple[StatusRecord, ...]
+    after: int
+    as_of_ms: int
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeAddress:
+    """Where a full node takes messages from programs of its user."""
+
+    socket_path: Path
+    network_magic: int
+    network: Network
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+
+    @classmethod
+    def of(cls, socket_path: str | Path, network_magic: int) -> IntakeAddress:
+        return cls(Path(socket_path), network_magic, SocketNetwork())
+
+    async def open(self) -> IntakeConversation:
+        """`TransportError` if nobody answers there, `HandshakeRefused` if it is of another network, or no full node."""
+        bearer = await self.network.connect(UnixAddress(self.socket_path), timeout_s=self.connect_timeout_s)
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                talk = await initiate_intake(bearer, self.network_magic)
+        except TimeoutError:
+            text = f"the full node at {self.socket_path} did not finish the handshake within {self.connect_timeout_s:g} s"
+            error = ProtocolTimeout(text, advice="check that a full node owns this socket")
+            bearer.abort(error)
+            raise error from None
+        except BaseException:
+            bearer.abort(TransportError("the handshake was given up"))
+            raise
+        return IntakeConversation(bearer, talk)
+
+
+class IntakeConversation:
+    """One question at a time; one that was given up in the middle ends the connection."""
+
+    def __init__(self, bearer: Bearer, talk: Conversation) -> None:
+        self._bearer = bearer
+        self._talk = talk
+        self._is_asking = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._bearer.is_over or self._is_asking
+
+    async def submit(self, message: bytes) -> Taken | Refused:
+        if len(message) > MESSAGE_BYTES_MAX:
+            return Refused(
+                None,
+                ErrorCode.MSG_BODY_SIZE,
+                f"the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are accepted",
+                "make it smaller",
+            )
+        reply = await self._ask(SubmitMessage(message))
+        if isinstance(reply, MessageRefused):
+            return _refused(reply)
+        assert isinstance(reply, MessageTaken), "by the states of the protocol"
+        return Taken(reply.message_id, bool(reply.is_new))
+
+    async def follow(self, message_id: bytes, after: int, within_s: float) -> Told:
+        """Statuses from `after` on; waits for one as long as `within_s`. `StagepostError` if the node cannot say."""
+        within_ms = min(WITHIN_MS_MAX, max(0, round(within_s * 1_000)))
+        reply = await self._ask(FollowMessage(message_id, after, within_ms))
+        if isinstance(reply, MessageRefused):
+            raise _refused(reply).error()
+        assert isinstance(reply, TellStatuses), "by the states of the protocol"
+        return _told(message_id, after, reply)
+
+    async def close(self) -> None:
+        if not self.is_over:
+            with suppress(StagepostError):  # it may have gone before us
+                await self._talk.send(Done())
+        self._bearer.close()
+        await self._bearer.wait_closed()
+
+    def abort(self) -> None:
+        self._bearer.abort(TransportError("a question was given up"))
+
+    async def __aenter__(self) -> IntakeConversation:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort()
+
+    async def _ask(
+        self, question: SubmitMessage | FollowMessage
+    ) -> MessageTaken | MessageRefused | TellStatuses:
+        self._is_asking = True
+        try:
+            await self._talk.send(question)
+            reply: MessageTaken | MessageRefused | TellStatuses = await self._talk.receive_any()
+        except BaseException:
+            self.abort()
+            raise
+        self._is_asking = False
+        return reply
+
+
+def _refused(reply: MessageRefused) -> Refused:
+    known = reply.code in ErrorCode.__members__
+    code = ErrorCode(reply.code) if known else ErrorCode.PROTOCOL_REQUEST
+    return Refused(reply.message_id or None, code, reply.text, reply.advice)
+
+
+def _told(message_id: bytes, after: int, reply: TellStatuses) -> Told:
+    key = message_id.hex()
+    records = []
+    for number, one in enumerate(reply.statuses, start=after):
+        named = {"session": one.session, "dmq_id": one.dmq_id, "delivery_id": one.delivery_id}
+        headers = {name: value for name, value in named.items() if value}
+        records.append(
+            StatusRecord(one.value, key, STATUSES_TOPIC, one.arrived_ms, headers, f"status {number}")
+        )
+    verdict = None
+    if reply.verdict:
+        try:
+            verdict = msgspec.json.decode(reply.verdict, type=Verdict)
+        except msgspec.MsgspecError as error:
+            raise TransportError(
+                f"the full node's verdict is not understood: {error}",
+                advice="use the same version for node and programs",
+            ) from error
+    return Told(tuple(records), reply.next_after, reply.as_of_ms, verdict)
+
+
+# The handshake, either side
+
+
+def _terms(network_magic: int) -> Terms:
+    return Terms(ConnectionKind.CLIENT, VersionData(network_magic), INTAKE_VERSIONS)
+
+
+async def initiate_intake(bearer: Bearer, network_magic: int) -> Conversation:
+    terms = _terms(network_magic)
+    talk = open_handshake(bearer, Direction.INITIATOR)
+    try:
+        await talk.send(terms.proposal())
+        conclude(await talk.receive_any(), terms)
+        check_nothing_behind(talk)
+    except StagepostError as error:
+        bearer.abort(error)
+        raise
+    await talk.release()
+    return open_link_protocol(bearer, LinkProtocol.LOCAL_INTAKE, Role.CLIENT)
+
+
+async def respond_to_intake(bearer: Bearer, network_magic: int) -> Conversation | None:
+    """The conversation; None after a query, whose answer was all that was asked for. Raises after a refusal was sent."""
+    talk = open_handshake(bearer, Direction.RESPONDER)
+    try:
+        reply, agreement = answer(await talk.receive(ProposeVersions), _terms(network_magic))
+        check_nothing_behind(talk)
+    except StagepostError as error:
+        bearer.abort(error)
+        raise
+    if isinstance(reply, AcceptVersion):
+        expect_link_protocol(bearer, LinkProtocol.LOCAL_INTAKE)
+    await talk.send(reply)
+    await talk.release()
+    if isinstance(reply, Refuse):
+        bearer.close()
+        await bearer.wait_closed()  # whoever catches this error may abort, and the program should read why
+        raise HandshakeRefused(f"Handshake: refused a program: {reply.reason}")
+    if agreement is None or agreement.query:
+        return None
+    return open_link_protocol(bearer, LinkProtocol.LOCAL_INTAKE, Role.SERVER)

@@ -1,0 +1,171 @@
+"""The metrics of full nodes and validators: counted as things happen, gauges when somebody asks.
+
+Each node has a registry of its own: two in one process do not mix.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter as Counts
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from stagepost import __version__
+from stagepost.catchain.effects import Blamed, Deliver
+from stagepost.errors import ErrorCode
+from stagepost.remp.message_status import SentToValidators
+from stagepost.remp.receipt import Quarantined, Receipt
+from stagepost.remp.status import KINDS, Level, Stage, Status
+from stagepost.remp.verdict import Conclusion
+from stagepost.runtime.metrics import (
+    BUILD_INFO,
+    CATCHAIN_BLOCKS,
+    CATCHAIN_FORKS,
+    REMP_ENDS,
+    REMP_FINALITY_SECONDS,
+    REMP_OPEN_MESSAGES,
+    REMP_QUEUE_MESSAGES,
+    REMP_RECEIPTS,
+    REMP_STAGE_SECONDS,
+    REMP_STAGES,
+    Declared,
+    DeclaredSamples,
+    SignatureState,
+)
+
+SECONDS_BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0, 300.0)
+OPEN_MAX = 100_000
+"""Messages whose beginning is remembered; the oldest is forgotten for a further one, and its end is not timed."""
+
+_SIGNATURES = {
+    ErrorCode.RECEIPT_SIGNATURE: SignatureState.INVALID,
+    ErrorCode.RECEIPT_SOURCE: SignatureState.UNKNOWN_SIGNER,
+}
+
+
+class OpenMessage:
+    """One that a full node has taken, and that has no end yet."""
+
+    __slots__ = ("rejected_by", "shard", "stages", "taken_ms", "total")
+
+    def __init__(self, shard: str, taken_ms: int) -> None:
+        self.shard = shard
+        self.taken_ms = taken_ms
+        self.stages: set[Stage] = set()
+        self.rejected_by: set[bytes] = set()
+        self.total: int | None = None
+
+
+class FullNodeMetrics:
+    """Tell it what the full node takes, hears and refuses. `message_timeout_ms`: after so long a message has expired."""
+
+    def __init__(self, message_timeout_ms: int) -> None:
+        self.open: OrderedDict[bytes, OpenMessage] = OrderedDict()
+        self._message_timeout_ms = message_timeout_ms
+        self._registry = CollectorRegistry()
+        self._receipts = Counter(*_named(REMP_RECEIPTS), registry=self._registry)
+        self._stages = Histogram(
+            *_named(REMP_STAGE_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
+        )
+        self._ends = Histogram(
+            *_named(REMP_FINALITY_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
+        )
+        self._open = Gauge(*_named(REMP_OPEN_MESSAGES), registry=self._registry)
+        _tell_build(self._registry)
+        # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
+        for kind in KINDS:
+            if kind.is_emitted:
+                self._receipts.labels(kind.name, SignatureState.VALID)
+                self._receipts.labels(kind.name, SignatureState.INVALID)
+        for stage in REMP_STAGES:
+            self._stages.labels(stage)
+        for end in REMP_ENDS:
+            self._ends.labels(end)
+
+    def taken(self, message_id: bytes, shard: str, now_ms: int) -> None:
+        """Repeats change nothing."""
+        if message_id not in self.open:
+            self.open[message_id] = OpenMessage(shard, now_ms)
+            if len(self.open) > OPEN_MAX:
+                self.open.popitem(last=False)
+
+    def heard(self, receipt: Receipt, now_ms: int) -> None:
+        """A receipt that counts, of this node's own or of a validator."""
+        kind = receipt.kind
+        self._receipts.labels(kind.name, SignatureState.VALID).inc()
+        if kind.status is Status.REJECTED and kind.level is Level.FULLNODE:
+            self._ends.labels(Conclusion.REJECTED_BY_FULLNODE.value).observe(0.0)
+            return
+        message = self.open.get(receipt.message_id)
+        if message is None:
+            return
+        if isinstance(receipt.status, SentToValidators):
+            message.total = receipt.status.total_validators
+        if kind.stage is not None and kind.stage.value in REMP_STAGES and kind.stage not in message.stages:
+            message.stages.add(kind.stage)
+            self._stages.labels(kind.stage.value).observe(_seconds(message, now_ms))
+        if kind.stage is Stage.FINALIZED:
+            self._end(receipt.message_id, Conclusion.FINALIZED, now_ms)
+        elif kind.status is Status.REJECTED:
+            message.rejected_by.add(receipt.source_id)
+            if message.total is not None and 3 * len(message.rejected_by) >= 2 * message.total:
+                self._end(receipt.message_id, Conclusion.REJECTED, now_ms)
+
+    def refused(self, receipt: Receipt, reason: Quarantined) -> None:
+        state = _SIGNATURES.get(reason.reason, SignatureState.NOT_CHECKED)
+        self._receipts.labels(receipt.kind.name, state).inc()
+
+    def render(self, now_ms: int) -> bytes:
+        """In the text format that Prometheus reads."""
+        self._let_expire(now_ms)
+        self._open.clear()
+        for shard, count in sorted(Counts(message.shard for message in self.open.values()).items()):
+            self._open.labels(shard).set(count)
+        return generate_latest(DeclaredSamples(self._registry))
+
+    def _let_expire(self, now_ms: int) -> None:
+        """In the order in which they came: whoever is behind the first that still lives does so, too."""
+        while self.open:
+            message_id, message = next(iter(self.open.items()))
+            if now_ms - message.taken_ms <= self._message_timeout_ms:
+                return
+            self._end(message_id, Conclusion.EXPIRED, now_ms)
+
+    def _end(self, message_id: bytes, end: Conclusion, now_ms: int) -> None:
+        self._ends.labels(end.value).observe(_seconds(self.open.pop(message_id), now_ms))
+
+
+class ValidatorMetrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._queue = Gauge(*_named(REMP_QUEUE_MESSAGES), registry=self._registry)
+        self._blocks = Counter(*_named(CATCHAIN_BLOCKS), registry=self._registry)
+        self._forks = Counter(*_named(CATCHAIN_FORKS), registry=self._registry)
+        _tell_build(self._registry)
+
+    def heard(self, event: object) -> None:
+        """Of a queue's session."""
+        if isinstance(event, Deliver):
+            self._blocks.inc()
+        elif isinstance(event, Blamed) and event.proof is not None:
+            self._forks.inc()
+
+    def render(self, open_by_shard: Mapping[str, int]) -> bytes:
+        self._queue.clear()
+        for shard, count in sorted(open_by_shard.items()):
+            self._queue.labels(shard).set(count)
+        return generate_latest(DeclaredSamples(self._registry))
+
+
+def _seconds(message: OpenMessage, now_ms: int) -> float:
+    return max(0, now_ms - message.taken_ms) / 1_000
+
+
+def _tell_build(registry: CollectorRegistry) -> None:
+    Gauge(*_named(BUILD_INFO), registry=registry).labels(__version__, platform.python_version()).set(1)
+
+
+def _named(declared: Declared) -> tuple[str, str, list[str]]:
+    return declared.name, declared.about, list(declared.labels)

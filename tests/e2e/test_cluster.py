@@ -1,0 +1,121 @@
+"""The pipeline on a real Spark cluster: what the workers need is shipped to them, and what is killed changes nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stagepost.pipeline.manifest import Manifest, read_manifest
+from stagepost.pipeline.pack import pack
+from stagepost.pipeline.reader import Reader
+from stagepost.pipeline.summary import counts
+from tests.cluster_driver_process import BATCHES, rows_per_batch, run_driver
+from tests.pipeline_driver_process import KILLED
+from tests.pipeline_oracle import recompute
+from tests.pipeline_topics import a_topic
+from tests.pipeline_world import a_dump, sets_bytes, world_sets
+from tests.spark_cluster import SparkCluster, small_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+
+MESSAGES = 8
+
+
+@pytest.fixture(scope="module")
+def cluster() -> SparkCluster:
+    return small_cluster(2)
+
+
+@pytest.fixture(scope="module")
+def archive(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack(tmp_path_factory.mktemp("archive") / "stagepost.zip").path
+
+
+def submitted(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`stagepost pipeline submit …` as people run it, in a process of its own."""
+    command = [sys.executable, "-m", "stagepost.cli.main", "pipeline", "submit", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def require_equal(out: Path, lines: list[bytes]) -> Manifest:
+    """The tables are what plain recomputation of the lines gives: nothing lost, nothing twice, nothing left over."""
+    manifest = read_manifest(out)
+    assert manifest is not None
+    expected = recompute(lines, world_sets())
+    found = counts(manifest)
+    assert found["rows"] == len(lines)
+    assert (found["counted"], found["repeated"]) == (expected.counted, expected.repeated)
+    reader = Reader(out)
+    assert {row["message_id"]: row for row in reader.table("messages")} == expected.messages
+    reader.close()
+    left = {str(path.relative_to(out)) for path in (out / "data").rglob("*.parquet")}
+    assert left == set(manifest.published())
+    assert not list(out.glob(".seen-by-*"))
+    return manifest
+
+
+def require_clear_refusals(said: str, master: str) -> None:
+    """One sentence with its code for each thing that was wrong, before anything was right again."""
+    host = socket.gethostname()
+    for line in (
+        f"another folder: STORAGE_UNAVAILABLE the worker on {host} cannot write into "
+        "/proc/self/cwd/only-here: the driver's file is not in it",
+        f"an input that is not there: STORAGE_UNAVAILABLE the worker on {host} cannot read "
+        "/proc/self/cwd/tests: no such file or directory",
+        "another version: CONFIG_INVALID the Python of the workers is not that of the driver: ",
+        f"no Python: CONFIG_INVALID the workers of {master} have no program no-such-python",
+        f"no worker: NO_CONNECTED_PEERS no worker of {master} finished a first task within 0.5 s",
+        "all in order: nothing",
+    ):
+        assert f"\n{line}" in f"\n{said}", said
+
+
+def test_a_backfill_runs_on_workers_that_have_nothing_but_what_is_shipped(
+    cluster: SparkCluster, archive: Path, tmp_path: Path, run_seed: int
+) -> None:
+    lines = a_dump(MESSAGES, run_seed)
+    (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+
+    ended = submitted(
+        *cluster.options(archive),
+        *("backfill", "--input", str(tmp_path / "dump.jsonl")),
+        *("--validator-sets", str(tmp_path / "sets.json"), "--out", str(tmp_path / "tables")),
+    )
+
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    assert ended.stdout.startswith(f"{len(lines)} records: ")
+    require_equal(tmp_path / "tables", lines)
+
+
+def test_an_executor_a_worker_and_the_driver_are_killed_and_the_tables_are_the_same(
+    cluster: SparkCluster, archive: Path, tmp_path: Path, run_seed: int
+) -> None:
+    data, sets, out = tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables"
+    lines = a_topic(data, a_dump(MESSAGES, run_seed)).read_bytes().splitlines()
+    sets.write_bytes(sets_bytes())
+    rows = rows_per_batch(len(lines))
+
+    ended = run_driver(cluster, archive, data, sets, out, rows)
+
+    assert ended.returncode == KILLED, ended.stdout + ended.stderr[-3_000:]
+    assert ended.stdout.count("killed in mid-job") == 2, ended.stdout
+    require_clear_refusals(ended.stdout, cluster.master)
+    assert cluster.workers[1].process.wait(60) == KILLED
+    manifest = read_manifest(out)
+    assert manifest is not None
+    assert len(manifest.batches) == 2
+
+    # The worker that is left goes on alone.
+    resumed = submitted(
+        *cluster.options(archive),
+        *("run", "--once", "--data", str(data), "--validator-sets", str(sets), "--out", str(out)),
+        *("--max-rows", str(rows)),
+    )
+
+    assert resumed.returncode == 0, resumed.stderr[-3_000:]
+    assert len(require_equal(out, lines).batches) == BATCHES

@@ -1,0 +1,102 @@
+"""A full node upon a chain that the test decides, with a real data folder: something to hand messages to.
+
+Its links take whatever is sent and nobody answers, so a message becomes final when the test puts it into a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+from stagepost.bus.file_topic import create_topic
+from stagepost.bus.topic import Record
+from stagepost.chain.configuration import Limits
+from stagepost.chain.contracts import ContractKind, primes_body
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.crypto import ed25519
+from stagepost.node.intake_desk import IntakeDesk
+from stagepost.node.known_sets import SETS_FILE, KnownSets
+from stagepost.node.local_intake import LocalIntake, serving_programs
+from stagepost.node.remp_full_node import RempFullNode
+from stagepost.node.status_topics import StatusTopic
+from stagepost.remp.staged_sending import SendingOptions
+from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.runtime.clock import LoopClock
+from stagepost.runtime.network import SocketNetwork
+from stagepost.runtime.node_notes import FullNodeFacts
+from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
+
+SEED = sha256(b"a full node with a desk").digest()
+MAGIC = 77
+ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
+REFUSING = address(ContractKind.ALWAYS_REJECTS)
+
+
+def primes(number: int = 10, account: bytes = ACCOUNT) -> bytes:
+    return CanonicalMessage(account, primes_body(number)).encode()
+
+
+class FullNodeDesk:
+    def __init__(self, data: Path, messages_max: int = 1_000) -> None:
+        self.data = data
+        self.chain = DecidedChain(a_genesis(a_configuration(limits=Limits())))
+        self.topic = create_topic(data, STATUSES_TOPIC, partitions=3)
+        self._statuses = StatusTopic(self.topic.writer(now_ms=lambda: START_MS + 3_000))
+        self.node = RempFullNode(
+            SEED,
+            self.chain.ledger,
+            self,
+            self._statuses,
+            KnownSets([ed25519.public_key(SEED)]),
+            LoopClock(START_MS / 1_000 + 2.0),
+            Random(1),
+            options=SendingOptions(messages_max=messages_max),
+            sets_changed=lambda known: known.write(data / SETS_FILE),
+        )
+        self.desk = IntakeDesk(self.node, data)
+        self._statuses.written = self.desk.written
+        self.node.start()
+
+    def send(self, validator: bytes, message: bytes) -> bool:
+        return True
+
+    def in_a_final_block(self, data: bytes) -> None:
+        session = self.chain.whole.session_id
+        self.chain.shard_block(session, [self.chain.ledger.parse(data).message])
+        self.node.heard(self.chain.heard())
+        self.node.heard(self.chain.master_block())
+
+    def status(self, message_id: bytes, number: int, size: int = 0) -> Record:
+        """One that is no receipt: what readers make of it is their business."""
+        value = b'{"number": %d, "padding": "%s"}' % (number, b"x" * size)
+        return Record(message_id.hex().encode(), value)
+
+    async def close(self) -> None:
+        self.node.close()
+        await self._statuses.close()
+
+
+@asynccontextmanager
+async def a_desk(data: Path, messages_max: int = 1_000) -> AsyncIterator[FullNodeDesk]:
+    found = FullNodeDesk(data, messages_max)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+@asynccontextmanager
+async def a_served_desk(
+    data: Path, **intake: frozenset[int]
+) -> AsyncIterator[tuple[FullNodeDesk, FullNodeFacts]]:
+    """With its local socket; `intake` are further arguments of it."""
+    async with (
+        a_desk(data) as desk,
+        serving_programs(LocalIntake(desk.desk, MAGIC, **intake), data, SocketNetwork()) as path,
+    ):
+        facts = FullNodeFacts(1, str(path), MAGIC, str(data / SETS_FILE))
+        facts.write(data)
+        yield desk, facts

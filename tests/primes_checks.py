@@ -1,0 +1,178 @@
+"""What must hold of all blocks of a network, seen from outside: from what members said to each other, and from the chain.
+
+No block holds a message of an earlier one; the messages of a block stand in the order that was promised; and whoever
+votes for a candidate with a replay is not honest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+
+from stagepost.catchain.block import UPDATE_ID, decode_update
+from stagepost.chain.agreement.messages import PROPOSAL_ID, Proposal, decode_message
+from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind, signed_bytes
+from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
+from stagepost.chain.shard_block import ShardBlock, decode_shard_block
+from stagepost.crypto import ed25519
+from stagepost.errors import DecodeError
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.queue_records import Accept, Header, decode_payload
+from stagepost.runtime.chain.switchboard import read_said
+from stagepost.wire.tl import constructor_bytes
+
+_BLOCK, _PROPOSAL, _VOTE = (constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID))
+_MASTER = constructor_bytes(MASTER_BLOCK_ID)
+FOR_IT = frozenset({VoteKind.NOTARISE, VoteKind.FINALISE})
+
+Candidates = dict[BlockId, ShardBlock]
+
+
+class Wiretap:
+    """Hears everything that a member pushes to another one."""
+
+    def __init__(self) -> None:
+        self.candidates: Candidates = {}
+        self.hashes: dict[bytes, BlockId] = {}
+        """Blocks by the hash that votes name."""
+        self.votes: dict[bytes, dict[int, tuple[bytes, Vote]]] = defaultdict(dict)
+        """By that hash, and by who sent it: the session, and the vote."""
+        self.times: dict[bytes, set[int]] = defaultdict(set)
+        """When messages came in, as members have announced it."""
+        self.accepted_before: dict[BlockId, frozenset[bytes]] = {}
+        """Messages that somebody had collated when a candidate was proposed: they go first."""
+        self._accepted: set[bytes] = set()
+        self._heard: set[bytes] = set()
+
+    def __call__(self, sender: int, frame: bytes) -> None:
+        if frame in self._heard:
+            return
+        self._heard.add(frame)
+        said = read_said(frame)
+        if said is None:
+            return
+        session_id, inner = said
+        if inner.startswith(_BLOCK):
+            self._hear_records(decode_update(inner).payload)
+        elif inner.startswith(_PROPOSAL):
+            proposal = decode_message(inner)
+            assert isinstance(proposal, Proposal)
+            self._hear_candidate(proposal.candidate.hash, proposal.candidate.payload)
+        elif inner.startswith(_VOTE):
+            vote = decode_message(inner)
+            if isinstance(vote, Vote) and vote.kind in FOR_IT:
+                self.votes[vote.block][sender] = session_id, vote
+
+    def _hear_records(self, payload: bytes) -> None:
+        try:
+            records = decode_payload(payload)
+        except DecodeError:
+            return  # something else than the queue's, or a liar's
+        for record in records:
+            if isinstance(record, Header):
+                self.times[record.message_id].add(record.timestamp_ms)
+            elif isinstance(record, Accept):
+                self._accepted.add(record.message_id)
+
+    def _hear_candidate(self, block_hash: bytes, payload: bytes) -> None:
+        try:
+            block = decode_shard_block(payload)
+        except DecodeError:
+            return  # of the masterchain
+        block_id = block.block_id(payload)
+        self.candidates[block_id] = block
+        self.hashes[block_hash] = block_id
+        self.accepted_before.setdefault(block_id, frozenset(self._accepted))
+
+
+def committed_blocks(payloads: Iterable[bytes]) -> Candidates:
+    """Shard blocks that master blocks hold, in the order of the masterchain. Final ones that were dropped at the end of a
+    session are none of them."""
+    of_shards: Candidates = {}
+    masters: list[MasterBlock] = []
+    for payload in filter(None, payloads):
+        if payload.startswith(_MASTER):
+            masters.append(decode_master_block(payload))
+        else:
+            block = decode_shard_block(payload)
+            of_shards[block.block_id(payload)] = block
+    masters.sort(key=lambda master: master.seqno)
+    committed = [block_id for master in masters for commit in master.commits for block_id in commit]
+    return {block_id: of_shards[block_id] for block_id in committed}
+
+
+def ids_in(block: ShardBlock) -> list[bytes]:
+    return [sha256(data).digest() for data in block.messages]
+
+
+def twice_included(blocks: Mapping[BlockId, ShardBlock]) -> list[str]:
+    where: dict[bytes, BlockId] = {}
+    found: list[str] = []
+    for block_id, block in blocks.items():
+        for message_id in ids_in(block):
+            if message_id in where:
+                found.append(
+                    f"message {message_id.hex()} stands in block {where[message_id].seqno} and in block {block_id.seqno}"
+                )
+            where[message_id] = block_id
+    return found
+
+
+def out_of_order(blocks: Mapping[BlockId, ShardBlock], tap: Wiretap) -> list[str]:
+    """Pairs that stand the wrong way round, whichever announcement one goes by."""
+    found: list[str] = []
+    for block_id, block in blocks.items():
+        exempt = tap.accepted_before.get(block_id, frozenset())
+        latest: tuple[int, bytes] | None = None
+        for message_id in ids_in(block):
+            times = tap.times.get(message_id)
+            if message_id in exempt or not times:
+                continue
+            if latest is not None and (max(times), message_id) < latest:
+                found.append(f"block {block_id.seqno}: message {message_id.hex()} stands behind a later one")
+            latest = max(latest or (0, b""), (min(times), message_id))
+    return found
+
+
+def voted_for_replays(
+    blocks: Mapping[BlockId, ShardBlock], tap: Wiretap, honest: Mapping[int, bytes]
+) -> tuple[int, list[str]]:
+    """How many candidates held a message of a block that they stand upon, and who voted for one. `honest`: public keys by
+    the numbers of those who must not."""
+    known = {**tap.candidates, **blocks}
+    memory: dict[BlockId, frozenset[bytes]] = {}
+    replays = 0
+    found: list[str] = []
+    for block_hash, block_id in tap.hashes.items():
+        ids = ids_in(tap.candidates[block_id])
+        again = set(ids) & _messages_before(known, block_id, memory)
+        if not again and len(set(ids)) == len(ids):
+            continue
+        replays += 1
+        for sender, (session_id, vote) in tap.votes.get(block_hash, {}).items():
+            key = honest.get(sender)
+            signed = signed_bytes(session_id, vote.slot, vote.kind, vote.block)
+            if key is not None and ed25519.verify(key, signed, vote.signature):
+                found.append(f"validator {sender} voted for block {block_id.seqno}, which holds a replay")
+    return replays, found
+
+
+def _messages_before(
+    known: Mapping[BlockId, ShardBlock], block_id: BlockId, memory: dict[BlockId, frozenset[bytes]]
+) -> frozenset[bytes]:
+    """Of all blocks that this one stands upon."""
+    waiting: list[BlockId] = [block_id]
+    while waiting:
+        current = waiting[-1]
+        block = known.get(current)
+        before: Sequence[BlockId] = () if block is None else block.previous
+        missing = [one for one in before if one not in memory]
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        memory[current] = frozenset().union(
+            *(memory[one] | frozenset(ids_in(known[one]) if one in known else ()) for one in before)
+        )
+    return memory[block_id]

@@ -1,0 +1,66 @@
+"""Leaders let messages and shard blocks come together: the chain makes few blocks under load, and loses no time when idle."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stagepost.chain.contracts import ContractKind, primes_body
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.remp.receipt import Receipt
+from stagepost.runtime.chain.chain_validator import MASTER_PAUSE_S, SHARD_PAUSE_S
+from stagepost.runtime.virtual_time import run_in_virtual_time
+from tests.chain_world import address
+from tests.memoised_signatures import memoised_signatures
+from tests.primes_checks import committed_blocks
+from tests.primes_world import PrimesWorld
+
+SUMS = address(ContractKind.SUM_OF_PRIMES, 1)
+RATE = 50
+SECONDS = 1.5
+
+
+def a_sum(number: int) -> bytes:
+    return CanonicalMessage(SUMS, primes_body(2 + number)).encode()
+
+
+def test_under_load_blocks_are_few_and_hold_much() -> None:
+    async def main() -> None:
+        world = PrimesWorld(4, 1)
+        await asyncio.sleep(2.0)
+        (node,) = world.full_nodes
+        began = world.ledger.master.seqno
+        count = round(RATE * SECONDS)
+        for number in range(count):
+            node.submit(a_sum(number))
+            await asyncio.sleep(1 / RATE)
+        await world.until(lambda: len(node.final_ids) == count, "all of them are final", 10.0)
+        blocks = committed_blocks(kept.payload for kept in node.store.blocks())
+        with_messages = [one for one in blocks.values() if one.messages]
+        assert 2 < len(with_messages) <= SECONDS / SHARD_PAUSE_S + 2
+        assert world.ledger.master.seqno - began <= SECONDS / MASTER_PAUSE_S + 4
+        await world.close()
+
+    with memoised_signatures():
+        run_in_virtual_time(main())
+
+
+def test_a_lone_message_waits_for_nothing() -> None:
+    async def main() -> None:
+        world = PrimesWorld(4, 1)
+        await asyncio.sleep(2.0)
+        (node,) = world.full_nodes
+        loop = asyncio.get_running_loop()
+        took: list[float] = []
+
+        def heard(receipt: Receipt) -> None:
+            if receipt.kind.name == "IncludedIntoBlock":
+                took.append(loop.time() - began)
+
+        node.listeners.append(heard)
+        began = loop.time()
+        node.submit(a_sum(0))
+        await asyncio.sleep(1.0)
+        assert took[0] < SHARD_PAUSE_S
+        await world.close()
+
+    run_in_virtual_time(main())

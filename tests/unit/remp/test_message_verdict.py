@@ -1,0 +1,74 @@
+"""How far a message has come against how far somebody waits for it, and the words for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagepost.remp.message_verdict import Awaited, MessageVerdict, is_reached
+from stagepost.remp.trace import ENDED
+from stagepost.remp.verdict import Conclusion, Verdict
+from stagepost.remp.words import WORDS, silent_words, verdict_words
+
+STAGES = ("queued_ms", "included_ms", "accepted_ms")
+
+
+def a_row(conclusion: Conclusion, *reached: str, silent: tuple[int, ...] = ()) -> Verdict:
+    times = {name: 5 if name in reached else None for name in STAGES}
+    return Verdict(
+        verdict=conclusion.value,
+        sent_ms=1,
+        finalized_ms=None,
+        rejected_ms=None,
+        timeout_ms=None,
+        session_id="ab" * 32,
+        validators=7,
+        queued_at=(0, 2),
+        rejected_by=(),
+        silent=silent,
+        receipts=3,
+        **times,
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "reached"),
+    [
+        (None, []),
+        (a_row(Conclusion.SENT), []),
+        (a_row(Conclusion.QUEUED, "queued_ms"), ["queued"]),
+        (a_row(Conclusion.INCLUDED, "queued_ms", "included_ms"), ["queued", "optimistic"]),
+        (a_row(Conclusion.ACCEPTED, *STAGES), ["queued", "optimistic", "accepted"]),
+        # Finalized by a full node alone, before any validator was heard.
+        (a_row(Conclusion.FINALIZED), ["queued", "optimistic", "accepted", "final"]),
+        # Taken back into the queue: it was in a block all the same, and the verdict says how it stands.
+        (a_row(Conclusion.QUEUED, "queued_ms", "included_ms"), ["queued", "optimistic"]),
+        (a_row(Conclusion.REJECTED, "queued_ms"), ["queued"]),
+        (a_row(Conclusion.REJECTED_BY_FULLNODE), []),
+    ],
+)
+def test_a_stage_is_reached_when_it_was_and_final_counts_for_all(
+    row: Verdict | None, reached: list[str]
+) -> None:
+    assert [stage.value for stage in Awaited if is_reached(row, stage)] == reached
+
+
+@pytest.mark.parametrize("conclusion", Conclusion)
+def test_a_wait_is_over_when_nothing_more_can_come(conclusion: Conclusion) -> None:
+    found = MessageVerdict("ab" * 32, Awaited.FINAL, a_row(conclusion, silent=(1, 5)), 9)
+    assert found.has_ended is (conclusion.value in ENDED)
+    assert found.verdict == conclusion.value
+    assert found.missing == (() if found.has_ended else ("V2", "V6"))
+    assert str(found) == verdict_words(found.row)
+
+
+def test_without_a_receipt_there_is_nothing_to_say() -> None:
+    found = MessageVerdict("ab" * 32, Awaited.QUEUED, None, 9)
+    assert (found.verdict, found.has_ended, found.is_reached, found.missing) == (None, False, False, ())
+    assert str(found) == "No receipt counts"
+
+
+def test_every_verdict_has_words_and_the_silent_are_named() -> None:
+    assert {*WORDS, Conclusion.QUEUED.value} == {conclusion.value for conclusion in Conclusion}
+    row = a_row(Conclusion.QUEUED, silent=(1, 5))
+    assert (verdict_words(row), silent_words(row)) == ("Queued at 2 of 7", "2 of 7 silent (V2, V6)")
+    assert silent_words(a_row(Conclusion.QUEUED)) == silent_words(None) == ""

@@ -1,0 +1,133 @@
+"""What a validator has said is on disk before it is spoken, in order, and is found by the next life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from stagepost.errors import StorageError
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
+from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.status import Level
+from stagepost.runtime.remp.session_rows import StatementRow
+from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk, Written
+from stagepost.runtime.remp.statements import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements
+from stagepost.runtime.virtual_time import run_in_virtual_time
+
+SEED = bytes([1]) * 32
+ONE, OTHER = ExternalMessageId(bytes([1]) * 32), ExternalMessageId(bytes([2]) * 32)
+BLOCK = BlockId(seqno=7)
+
+
+def receipts(message_id: ExternalMessageId, *statuses: MessageStatus) -> list[Receipt]:
+    return [Receipt(message_id, one, 1_000 + number, b"").sign(SEED) for number, one in enumerate(statuses)]
+
+
+def in_virtual_time(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_in_virtual_time(main())
+
+
+def test_what_follows_the_queue_is_written_before_it_is_spoken() -> None:
+    async def main() -> None:
+        disk = SessionsDisk(lambda: 0.01)
+        statements = Statements(MemorySessionStore(disk), lambda: 3)
+        spoken: list[str] = []
+        statements.say({ONE: receipts(ONE, New())}, lambda: spoken.append("in the queue"))
+        assert spoken == ["in the queue"], "it may be said again, so nothing waits for the disk"
+        seen = receipts(ONE, Duplicate(BLOCK))
+        statements.say({ONE: seen}, lambda: spoken.append("in a candidate"))
+        back = receipts(ONE, Ignored(Level.SHARDCHAIN, BLOCK), New())
+        statements.say({ONE: back}, lambda: spoken.append("back"))
+        statements.say({OTHER: receipts(OTHER, New())}, lambda: spoken.append("another"))
+        assert spoken == ["in the queue", "another"]
+        await asyncio.sleep(1.0)
+        assert spoken == ["in the queue", "another", "in a candidate", "back"]
+        disk.crash()
+        found = Statements(MemorySessionStore(disk), lambda: 3).earlier
+        assert found == {ONE: (*seen, *back)}, "all that may not have been heard"
+
+    in_virtual_time(main)
+
+
+def test_nothing_is_spoken_that_a_crash_makes_forgotten() -> None:
+    async def main() -> None:
+        disk = SessionsDisk(lambda: 0.01)
+        statements = Statements(MemorySessionStore(disk), lambda: 3)
+        spoken: list[str] = []
+        statements.say({ONE: receipts(ONE, Duplicate(BLOCK))}, lambda: spoken.append("in a candidate"))
+        await asyncio.sleep(0.001)
+        statements.stop()
+        disk.crash()
+        await asyncio.sleep(1.0)
+        assert spoken == []
+        assert Statements(MemorySessionStore(disk), lambda: 3).earlier == {}
+
+    in_virtual_time(main)
+
+
+class FailsOnce(MemorySessionStore):
+    """The disk refuses the first write of statements."""
+
+    has_failed = False
+
+    def put_statements(self, rows: Sequence[StatementRow], written: Written) -> None:
+        if self.has_failed:
+            super().put_statements(rows, written)
+        else:
+            self.has_failed = True
+            asyncio.get_running_loop().call_soon(written, StorageError("no space"))
+
+
+def test_a_disk_that_fails_delays_what_is_said_and_keeps_its_order() -> None:
+    async def main() -> None:
+        statements = Statements(FailsOnce(SessionsDisk()), lambda: 3)
+        spoken: list[int] = []
+        for number in range(3):
+            said: dict[bytes, list[Receipt]] = {ONE: receipts(ONE, Duplicate(BlockId(seqno=number + 1)))}
+            statements.say(said, partial(spoken.append, number))
+        await asyncio.sleep(WRITE_AGAIN_S / 2)
+        assert (spoken, statements.failures) == ([], 1)
+        await asyncio.sleep(WRITE_AGAIN_S)
+        assert spoken == [0, 1, 2]
+
+    in_virtual_time(main)
+
+
+def test_what_is_over_is_forgotten_with_its_catchain() -> None:
+    async def main() -> None:
+        store = MemorySessionStore(SessionsDisk())
+        statements = Statements(store, lambda: 3)
+        statements.say({ONE: receipts(ONE, Duplicate(BLOCK))}, lambda: None)
+        await asyncio.sleep(0.1)
+        for seqno, is_kept in ((3, True), (4, False)):
+            statements.forget_before(seqno)
+            await asyncio.sleep(5.0)
+            assert bool(store.statements) == is_kept
+
+    in_virtual_time(main)
+
+
+def test_many_at_once_are_more_than_one_row() -> None:
+    """Each may name another block, and another master block: a packet has room for so many."""
+
+    async def main() -> None:
+        disk = SessionsDisk()
+        store = MemorySessionStore(disk)
+        statements = Statements(store, lambda: 3)
+        ids = [ExternalMessageId(number.to_bytes(32, "big")) for number in range(ROW_RECEIPTS_MAX + 1)]
+        said: dict[bytes, list[Receipt]] = {
+            one: receipts(
+                one, Accepted(Level.SHARDCHAIN, BlockId(seqno=number + 1), BlockId(seqno=1_000 + number))
+            )
+            for number, one in enumerate(ids)
+        }
+        statements.say(said, lambda: None)
+        await asyncio.sleep(1.0)
+        assert len(store.statements) == 2
+        disk.crash()
+        assert Statements(MemorySessionStore(disk), lambda: 3).earlier.keys() == set(ids)
+
+    in_virtual_time(main)
