@@ -28,7 +28,7 @@ check: $(VENV)/test.stamp ## format, lint, types, tidiness
 soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
 	$(BIN)/python tests/soak/run.py --scale $(SCALE)
 
-bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, remp, chain, bus, pipeline, gouroboros or delivery for one part
+bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, remp, chain, network, bus, pipeline, freshness, web, kafka, cluster, scale, gouroboros or delivery for one part
 ifneq ($(PART),delivery)
 	$(BIN)/python bench/run.py $(if $(filter 1,$(CHECK)),--check) $(if $(PART),--only $(PART))
 endif
@@ -49,6 +49,7 @@ docs: $(VENV)/base.stamp ## rewrite docs/protocols, docs/metrics.md and docs/ima
 	$(BIN)/python tools/metrics_docs.py docs/metrics.md
 	$(BIN)/python tools/promises_docs.py docs/promises.md
 	$(BIN)/python tools/trace_picture.py docs/images/trace.svg
+	$(BIN)/python tools/scale_plan.py --update docs/scale.md
 
 fuzz: $(VENV)/test.stamp ## a minute of mutated input into every decoder, and a minute guided by coverage; KEEP=1 adds to the corpus
 	$(BIN)/python tests/soak/run.py --only fuzz --only guided --seconds 60

@@ -1,43 +1,65 @@
 """What the pipeline costs beside the bare work in it: `make bench PART=pipeline`.
 
-The bare work is one loop that parses a line and checks its receipt, in one process. Spark's figure is all processor
-time of its processes, the JVM and the Python workers, from the lines of a dump to published tables. DuckDB stands beside
-it with the same function for the checks, run in as many processes as Spark has cores.
+The bare work is one loop that parses a line and checks its receipt, in one process; it is measured before and after, on lines
+from all over the dump. Spark's figure is all processor time of its processes, driver, JVM and Python workers, from the
+lines of a dump to published tables with a verdict for each message; net of start-up, after a small dump has been through.
+DuckDB stands beside it with the same function for the checks, run in as many processes as Spark has cores. It has less to do:
+it works out neither sessions nor verdicts.
+
+    python -m bench.receipt_tables --large     10,000,000 receipts against 1,000,000: `make bench-large`
 """
 
 from __future__ import annotations
 
-import json
-import os
+import argparse
+import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
+from shutil import disk_usage
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
+from bench.pipeline_processes import Memory, used_by
+from bench.receipts import SETS, write_dump
 from bench.whole_path import Reading
 from stagepost.crypto import ed25519
 from stagepost.errors import ConfigError
 from stagepost.pipeline.dump_lines import read_line
 from stagepost.pipeline.dumps import Dump, Piece, lines_of, survey
 from stagepost.pipeline.record_checks import RecordChecks
-from stagepost.remp.message_status import Accepted, MessageStatus, New, SentToValidators
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets
-from tests.pipeline_world import EPOCH_MS, a_block, a_master_block, line_of, signed
-from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
+from tests.pipeline_world import EPOCH_MS, signed
+from tests.remp_world import seed_of
+from tests.soak.results import write_lines
 
-RECEIPTS = 100_000
-BARE_RECEIPTS = 10_000
+RECEIPTS = 1_000_000
+LARGE = 10_000_000
+BARE_PIECES = 8
+BARE_LINES_PER_PIECE = 1_500
 WARM_UP_RECEIPTS = 20_000
 CORES = 2
 SPARK_OVER_BARE_MAX = 1.35
 SPARK_OVER_DUCKDB_MAX = 1.3
-VALIDATORS = range(7)
-SETS = json.dumps(sets_file(session(1, VALIDATORS), timeout_ms=240_000)).encode()
+LARGE_OVER_MAX = 10.5
+LARGE_DISK_BYTES = 12 * 10**9
+"""Of the dumps, the tables and what Spark puts aside while it works."""
+ROWS_PER_BATCH = 4_096
+
+
+class Run(NamedTuple):
+    """Of one backfill, net of start-up."""
+
+    wall_s: float
+    cpu_s: float
+    java_bytes: int
+    python_bytes: int
 
 
 def measure(receipts: int = RECEIPTS) -> tuple[list[Reading], list[str]]:
@@ -47,7 +69,8 @@ def measure(receipts: int = RECEIPTS) -> tuple[list[Reading], list[str]]:
 
         with TemporaryDirectory() as name:
             began = time.perf_counter()
-            spark = start_session("bench", master=f"local[{CORES}]")
+            # As `stagepost pipeline backfill` starts it.
+            spark = start_session("bench", master=f"local[{CORES}]", is_short=True)
             started_s = time.perf_counter() - began
             try:
                 return _measured(spark, Path(name), receipts, started_s)
@@ -61,22 +84,19 @@ def measure(receipts: int = RECEIPTS) -> tuple[list[Reading], list[str]]:
 def _measured(
     spark: object, folder: Path, receipts: int, started_s: float
 ) -> tuple[list[Reading], list[str]]:
-    warm, whole = (
-        _written(folder / f"{count}.jsonl", count, first)
-        for count, first in ((WARM_UP_RECEIPTS, 10**6), (receipts, 0))
-    )
-    bare_s = _bare_s(whole)
-    _backfill(spark, warm, folder / "warm")
-    before, began = _spark_cpu_s(spark), time.perf_counter()
-    _backfill(spark, whole, folder / "spark")
-    wall_s, cpu_s = time.perf_counter() - began, _spark_cpu_s(spark) - before
+    _warm_up(spark, folder)
+    whole = _written(folder, receipts)
+    before_s = _bare_s(whole)
+    run = _backfill(spark, whole, folder / "spark")
+    bare_s = (before_s + _bare_s(whole)) / 2
     duckdb_s = _by_duckdb(whole, folder / "duckdb")
-    over_bare, over_duckdb = cpu_s / (bare_s * receipts), wall_s / duckdb_s
+    over_bare, over_duckdb = run.cpu_s / (bare_s * receipts), run.wall_s / duckdb_s
     readings = [
         Reading("pipeline: starting Spark", started_s, "s"),
         Reading("pipeline: bare parse and check, receipts per core", 1 / bare_s, "/s"),
         Reading("pipeline: signatures alone, share of the bare loop", _signature_s() / bare_s, "x"),
-        Reading(f"pipeline: {receipts:,} receipts to tables, per core", receipts / cpu_s, "/s"),
+        Reading(f"pipeline: {receipts:,} receipts to tables, per core", receipts / run.cpu_s, "/s"),
+        Reading("pipeline: signatures alone, share of the whole", _signature_s() * receipts / run.cpu_s, "x"),
         Reading(
             f"pipeline: Spark's processor time over the bare loop (at most {SPARK_OVER_BARE_MAX})",
             over_bare,
@@ -85,7 +105,8 @@ def _measured(
         Reading(
             f"pipeline: Spark's wall time over DuckDB's (at most {SPARK_OVER_DUCKDB_MAX})", over_duckdb, "x"
         ),
-        Reading("pipeline: Spark's wall time", wall_s, "s"),
+        Reading("pipeline: Spark's wall time", run.wall_s, "s"),
+        *_memory(run),
     ]
     missed = []
     if over_bare > SPARK_OVER_BARE_MAX:
@@ -99,32 +120,65 @@ def _measured(
     return readings, missed
 
 
-def _lines(count: int, first: int) -> Iterator[bytes]:
-    """Lives of messages that all go well: sent, queued, included, accepted, finalized."""
-    number, given = first, 0
-    hint = {"session": session_name(1).hex()}
-    while given < count:
-        block, now = a_block(1 + number % 1_000), EPOCH_MS + number
-        said: list[tuple[int, MessageStatus]] = [(FULL_NODE, SentToValidators(3, len(VALIDATORS)))]
-        for step in (New(), Accepted(Level.COLLATOR, block), Accepted(Level.SHARDCHAIN, block)):
-            said += [(one, step) for one in VALIDATORS]
-        said.append((FULL_NODE, Accepted(Level.MASTERCHAIN, block, a_master_block(7))))
-        for place, (who, status) in enumerate(said[: count - given]):
-            receipt = signed(number, who, status, now + 10 * place)
-            yield json.dumps(line_of(receipt, now + 10 * place + 5, headers=hint)).encode() + b"\n"
-        given += len(said)
-        number += 1
+def measure_large(few: int = RECEIPTS, many: int = LARGE) -> tuple[list[Reading], list[str]]:
+    """Whether time grows with the records and memory does not."""
+    from stagepost.pipeline.session import start_session
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        if disk_usage(folder).free < LARGE_DISK_BYTES * many / LARGE:
+            free = disk_usage(folder).free / 10**9
+            raise ConfigError(
+                f"{folder} has {free:.0f} GB free, {LARGE_DISK_BYTES / 10**9:.0f} are needed",
+                advice="set TMPDIR to another disk",
+            )
+        spark = start_session("bench", master=f"local[{CORES}]", is_short=True)
+        try:
+            _warm_up(spark, folder)
+            runs = {}
+            for count in (few, many):
+                dump = _written(folder, count)
+                runs[count] = _backfill(spark, dump, folder / str(count))
+                Path(dump.path).unlink()
+        finally:
+            spark.stop()
+    times = runs[many].wall_s / runs[few].wall_s
+    limit = LARGE_OVER_MAX * many / few / 10
+    readings = [
+        Reading(f"pipeline: {few:,} receipts, wall time", runs[few].wall_s, "s"),
+        Reading(f"pipeline: {many:,} receipts, wall time", runs[many].wall_s, "s"),
+        Reading(f"pipeline: the second over the first (at most {limit:.1f})", times, "x"),
+        Reading(
+            "pipeline: processor time of the second over the first", runs[many].cpu_s / runs[few].cpu_s, "x"
+        ),
+        *_memory(runs[many]),
+    ]
+    missed = [f"pipeline: {many:,} receipts take {times:.1f} x the time of {few:,}"] if times > limit else []
+    return readings, missed
 
 
-def _written(path: Path, count: int, first: int) -> Dump:
-    with path.open("wb") as file:
-        file.writelines(_lines(count, first))
-    return survey(path, max(1, path.stat().st_size // (4 * CORES)))
+def _memory(run: Run) -> list[Reading]:
+    return [
+        Reading("pipeline: most memory of the JVM", run.java_bytes / 2**20, "MiB"),
+        Reading("pipeline: most memory of the Python workers", run.python_bytes / 2**20, "MiB"),
+    ]
+
+
+def _written(folder: Path, count: int, first: int = 0) -> Dump:
+    path = folder / f"{count}.jsonl"
+    write_dump(path, count, first, processes=CORES)
+    return survey(path)
+
+
+def _warm_up(spark: object, folder: Path) -> None:
+    _backfill(spark, _written(folder, WARM_UP_RECEIPTS, first=10**8), folder / "warm")
 
 
 def _bare_s(dump: Dump) -> float:
     """Of one receipt, in processor time."""
-    lines = [line for piece in dump.pieces for line in lines_of(piece)][:BARE_RECEIPTS]
+    step = max(1, len(dump.pieces) // BARE_PIECES)
+    chosen = dump.pieces[::step][:BARE_PIECES]
+    lines = [line for piece in chosen for line in islice(lines_of(piece), BARE_LINES_PER_PIECE)]
     checks = RecordChecks(parse_validator_sets(SETS, "sets"))
     began = time.process_time()
     for number, line in enumerate(lines):
@@ -134,7 +188,7 @@ def _bare_s(dump: Dump) -> float:
 
 
 def _signature_s(count: int = 2_000) -> float:
-    receipt: Receipt = signed(1, 0, New(), EPOCH_MS)
+    receipt = signed(1, 0, New(), EPOCH_MS)
     public_key, data, signature = ed25519.public_key(seed_of(0)), receipt.signed_bytes, receipt.signature
     assert signature is not None
     began = time.process_time()
@@ -143,34 +197,22 @@ def _signature_s(count: int = 2_000) -> float:
     return (time.process_time() - began) / count
 
 
-def _backfill(spark: object, dump: Dump, out: Path) -> None:
+def _backfill(spark: object, dump: Dump, out: Path) -> Run:
     from stagepost.pipeline.driver import Evaluated, Evaluation
     from stagepost.pipeline.jobs import backfill
 
-    backfill(spark, [dump], SETS, out, Evaluation(what=Evaluated.MESSAGES))  # type: ignore[arg-type,unused-ignore]
-
-
-def _spark_cpu_s(spark: object) -> float:
-    """Of this process, the JVM and everything below it, those that have ended included."""
-    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[attr-defined]
-    parents: dict[int, int] = {}
-    times: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # ended meanwhile
-            parents[int(entry.name)] = int(fields[1])
-            times[int(entry.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    family = {jvm}
-    while more := {one for one, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(times.get(one, 0.0) for one in family) + time.process_time()
+    jvm: int = spark.sparkContext._gateway.proc.pid  # type: ignore[attr-defined]
+    before, ours_s, began = used_by(jvm).cpu_s, time.process_time(), time.perf_counter()
+    with Memory(jvm) as memory:
+        evaluation = Evaluation(what=Evaluated.MESSAGES)
+        backfill(spark, [dump], SETS, out, evaluation)  # type: ignore[arg-type,unused-ignore]
+    wall_s = time.perf_counter() - began
+    cpu_s = used_by(jvm).cpu_s - before + time.process_time() - ours_s
+    return Run(wall_s, cpu_s, memory.java_bytes, memory.python_bytes)
 
 
 def _by_duckdb(dump: Dump, out: Path) -> float:
-    """The same from lines to records, state and one row for each message, without sessions and verdicts; its wall time."""
+    """From lines to records, state and one row for each message; its wall time."""
     import duckdb
 
     out.mkdir()
@@ -195,19 +237,52 @@ def _by_duckdb(dump: Dump, out: Path) -> float:
 
 
 def _check_piece(piece: Piece, out: str) -> str:
+    """As the pipeline's workers do it, without the state."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
     from stagepost.pipeline.schemas import RECORDS
 
-    checks = RecordChecks(parse_validator_sets(SETS, "sets"))
-    rows = []
-    for number, line in enumerate(lines_of(piece), start=piece.line):
-        record = read_line(line, number)
-        rows.append(
-            (*record, *checks.check(record.key, record.value, record.arrived_ms, is_fault=record.is_fault))
-        )
+    gc.disable()
+    checks, schema = RecordChecks(parse_validator_sets(SETS, "sets")), arrow_schema(RECORDS)
+    lines, batches = enumerate(lines_of(piece), start=piece.line), []
+    while some := list(islice(lines, ROWS_PER_BATCH)):
+        records = [read_line(line, number) for number, line in some]
+        rows = [
+            (*one, *checks.check(one.key, one.value, one.arrived_ms, is_fault=one.is_fault))
+            for one in records
+        ]
+        batches.append(batch_of(rows, schema))
     path = f"{out}/{piece.begin}.parquet"
-    pq.write_table(pa.Table.from_batches([batch_of(rows, arrow_schema(RECORDS))]), path, compression="zstd")
+    pq.write_table(pa.Table.from_batches(batches), path, compression="zstd")
     return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.receipt_tables")
+    parser.add_argument("--large", action="store_true", help=f"{LARGE:,} receipts against {RECEIPTS:,}")
+    parser.add_argument("--receipts", type=int, default=RECEIPTS, metavar="N", help="the smaller number")
+    options = parser.parse_args(arguments)
+    try:
+        readings, missed = (
+            measure_large(options.receipts, 10 * options.receipts)
+            if options.large
+            else measure(options.receipts)
+        )
+    except ConfigError as error:
+        print(f"pipeline: not run: {error.text}", file=sys.stderr)
+        return 2
+    for reading in readings:
+        print(f"{reading.name:84} {reading.value:>12,.2f} {reading.unit}".rstrip())
+    for text in missed:
+        print(text, file=sys.stderr)
+    command = (
+        f"python -m bench.receipt_tables{' --large' if options.large else ''} --receipts {options.receipts}"
+    )
+    write_lines("bench", command, [asdict(reading) for reading in readings])
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

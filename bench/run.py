@@ -18,13 +18,42 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import beside_gouroboros, chain, latency, receipt_tables, remp_queue, topic_log, whole_path
+from bench import (
+    beside_gouroboros,
+    chain,
+    cluster,
+    dashboards,
+    dmq_scale,
+    kafka_beside_log,
+    latency,
+    pipeline_freshness,
+    receipt_tables,
+    remp_end_to_end,
+    remp_queue,
+    topic_log,
+    whole_path,
+)
 from bench.measure import ROUNDS, Figure, measure
 from bench.steps import steps, unit
 from bench.whole_path import Reading
 from tests.soak.results import circumstances, write_lines
 
-PARTS = ("steps", "path", "node", "remp", "chain", "bus", "pipeline", "gouroboros")
+PARTS = (
+    "steps",
+    "path",
+    "node",
+    "remp",
+    "network",
+    "chain",
+    "bus",
+    "pipeline",
+    "freshness",
+    "gouroboros",
+    "cluster",
+    "scale",
+    "kafka",
+    "web",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only in (None, "remp"):
         of_queue, missed = remp_queue.measure()
         readings += of_queue
+    if options.only in (None, "network"):
+        of_network, late = remp_end_to_end.measure()
+        readings += of_network
+        missed += late
     if options.only in (None, "chain"):
         of_chain, late = chain.measure()
         readings += of_chain
@@ -52,10 +85,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         of_tables, slow = receipt_tables.measure()
         readings += of_tables
         missed += slow
+    if options.only in (None, "freshness"):
+        of_stream, late = pipeline_freshness.measure()
+        readings += of_stream
+        missed += late
     if options.only in (None, "gouroboros"):
         beside, slower = beside_gouroboros.readings()
         readings += beside
         missed += slower
+    # Long, and of use to those who plan: only when asked for.
+    if options.only == "cluster":
+        readings += cluster.measure()[0]
+    if options.only == "kafka":
+        readings += kafka_beside_log.measure()[0]
+    if options.only == "scale":
+        readings += dmq_scale.measure()[0]
+    if options.only in (None, "web"):
+        of_web, slow = dashboards.measure()
+        readings += of_web
+        missed += slow
     command = f"python bench/run.py{' --check' if options.check else ''} --rounds {options.rounds}"
     command += f" --only {options.only}" if options.only else ""
     where = circumstances(command)

@@ -10,9 +10,11 @@ from stagepost.statemachine.render import table
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 ABOUT = (
-    "A node serves these at `/metrics` on 127.0.0.1, at the port that `--metrics-port` chooses or `node.json` in its "
-    "data folder names. Beside them: `/healthz`, `/readyz`, `/status` and `/mempool`. Those that begin with `stagepost_delivery_` belong to "
-    "a program that publishes: its `DeliveryMetrics` counts and renders them. Labels take their values from the lists below, never from peers."
+    "A node serves these at `/metrics` on 127.0.0.1, at the port that `--metrics-port` chooses or the note in its "
+    "data folder names (`node.json` of a DMQ node; `full-node-status.json`, which has those that begin with `stagepost_remp_`; "
+    "`validator-status.json`, which has the queue and `stagepost_catchain_`). Beside them: `/healthz`, `/readyz`, `/status` and `/mempool`. Those that begin with `stagepost_delivery_` belong to "
+    "a program that publishes: its `DeliveryMetrics` counts and renders them. Those that begin with `stagepost_pipeline_` are served by "
+    "`stagepost pipeline run --metrics-port`. Labels take their values from the lists below, never from peers."
 )
 
 

@@ -18,9 +18,10 @@ from stagepost.dmq import (
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
-from stagepost.remp import link_authentication, link_protocols
+from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol
 from stagepost.runtime.remp.link_versions import DATA_FIELDS, LinkVersion
+from stagepost.runtime.remp.local_intake import INTAKE_VERSION, INTAKE_VERSIONS
 from stagepost.statemachine.render import diagram, states_table, table, transitions_table
 from stagepost.statemachine.spec import ProtocolSpec
 
@@ -46,6 +47,9 @@ ORIGINS: dict[str, str] = {
     ),
     link_protocols.REMP_MESSAGES.name: "Links between full nodes and validators, opened by the full node.",
     link_protocols.REMP_RECEIPTS.name: "Links between full nodes and validators, opened by the validator.",
+    local_intake.LOCAL_INTAKE.name: (
+        "The local socket of a full node: programs hand in external messages, and follow them."
+    ),
 }
 
 
@@ -144,6 +148,8 @@ def _versions_table() -> str:
                 rows.append((origin, kind.value, str(number), ", ".join(shape.value)))
     for version in LinkVersion:
         rows.append(("links", _LINK_KINDS[version], f"{version:#x}", ", ".join(DATA_FIELDS)))
+    intake_data = ", ".join(INTAKE_VERSIONS[INTAKE_VERSION].value)
+    rows.append(("local socket of a full node", "program to full node", f"{INTAKE_VERSION:#x}", intake_data))
     return table(("origin", "connection", "number", "data"), rows)
 
 

@@ -75,24 +75,28 @@ def some_receipts(number: int, sets: ValidatorSets, choices: Random) -> list[tup
     return found
 
 
-def as_record(counting: Counting, hint: str | None) -> tuple[Any, ...]:
+def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]:
     from stagepost.pipeline.dump_lines import Record
+    from stagepost.pipeline.partial_state import PartialState
     from stagepost.pipeline.record_checks import ROLES, described
     from stagepost.pipeline.topics import STATUSES
 
-    receipt = counting.receipt
-    digest = sha256(receipt.signed_bytes).digest()
-    known = read_hash(hint)
-    raw = Record(STATUSES, 0, 0, None, None, b"", session_hint=None if known is None else known.hex())
-    return (*raw, *described(receipt, digest, None, ROLES[counting.role], b""))
+    state = PartialState()
+    for counting, hint in said:
+        receipt = counting.receipt
+        digest = sha256(receipt.signed_bytes).digest()
+        known = read_hash(hint)
+        raw = Record(STATUSES, 0, 0, None, None, b"", session_hint=None if known is None else known.hex())
+        state.add(raw, described(receipt, digest, None, ROLES[counting.role], b""))
+    return state.rows()
 
 
 def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: int) -> None:
     spark = small_spark()
-    from stagepost.pipeline.messages import Moment, messages
+    from stagepost.pipeline.messages import Moment, lives, messages, newest
     from stagepost.pipeline.schemas import MESSAGES as COLUMNS
-    from stagepost.pipeline.schemas import RECORDS
-    from stagepost.pipeline.state import state_of
+    from stagepost.pipeline.schemas import STATE
+    from stagepost.pipeline.small_tables import small_table
 
     choices = Random(run_seed)
     sets = some_sets(choices)
@@ -107,13 +111,18 @@ def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: i
         if found is not None:
             expected[receipts[0][0].receipt.message_id.hex()] = found
 
-    rows = [as_record(*one) for receipts in said.values() for one in receipts]
-    choices.shuffle(rows)
-    # In two batches, whose states are joined.
-    parts = [spark.createDataFrame(part, RECORDS) for part in (rows[::2], rows[1::2])]
-    state = state_of(parts[0]).unionByName(state_of(parts[1]))
-    nothing_bad = spark.createDataFrame([], "message_id string, raw_hash bigint")
-    table = messages(state, nothing_bad, sets, Moment(as_of_ms, sets.message_timeout_ms))
+    heard = [one for receipts in said.values() for one in receipts]
+    choices.shuffle(heard)
+    # In two batches, the second small: it evaluates only the messages that it touches, with what was known of them.
+    early, late = (
+        small_table(spark, state_rows(part), STATE)
+        for part in (heard[len(heard) // 5 :], heard[: len(heard) // 5])
+    )
+    known = early.join(late, on="message_id", how="left_semi").select(*STATE.fieldNames())
+    evaluated = lives(early, None, sets, 9).unionByName(lives(late, known, sets, 10)).cache()
+    table = messages(newest(evaluated), Moment(as_of_ms, sets.message_timeout_ms))
+    fresh = sum(row["receipts"] - row["receipts_before"] for row in evaluated.collect())
+    assert fresh == sum(verdict.receipts for verdict in expected.values())
 
     assert table.schema.fieldNames() == COLUMNS.fieldNames()
     answers = {row["message_id"]: row.asDict() for row in table.collect()}

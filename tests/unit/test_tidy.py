@@ -115,7 +115,7 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
         ("stagepost.runtime.tcp", "from stagepost.bus.topic import Topic"),
         ("stagepost.bus.topic", "from stagepost.node.devnet import Devnet"),
         ("stagepost.node.devnet", "from stagepost.cli.main import main"),
-        ("stagepost.pipeline.jobs", "from stagepost.runtime.tcp import listen"),
+        ("stagepost.pipeline.jobs", "from stagepost.node.devnet import Devnet"),
         ("stagepost.web.app", "import pyspark.sql"),
         ("stagepost.node.devnet", "from click import echo"),
         ("stagepost.web.app", "from stagepost.cli.main import main"),

@@ -9,6 +9,7 @@ from stagepost.errors import ErrorCode
 from stagepost.pipeline.memberships import members, memberships
 from stagepost.pipeline.schemas import COMPLAINTS, VALIDATORS
 from stagepost.pipeline.sessions import is_queued, members_said, said, with_holding_sessions
+from stagepost.pipeline.small_tables import small_table
 from stagepost.pipeline.state import merged
 from stagepost.pipeline.verified import passing, quarantined
 from stagepost.remp.status import FIRST_KINDS, LEGAL_STEPS
@@ -69,7 +70,7 @@ def contradictions(distinct: DataFrame, sets: ValidatorSets) -> DataFrame:
 def _legal_steps(spark: SparkSession) -> DataFrame:
     steps = [(BEFORE_ANYTHING, kind) for kind in sorted(FIRST_KINDS)]
     steps += [(before, kind) for before, following in LEGAL_STEPS.items() for kind in sorted(following)]
-    return spark.createDataFrame(steps, "before string, kind string")
+    return small_table(spark, steps, "before string, kind string")
 
 
 def validators(

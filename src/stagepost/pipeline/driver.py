@@ -1,34 +1,39 @@
-"""The driver: takes records into the tables batch by batch, each exactly once, and evaluates the reports.
+"""The driver: takes records into the tables batch by batch, each exactly once, and evaluates what they changed.
 
-A batch writes its records and its partial state into a folder of its own, evaluates the reports with them, and is
+A batch writes its records and its partial state into a folder of its own, evaluates the messages that it touched, and is
 published by one replacement of the manifest. Whatever ends the process before that leaves the tables as they were, and
 the batch is taken again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from stagepost.errors import ConfigError
 from stagepost.pipeline import schemas
-from stagepost.pipeline.batch_counts import counted_batch, counted_receipts
 from stagepost.pipeline.batch_names import BatchName
-from stagepost.pipeline.manifest import RECORDS, STATE, Batch, Manifest, Reports
-from stagepost.pipeline.messages import Moment
-from stagepost.pipeline.reports import write_messages, write_others
+from stagepost.pipeline.checked_files import ACCOUNT, checking_pieces, checking_raw
+from stagepost.pipeline.dumps import Dump
+from stagepost.pipeline.folding import Fold, fold, forgotten
+from stagepost.pipeline.joined_batches import joined, new_receipts
+from stagepost.pipeline.manifest import LIVES, RECORDS, STATE, Batch, Manifest, Reports
+from stagepost.pipeline.messages import Moment, lives
+from stagepost.pipeline.reports import write_others
 from stagepost.pipeline.sets_copies import keep_sets, kept_sets
-from stagepost.pipeline.state import merged, state_of
 from stagepost.pipeline.tables import Tables, read_files
-from stagepost.pipeline.verified import with_checks
+from stagepost.pipeline.touched import named, touched
 from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
 
-ROWS_PER_FILE = 1_000_000
-"""After compaction: enough for quick scans, few enough for workers to share them."""
+RECEIPTS_PER_PART = 500_000
+"""Evaluated at a time by one core: what it needs for them fits into its share of the memory, however many there are."""
+
+Write = Callable[[Path], Batch]
+"""Puts the files of a batch into a folder."""
 
 
 class Evaluated(Enum):
@@ -48,7 +53,10 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """Of one tables folder. `sets_file` None: the sets that the tables were made with."""
+    """Of one tables folder. `sets_file` None: the sets that the tables were made with.
+
+    One thread takes batches; another may do upkeep (`report`, `fold`) meanwhile.
+    """
 
     def __init__(
         self, spark: SparkSession, tables: Tables, sets_file: bytes | None, name: str = "sets"
@@ -73,15 +81,33 @@ class Driver:
     # Taking records in
 
     def take(self, raw: DataFrame, evaluation: Evaluation, batch_name: BatchName) -> bool:
-        """Records of one batch; False if it was taken before."""
+        """Records of one batch, in the manner of `schemas.RAW`; False if it was taken before."""
+        return self._take(lambda folder: self._checked(raw, folder), evaluation, batch_name)
+
+    def take_dump(self, dump: Dump, evaluation: Evaluation, batch_name: BatchName) -> bool:
+        """The same of a dump, whose lines workers read, check and write in one go."""
+        return self._take(lambda folder: self._checked_dump(dump, folder), evaluation, batch_name)
+
+    def _take(self, write: Write, evaluation: Evaluation, batch_name: BatchName) -> bool:
         if batch_name.is_taken(self.tables.manifest):
             return False
         self.follow_sets()
-        folder = self.tables.fresh_folder()
-        batch = self._written(with_checks(raw, self._sets_file), folder)
-        before = self.tables.manifest
-        following = batch_name.enter(msgspec.structs.replace(before, batches=[*before.batches, batch]))
-        self._publish(following, folder, evaluation)
+        with self.tables.work() as folder:
+            batch = self._written(write, folder)
+            before = self.tables.manifest
+            batches = [*before.batches, batch]
+            if evaluation.what is not Evaluated.NOTHING:
+                batches = self._evaluated(batches, folder)
+
+            def enter(current: Manifest) -> Manifest:
+                # Batches may have been folded meanwhile; then those before this one were all evaluated.
+                known = batches[:-1] if current.batches == before.batches else current.batches
+                following = msgspec.structs.replace(current, batches=[*known, batches[-1]])
+                return self._at_moment(batch_name.enter(following), evaluation)
+
+            self.tables.publish(enter)
+        if evaluation.what is Evaluated.ALL:
+            self.report(evaluation)
         return True
 
     def follow_sets(self) -> bool:
@@ -89,117 +115,197 @@ class Driver:
         manifest = self.tables.manifest
         if manifest.sets_digest == self._sets_digest:
             return False
-        following = msgspec.structs.replace(manifest, sets_digest=self._sets_digest)
-        if manifest.batches:
-            folder = self.tables.fresh_folder()
-            raw = self.records().select(*schemas.RAW.fieldNames())
-            batch = self._written(with_checks(raw, self._sets_file), folder)
-            self.tables.publish(msgspec.structs.replace(following, batches=[batch]))
-        else:
-            self.tables.publish(following)
+        with self.tables.work() as folder:
+            batches: list[Batch] = []
+            if manifest.batches:
+                raw = self.records().select(*schemas.RAW.fieldNames())
+                batches = [self._written(lambda place: self._checked(raw, place), folder)]
+                if any(LIVES in batch.files for batch in manifest.batches):
+                    batches = self._evaluated(batches, folder)
+            self.tables.publish(
+                lambda current: msgspec.structs.replace(
+                    current, sets_digest=self._sets_digest, batches=batches
+                )
+            )
         return True
 
-    def _written(self, records: DataFrame, folder: Path) -> Batch:
-        """Records first; their state is worked out from what was written, so that nothing is checked twice."""
-        tables = self.tables
-        tables.at_point("before write")
-        record_files = tables.write(records, folder, RECORDS)
-        tables.at_point("after write")
-        state = state_of(read_files(self.spark, tables.folder, record_files, schemas.RECORDS))
-        state_files = tables.write(state, folder, STATE)
-        tables.at_point("after state")
-        return counted_batch(tables.folder, {RECORDS: record_files, STATE: state_files}, record_files)
+    def _written(self, write: Write, folder: Path) -> Batch:
+        self.tables.at_point("before write")
+        batch = write(folder)
+        self.tables.at_point("after write")
+        return batch
+
+    def _checked(self, raw: DataFrame, folder: Path) -> Batch:
+        place, root = str(folder.absolute()), str(self.tables.folder.absolute())
+        # Small batches come in many small parts, one of each partition of a topic; each part has its price.
+        near = schemas.expect(raw, schemas.RAW).coalesce(self.spark.sparkContext.defaultParallelism)
+        return self._accounts(near.mapInArrow(checking_raw(self._sets_file, place, root), ACCOUNT), folder)
+
+    def _checked_dump(self, dump: Dump, folder: Path) -> Batch:
+        if not dump.pieces:
+            return Batch({RECORDS: [], STATE: []})
+        place, root = str(folder.absolute()), str(self.tables.folder.absolute())
+        numbers = self.spark.range(0, len(dump.pieces), 1, len(dump.pieces))
+        step = checking_pieces(dump.pieces, self._sets_file, place, root)
+        return self._accounts(numbers.mapInArrow(step, ACCOUNT), folder)
+
+    def _accounts(self, accounts: DataFrame, folder: Path) -> Batch:
+        """One small row for each task is all that comes back here."""
+        rows = self.tables.ran(accounts.collect, folder)
+        self.tables.sync(folder, RECORDS, STATE)
+        return joined([msgspec.json.decode(row[0], type=Batch) for row in rows])
 
     # Evaluating
 
     def refresh(self, evaluation: Evaluation) -> None:
-        """The reports anew from what is in the tables."""
+        """The tables as of another moment; whatever has not been evaluated yet is."""
         self.follow_sets()
-        self._publish(self.tables.manifest, self.tables.fresh_folder(), evaluation)
+        before = self.tables.manifest
+        if all(LIVES in batch.files for batch in before.batches):
+            self.tables.publish(lambda current: self._at_moment(current, evaluation))
+        else:
+            with self.tables.work() as folder:
+                batches = self._evaluated(before.batches, folder)
+                self.tables.publish(
+                    lambda current: self._at_moment(
+                        msgspec.structs.replace(current, batches=batches), evaluation
+                    )
+                )
+        if evaluation.what is Evaluated.ALL:
+            self.report(evaluation)
 
-    def _publish(self, manifest: Manifest, folder: Path, evaluation: Evaluation) -> None:
+    def _at_moment(self, manifest: Manifest, evaluation: Evaluation) -> Manifest:
         if evaluation.what is Evaluated.NOTHING:
-            self.tables.publish(manifest)
-            return
+            return manifest
+        moment = self._moment(manifest, evaluation)
+        files = {} if manifest.reports is None else manifest.reports.files
+        reports = Reports(files, moment.as_of_ms, moment.message_timeout_ms)
+        return msgspec.structs.replace(manifest, reports=reports)
+
+    def _moment(self, manifest: Manifest, evaluation: Evaluation) -> Moment:
         as_of_ms = manifest.natural_as_of_ms if evaluation.as_of_ms is None else evaluation.as_of_ms
         timeout_ms = evaluation.message_timeout_ms
-        moment = Moment(as_of_ms, self.sets.message_timeout_ms if timeout_ms is None else timeout_ms)
-        files = self._reports(manifest, folder, moment, is_whole=evaluation.what is Evaluated.ALL)
-        counted = counted_receipts(self.tables.folder, files["messages"])
-        reports = Reports(files, as_of_ms, moment.message_timeout_ms, counted)
-        self.tables.publish(msgspec.structs.replace(manifest, reports=reports))
+        return Moment(as_of_ms, self.sets.message_timeout_ms if timeout_ms is None else timeout_ms)
 
-    def _reports(
-        self, manifest: Manifest, folder: Path, moment: Moment, *, is_whole: bool
-    ) -> dict[str, list[str]]:
-        place = self.tables.folder
-        state = read_files(self.spark, place, manifest.files(STATE), schemas.STATE)
-        records = read_files(self.spark, place, manifest.files(RECORDS), schemas.RECORDS)
-
-        def write(frame: DataFrame, name: str) -> list[str]:
-            return self.tables.write(frame.coalesce(1) if name != "messages" else frame, folder, name)
-
-        made = write_messages(state, records, self.sets, moment, write)
+    def _evaluated(self, batches: list[Batch], folder: Path) -> list[Batch]:
+        """The same batches; the last one that waited has the lives of all messages that those that waited touched."""
+        waiting = [number for number, batch in enumerate(batches) if LIVES not in batch.files]
+        if not waiting:
+            return batches
+        fresh = [batches[number] for number in waiting]
+        before = [batch for number, batch in enumerate(batches) if number not in waiting]
+        if not any(batch.files.get(STATE) for batch in fresh) and any(batch.files[LIVES] for batch in before):
+            # Records of other topics only: no message is touched, and the table is there.
+            return [_with_lives(batch, [], 0) if batch in fresh else batch for batch in batches]
+        known = self._known(fresh, before) if any(batch.files.get(STATE) for batch in before) else None
+        parts = sum(batch.passing for batch in fresh) // RECEIPTS_PER_PART
+        least = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        frame = lives(
+            self._state(fresh),
+            known,
+            self.sets,
+            self.tables.manifest.generation + 1,
+            parts=parts if parts > least else None,
+        )
+        files = self.tables.write(frame, folder, LIVES)
         self.tables.at_point("after messages")
-        if is_whole:
-            others = write_others(
-                self.spark, place, state, records, made["messages"], self.sets, moment, write
+        found = list(batches)
+        for number in waiting:
+            found[number] = _with_lives(batches[number], [], 0)
+        found[waiting[-1]] = _with_lives(batches[waiting[-1]], files, new_receipts(self.tables.folder, files))
+        return found
+
+    def _known(self, fresh: list[Batch], before: list[Batch]) -> DataFrame:
+        """What batches before had of the messages that these touch."""
+        found = self._state(before)
+        files = [name for batch in fresh for name in batch.files.get(STATE, ())]
+        message_ids = touched(self.tables.folder, files)
+        if message_ids is not None:
+            return found.where(named(message_ids))
+        near = found.join(self._state(fresh).select("message_id"), on="message_id", how="left_semi")
+        return near.select(*schemas.STATE.fieldNames())
+
+    def report(self, evaluation: Evaluation) -> None:
+        """Every table but `messages`, as of a moment. Batches may come in meanwhile."""
+        with self.tables.work() as folder:
+            before = self.tables.manifest
+            moment = self._moment(before, evaluation)
+
+            def write(frame: DataFrame, name: str) -> list[str]:
+                return self.tables.write(frame.coalesce(1), folder, name)
+
+            files = write_others(
+                self.spark,
+                self.tables.folder,
+                read_files(self.spark, self.tables.folder, before.files(STATE), schemas.STATE),
+                read_files(self.spark, self.tables.folder, before.files(RECORDS), schemas.RECORDS),
+                before.files(LIVES),
+                self.sets,
+                moment,
+                write,
             )
-            return {**made, **others}
-        kept = manifest.reports.files if manifest.reports is not None else {}
-        return {**kept, **made}
+
+            def show(current: Manifest) -> Manifest:
+                if current.sets_digest != before.sets_digest or current.reports is None:
+                    return current  # what these tables were made of is no longer there
+                return msgspec.structs.replace(
+                    current, reports=msgspec.structs.replace(current.reports, files=files)
+                )
+
+            self.tables.publish(show)
 
     # Upkeep
 
+    def fold(self, first: int) -> bool:
+        """The batches from a place on into one. Batches may come in meanwhile. False if nothing was done."""
+        before = self.tables.manifest
+        some = before.batches[first:]
+        if len(some) < 2 or any(LIVES not in batch.files for batch in some):
+            return False
+        with self.tables.work() as folder:
+            one = fold(Fold(self.spark, self.tables, folder), some)
+            self.tables.at_point("during compaction")
+
+            def replace(current: Manifest) -> Manifest:
+                end = first + len(some)
+                if current.batches[first:end] != some:
+                    return current  # looked at again with other sets meanwhile
+                batches = [*current.batches[:first], one, *current.batches[end:]]
+                return msgspec.structs.replace(current, batches=batches)
+
+            self.tables.publish(replace)
+        return True
+
     def compact(self, evaluation: Evaluation, *, keep_ms: int | None = None) -> int:
-        """All batches into one, their states joined. With `keep_ms`, messages of which nothing was heard for so long are
-        forgotten, with their records; the number of records that went.
+        """All batches into one. With `keep_ms`, messages of which nothing was heard for so long are forgotten, with their
+        records; the number of records that went.
         """
-        self.follow_sets()
+        self.refresh(msgspec.structs.replace(evaluation, what=Evaluated.MESSAGES))
         manifest = self.tables.manifest
-        records, state = self.records(), merged(self.tables.read(self.spark, STATE, schemas.STATE))
-        as_of_ms = manifest.natural_as_of_ms if evaluation.as_of_ms is None else evaluation.as_of_ms
-        if keep_ms is not None and as_of_ms is not None:
-            old = _old_messages(records, as_of_ms - keep_ms).cache()
-            records = records.join(old, on="message_id", how="left_anti").where(
-                F.col("message_id").isNotNull()
-                | (F.coalesce("arrived_ms", F.lit(as_of_ms)) >= as_of_ms - keep_ms)
+        as_of_ms = self._moment(manifest, evaluation).as_of_ms
+        if keep_ms is None or as_of_ms is None:
+            self.fold(0)
+            return 0
+        with self.tables.work() as folder:
+            one = forgotten(Fold(self.spark, self.tables, folder), manifest, as_of_ms, keep_ms)
+            self.tables.at_point("during compaction")
+            held = sum(batch.rows + batch.other_rows for batch in manifest.batches)
+            removed = held - one.rows - one.other_rows
+            following = msgspec.structs.replace(
+                manifest, batches=[one], removed_rows=manifest.removed_rows + removed
             )
-            records = records.select(*schemas.RECORDS.fieldNames())
-            state = state.join(old, on="message_id", how="left_anti").select(*schemas.STATE.fieldNames())
-        held = sum(batch.rows + batch.other_rows for batch in manifest.batches)
-        folder = self.tables.fresh_folder()
-        files = {
-            RECORDS: self.tables.write(records.coalesce(max(1, held // ROWS_PER_FILE)), folder, RECORDS),
-            STATE: self.tables.write(state.coalesce(max(1, held // ROWS_PER_FILE)), folder, STATE),
-        }
-        self.tables.at_point("during compaction")
-        batch = counted_batch(self.tables.folder, files, files[RECORDS])
-        # What was the greatest arrival stays it, also when the record itself is forgotten.
-        batch = msgspec.structs.replace(
-            batch,
-            greatest_arrival_ms=manifest.greatest_arrival_ms,
-            greatest_full_node_ms=manifest.greatest_full_node_ms,
-        )
-        removed = held - batch.rows - batch.other_rows
-        following = msgspec.structs.replace(
-            manifest, batches=[batch], removed_rows=manifest.removed_rows + removed
-        )
-        if removed:
-            self._publish(following, folder, evaluation)
-        else:
-            self.tables.publish(following)
+            self.tables.publish(lambda current: following)
+        if removed and manifest.reports is not None and manifest.reports.files:
+            self.report(evaluation)
         return removed
 
     def records(self) -> DataFrame:
         return self.tables.read(self.spark, RECORDS, schemas.RECORDS)
 
+    def _state(self, batches: Iterable[Batch]) -> DataFrame:
+        files = [name for batch in batches for name in batch.files.get(STATE, ())]
+        return read_files(self.spark, self.tables.folder, files, schemas.STATE)
 
-def _old_messages(records: DataFrame, before_ms: int) -> DataFrame:
-    heard = F.greatest(F.coalesce("arrived_ms", F.lit(0)), F.coalesce("timestamp_ms", F.lit(0)))
-    last = (
-        records.where(F.col("message_id").isNotNull())
-        .groupBy("message_id")
-        .agg(F.max(heard).alias("last_ms"))
-    )
-    return last.where(F.col("last_ms") < before_ms).select("message_id")
+
+def _with_lives(batch: Batch, files: list[str], counted: int) -> Batch:
+    return msgspec.structs.replace(batch, files={**batch.files, LIVES: files}, counted=counted)

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagepost.pipeline.batch_names import OfDump
-from stagepost.pipeline.driver import Driver, Evaluation
+from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.dumps import Dump
 from stagepost.pipeline.manifest import Manifest
-from stagepost.pipeline.raw import dump_records
 from stagepost.pipeline.tables import Point, Tables, pass_by
 
 if TYPE_CHECKING:
@@ -30,11 +29,9 @@ def backfill(
     tables = Tables(out, at_point=at_point)
     try:
         driver = Driver(spark, tables, sets_file)
-        is_fresh = False
         for dump in dumps:
-            is_fresh = driver.take(dump_records(spark, [dump]), evaluation, OfDump(dump.digest))
-        if not is_fresh:
-            driver.refresh(evaluation)
+            driver.take_dump(dump, Evaluation(what=Evaluated.NOTHING), OfDump(dump.digest))
+        driver.refresh(evaluation)
         return tables.manifest
     finally:
         tables.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from stagepost.pipeline.small_tables import small_table
 from stagepost.remp.status import KINDS, is_finally_accepted
 
 _COLUMNS = "kind string, level int, status string, rank int, stage string, is_final boolean"
@@ -22,7 +23,7 @@ def kinds(spark: SparkSession) -> DataFrame:
         )
         for kind in KINDS
     ]
-    return spark.createDataFrame(rows, _COLUMNS)
+    return small_table(spark, rows, _COLUMNS)
 
 
 def with_kind_meaning(receipts: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.schemas import STAGE_LATENCY, STAGES
+from stagepost.pipeline.small_tables import small_table
 from stagepost.remp.validator_sets import ValidatorSets
 
 BUCKET_MS = 60_000
@@ -16,7 +17,7 @@ def stage_latency(messages: DataFrame, sets: ValidatorSets) -> DataFrame:
     """`bucket_ms` is the beginning of the minute in which the message was sent."""
     spark = messages.sparkSession
     places = [(one.session_id.hex(), one.workchain, f"{one.shard:016x}") for one in sets.sessions.values()]
-    shards = F.broadcast(spark.createDataFrame(places, "session_id string, wc int, shard string"))
+    shards = F.broadcast(small_table(spark, places, "session_id string, wc int, shard string"))
     sent = messages.where(F.col("sent_ms").isNotNull()).join(shards, on="session_id", how="left")
     pairs = F.array(*(_stage(stage) for stage in STAGES if stage != SENT))
     reached = sent.select("wc", "shard", "sent_ms", F.inline(pairs)).where(F.col("stage_ms").isNotNull())

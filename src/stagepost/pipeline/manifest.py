@@ -14,16 +14,18 @@ import msgspec
 
 from stagepost.errors import ConfigError, StorageError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-RECORDS, STATE = "records", "state"
+RECORDS, STATE, LIVES = "records", "state", "lives"
+"""Kinds of a batch's files. A batch without an entry for its lives has not been evaluated yet."""
 
 
 class Batch(msgspec.Struct, frozen=True):
     """One commit's records and state, or many commits' after compaction. Files are named from the folder on.
 
-    `rows` are records of the status topic: each passed or is quarantined.
+    `rows` are records of the status topic: each passed or is quarantined. `counted` are the receipts that no batch before
+    had, known when the batch has been evaluated.
     """
 
     files: dict[str, list[str]]
@@ -31,17 +33,18 @@ class Batch(msgspec.Struct, frozen=True):
     passing: int = 0
     quarantined: dict[str, int] = {}
     other_rows: int = 0
+    other_quarantined: dict[str, int] = {}
     greatest_arrival_ms: int | None = None
     greatest_full_node_ms: int | None = None
+    counted: int = 0
 
 
 class Reports(msgspec.Struct, frozen=True):
-    """Evaluated tables, as of one moment."""
+    """The moment that the tables are shown for, and the files of those tables that are not worked out when read."""
 
     files: dict[str, list[str]]
     as_of_ms: int | None
     message_timeout_ms: int
-    counted: int
 
 
 class Dropped(msgspec.Struct, frozen=True):
@@ -66,6 +69,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def files(self, kind: str) -> list[str]:
         return [name for batch in self.batches for name in batch.files.get(kind, ())]
+
+    @property
+    def counted(self) -> int:
+        return sum(batch.counted for batch in self.batches)
 
     def published(self) -> Iterator[str]:
         for batch in self.batches:
@@ -129,7 +136,15 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    _sync(path, os.O_RDONLY)
+
+
+def _sync(path: str | os.PathLike[str], flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

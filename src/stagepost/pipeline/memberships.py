@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from stagepost.pipeline.small_tables import small_table
 from stagepost.remp.validator_sets import Session, ValidatorSets
 
 _MEMBERSHIPS = (
@@ -17,7 +18,7 @@ _MEMBERSHIPS = (
 _SESSIONS = "session int, session_id string, session_wc int, session_shard string"
 _MEMBERS = "session int, session_id string, validator int, source_id string"
 
-_Membership = tuple[int, str, int, int, int, str, int | None, int | None]
+_Membership = dict[str, int | str | None]
 
 
 def by_age(sets: ValidatorSets) -> list[Session]:
@@ -31,18 +32,18 @@ def memberships(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
     for number, session in enumerate(by_age(sets)):
         for validator in session.validators:
             by_source.setdefault(validator.key_id.hex(), []).append(
-                (
-                    number,
-                    session.session_id.hex(),
-                    validator.index,
-                    session.size,
-                    session.workchain,
-                    f"{session.shard:016x}",
-                    session.from_ms,
-                    session.to_ms,
-                )
+                {
+                    "session": number,
+                    "session_id": session.session_id.hex(),
+                    "validator": validator.index,
+                    "size": session.size,
+                    "wc": session.workchain,
+                    "shard": f"{session.shard:016x}",
+                    "from_ms": session.from_ms,
+                    "to_ms": session.to_ms,
+                }
             )
-    return spark.createDataFrame(list(by_source.items()), _MEMBERSHIPS)
+    return small_table(spark, list(by_source.items()), _MEMBERSHIPS)
 
 
 def sessions_by_number(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
@@ -50,7 +51,7 @@ def sessions_by_number(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
         (number, session.session_id.hex(), session.workchain, f"{session.shard:016x}")
         for number, session in enumerate(by_age(sets))
     ]
-    return spark.createDataFrame(rows, _SESSIONS)
+    return small_table(spark, rows, _SESSIONS)
 
 
 def members(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
@@ -60,4 +61,4 @@ def members(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
         for number, session in enumerate(by_age(sets))
         for validator in session.validators
     ]
-    return spark.createDataFrame(rows, _MEMBERS)
+    return small_table(spark, rows, _MEMBERS)

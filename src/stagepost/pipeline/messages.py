@@ -1,13 +1,19 @@
-"""The table `messages`: one life line and one verdict for each message, evaluated from merged state, sets and time."""
+"""One life line for each message, evaluated from merged state and sets; and the table `messages`, which adds the moment.
+
+Only the verdict depends on when it is asked for, and only through one question: is the message's life over? So both
+answers are worked out once, and the moment chooses between them when the table is read. Nothing has to be evaluated
+again because time has passed.
+"""
 
 from __future__ import annotations
 
 import msgspec
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.memberships import sessions_by_number
-from stagepost.pipeline.schemas import MESSAGES, STAGES, STATE, expect
+from stagepost.pipeline.partial_state import QUARANTINE
+from stagepost.pipeline.schemas import LIVES, MESSAGES, STAGES, STATE, expect
 from stagepost.pipeline.sessions import (
     deciding_session,
     members_said,
@@ -27,54 +33,98 @@ class Moment(msgspec.Struct, frozen=True):
     message_timeout_ms: int
 
 
-def messages(state: DataFrame, bad: DataFrame, sets: ValidatorSets, moment: Moment) -> DataFrame:
-    """`state` in any number of parts; `bad` has a row for each quarantined row: message_id and raw_hash."""
+GENERATION_DIGITS = 16
+
+
+def lives(
+    state: DataFrame,
+    known: DataFrame | None,
+    sets: ValidatorSets,
+    generation: int,
+    *,
+    parts: int | None = None,
+) -> DataFrame:
+    """`state` in any number of pieces, and what was `known` of the same messages in commits before, if anything was.
+
+    `parts` is how many the messages are divided into, one after another in each core's memory; None: as Spark is set.
+    """
+    whole = expect(state, STATE)
+    if known is not None:
+        whole = whole.withColumn("is_known", F.lit(False)).unionByName(
+            expect(known, STATE).withColumn("is_known", F.lit(True))
+        )
     # Once by message: all that follows groups by it, so no row has to move again.
-    near = expect(state, STATE).repartition("message_id")
+    near = whole.repartition("message_id") if parts is None else whole.repartition(parts, "message_id")
     heard = sessions_of_messages(sessions_said(members_said(with_holding_sessions(merged(near), sets))))
-    found = message_facts(near).join(heard, on="message_id", how="left")
+    facts = message_facts(near, has_known=known is not None)
+    # Both sides are small for each message and already in place: a table of one side, and no sorting of both.
+    found = facts.join(heard.hint("shuffle_hash"), on="message_id", how="left")
     found = found.withColumn("decided", deciding_session(F.col("sessions"), F.col("total_validators")))
-    found = found.withColumn("is_life_over", is_life_over(moment))
-    found = found.withColumn("verdict", verdict())
     names = F.broadcast(sessions_by_number(state.sparkSession, sets))
     found = found.join(names, on=F.col("decided.number") == names["session"], how="left")
-    found = found.join(bad_rows(bad), on="message_id", how="left")
-    return found.select(*_columns())
+    return found.select(*_columns(generation))
 
 
-def message_facts(state: DataFrame) -> DataFrame:
-    """What does not depend on sessions: stages, what full nodes said, ids of other layers, distinct receipts."""
+def newest(rows: DataFrame) -> DataFrame:
+    """Of several evaluations of one message, in the manner of `LIVES`, the last."""
+    of_message = Window.partitionBy("message_id").orderBy(F.col("generation").desc())
+    return rows.withColumn("place", F.row_number().over(of_message)).where("place = 1").drop("place")
+
+
+def messages(rows: DataFrame, moment: Moment) -> DataFrame:
+    """The table, from lives of which each message has one."""
+    shown = rows.withColumn(
+        "verdict",
+        F.when(is_life_over(moment), F.col("verdict_over")).otherwise(F.col("verdict_alive")),
+    )
+    return shown.select(*MESSAGES.fieldNames())
+
+
+def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
+    """What does not depend on sessions: stages, what full nodes said, ids of other layers, distinct receipts. Messages of
+    which all receipts are quarantined have no row.
+    """
     of_full_node = F.col("role") == "full_node"
-    return state.groupBy("message_id").agg(
-        *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
-        F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
-        F.min(F.when(of_full_node, F.col("finalized_ms"))).alias("finalized_by_full_node_ms"),
-        F.max("total_validators").alias("total_validators"),
-        F.bool_or(~of_full_node).alias("has_validators"),
-        F.min("delivery_id").alias("delivery_id"),
-        F.min("dmq_id").alias("dmq_id"),
-        F.size(F.array_distinct(F.flatten(F.collect_list("signed_hashes")))).cast("bigint").alias("receipts"),
+    is_bad = F.col("role") == QUARANTINE
+    before = _distinct(~is_bad & F.col("is_known")) if has_known else F.lit(0).cast("bigint")
+    return (
+        state.groupBy("message_id")
+        .agg(
+            *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
+            F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
+            F.min(F.when(of_full_node, F.col("finalized_ms"))).alias("finalized_by_full_node_ms"),
+            F.max("total_validators").alias("total_validators"),
+            F.bool_or(~of_full_node & ~is_bad).alias("has_validators"),
+            F.min("delivery_id").alias("delivery_id"),
+            F.min("dmq_id").alias("dmq_id"),
+            _distinct(~is_bad).alias("receipts"),
+            _distinct(is_bad).alias("receipts_bad"),
+            before.alias("receipts_before"),
+        )
+        .where(F.col("receipts") > 0)
     )
 
 
-def bad_rows(bad: DataFrame) -> DataFrame:
-    named = bad.where(F.col("message_id").isNotNull())
-    return named.groupBy("message_id").agg(F.count_distinct("raw_hash").alias("receipts_bad"))
+def _distinct(condition: Column) -> Column:
+    hashes = F.collect_list(F.when(condition, F.col("signed_hashes")))
+    return F.size(F.array_distinct(F.flatten(hashes))).cast("bigint")
+
+
+def first_seen() -> Column:
+    """When a full node sent it; else when one more than a third of the deciding session had it."""
+    times = F.col("decided.first_times")
+    place = F.least(F.floor(F.col("decided.size") / 3), F.size(times) - 1).cast("int")
+    return F.coalesce(F.col("sent_ms"), F.when(F.size(times) > 0, F.get(times, place)))
 
 
 def is_life_over(moment: Moment) -> Column:
-    """First seen: when a full node sent it; else when one more than a third of the deciding session had it."""
     if moment.as_of_ms is None:
         return F.lit(False)
-    times = F.col("decided.first_times")
-    place = F.least(F.floor(F.col("decided.size") / 3), F.size(times) - 1).cast("int")
-    by_members = F.when(F.size(times) > 0, F.get(times, place))
-    first_seen = F.coalesce(F.col("sent_ms"), by_members)
-    age = F.lit(moment.as_of_ms).cast("decimal(20,0)") - first_seen
+    age = F.lit(moment.as_of_ms).cast("decimal(20,0)") - F.col("first_seen_ms")
     return F.coalesce(age > moment.message_timeout_ms, F.lit(False))
 
 
-def verdict() -> Column:
+def verdict(is_over: Column) -> Column:
     """The first rule that holds. Rules that need the size of a session do not hold without one."""
     size = F.coalesce(F.col("decided.size"), F.lit(0))
     has_session = size > 0
@@ -82,7 +132,6 @@ def verdict() -> Column:
         F.coalesce(F.col(f"decided.{name}"), F.lit(0))
         for name in ("accepting", "rejecting", "closed", "including")
     )
-    is_over = F.col("is_life_over")
     is_finalized = F.col("finalized_by_full_node_ms").isNotNull() | F.coalesce(
         F.col("is_finalized_by_validators"), F.lit(False)
     )
@@ -105,14 +154,17 @@ def verdict() -> Column:
     return found.otherwise(Conclusion.SENT.value)
 
 
-def _columns() -> list[Column]:
+def _columns(generation: int) -> list[Column]:
     empty = F.array().cast("array<int>")
     members = F.sequence(F.lit(0), F.col("decided.size") - 1)
     computed = {
+        "verdict_alive": verdict(F.lit(False)),
+        "verdict_over": verdict(F.lit(True)),
+        "first_seen_ms": first_seen(),
+        "generation": F.lit(f"{generation:0{GENERATION_DIGITS}d}"),
         "validators": F.col("decided.size"),
         "queued_at": F.coalesce(F.col("decided.queued_at"), empty),
         "rejected_by": F.coalesce(F.col("decided.rejected_by"), empty),
         "silent": F.coalesce(F.array_except(members, F.col("decided.heard")), empty),
-        "receipts_bad": F.coalesce(F.col("receipts_bad"), F.lit(0).cast("bigint")),
     }
-    return [computed.get(name, F.col(name)).alias(name) for name in MESSAGES.fieldNames()]
+    return [computed.get(name, F.col(name)).alias(name) for name in LIVES.fieldNames()]

@@ -10,35 +10,38 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.proof import check_proof
 from stagepost.errors import DecodeError, StagepostError
 from stagepost.pipeline import topics
 from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
+from stagepost.pipeline.other_checks import PROFILE
 from stagepost.pipeline.schemas import DELIVERY_EVENTS, DMQ_MESSAGES
 
 
 def dmq_messages(records: DataFrame) -> DataFrame:
-    """One row for each id, first arrival first. `valid`: id, certificate, period and KES signature hold; what only a
-    clock and a list of pools can tell is not looked at. What is no message at all has only its key.
+    """One row for each id and content, with its first arrival. `valid`: it passed its checks; what did not is in
+    `quarantine` as well, with the reason. What is no message at all has only its key.
     """
-    found = records.where(F.col("topic") == topics.DMQ_MESSAGES).select("key", "value", "arrived_ms")
-    once = found.groupBy("key", "value").agg(F.min("arrived_ms").alias("received_ms"))
-    return once.mapInArrow(_judged, DMQ_MESSAGES)
+    found = records.where(F.col("topic") == topics.DMQ_MESSAGES)
+    once = found.groupBy("key", "value").agg(
+        F.min("arrived_ms").alias("received_ms"), F.min("reason").alias("reason")
+    )
+    return once.mapInArrow(_described, DMQ_MESSAGES)
 
 
-def _judged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _described(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(DMQ_MESSAGES)
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ("key", "value", "received_ms"))
-        yield batch_of([_judge(*row) for row in zip(*columns, strict=True)], schema)
+        columns = (batch.column(name).to_pylist() for name in ("key", "value", "received_ms", "reason"))
+        yield batch_of([_describe(*row) for row in zip(*columns, strict=True)], schema)
 
 
-def _judge(key: str | None, value: bytes | None, received_ms: int | None) -> tuple[Any, ...]:
+def _describe(
+    key: str | None, value: bytes | None, received_ms: int | None, reason: str | None
+) -> tuple[Any, ...]:
     try:
         if value is None:
             raise DecodeError("no value")
-        message = DmqMessage.decode(value, profile="seed")
-        is_valid = check_proof(message) is None
+        message = DmqMessage.decode(value, profile=PROFILE)
     except StagepostError:
         return key, None, None, None, received_ms, None if value is None else len(value), False
     return (
@@ -48,19 +51,17 @@ def _judge(key: str | None, value: bytes | None, received_ms: int | None) -> tup
         message.expires_at,
         received_ms,
         len(message.body),
-        is_valid,
+        reason is None,
     )
 
 
 def delivery_events(records: DataFrame) -> DataFrame:
-    """As the topic has them, each once; what is no JSON object has its key and nothing else."""
-    found = records.where(F.col("topic") == topics.DELIVERY_EVENTS).select(
-        "key", F.col("value").cast("string").alias("event")
+    """As the topic has them, each once; what is no event is in `quarantine` alone."""
+    found = records.where((F.col("topic") == topics.DELIVERY_EVENTS) & F.col("reason").isNull()).select(
+        F.col("value").cast("string").alias("event")
     )
     columns = [
         F.get_json_object("event", f"$.{field.name}").try_cast(field.dataType).alias(field.name)
         for field in DELIVERY_EVENTS.fields
-        if field.name != "delivery_id"
     ]
-    said = F.coalesce(F.get_json_object("event", "$.delivery_id"), F.col("key")).alias("delivery_id")
-    return found.select(said, *columns).distinct().select(*DELIVERY_EVENTS.fieldNames())
+    return found.select(*columns).distinct()

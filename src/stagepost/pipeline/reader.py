@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.manifest import RECORDS, Manifest, read_manifest
+from stagepost.pipeline.manifest import LIVES, RECORDS, Manifest, Reports, read_manifest
 from stagepost.remp.status import KINDS
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 STATUSES = "stagepost.remp.statuses"
 REPORTS = (
-    "messages",
     "validators",
     "stage_latency",
     "rejections",
@@ -24,9 +23,9 @@ REPORTS = (
     "dmq_messages",
     "delivery_events",
 )
-"""Evaluated by the last run; `receipts` and `quarantine` are views on the records."""
+"""Evaluated by the last run. `receipts` and `quarantine` are views on the records, `messages` on the lives of messages."""
 
-TABLES = ("messages", "receipts", "quarantine", *REPORTS[1:])
+TABLES = ("messages", "receipts", "quarantine", *REPORTS)
 FORMATS = {".parquet": "FORMAT parquet", ".csv": "FORMAT csv, HEADER", ".jsonl": "FORMAT json"}
 
 # One row for each receipt that counts. A receipt that came under several hints stands with the least of them.
@@ -43,12 +42,24 @@ _QUARANTINE = """
     SELECT reason, topic, "partition", "offset", arrived_ms, message_id, value AS raw
     FROM records WHERE reason IS NOT NULL
 """
+# Of several evaluations of one message the newest counts. Its verdict is one of two, by the moment that is asked for.
+_NEWEST = """
+    SELECT * FROM ({lives}) QUALIFY row_number() OVER (PARTITION BY message_id ORDER BY generation DESC) = 1
+"""
+_MESSAGES = """
+    SELECT message_id, CASE WHEN {is_over} THEN verdict_over ELSE verdict_alive END AS verdict,
+      * EXCLUDE (message_id, verdict_alive, verdict_over, first_seen_ms, receipts_before, generation)
+    FROM ({lives})
+"""
 
 
 class Reader:
-    """One moment of a tables folder. `sql` takes any query over the tables by their names."""
+    """One state of a tables folder. `sql` takes any query over the tables by their names.
 
-    def __init__(self, folder: Path) -> None:
+    `as_of_ms` shows `messages` as of another moment than the last run's; the other tables stay as they were evaluated.
+    """
+
+    def __init__(self, folder: Path, *, as_of_ms: int | None = None) -> None:
         import duckdb
 
         manifest = read_manifest(folder)
@@ -68,7 +79,10 @@ class Reader:
             self._view("records", _parquet(folder, records))
             self._view("receipts", _RECEIPTS.format(statuses=STATUSES))
             self._view("quarantine", _QUARANTINE)
-        for name, files in (manifest.reports.files if manifest.reports else {}).items():
+        reports = manifest.reports
+        if reports is not None and (lives := manifest.files(LIVES)):
+            self._view("messages", _messages(folder, manifest, lives, reports, as_of_ms))
+        for name, files in (reports.files if reports else {}).items():
             if files:
                 self._view(name, _parquet(folder, files))
 
@@ -102,7 +116,7 @@ class Reader:
             )
         self.known(name)
         columns = self.connection.execute(f"DESCRIBE {name}").fetchall()
-        chosen = ", ".join(_column(column[0], column[1], out.suffix) for column in columns)
+        chosen = ", ".join(file_column(column[0], column[1], out.suffix) for column in columns)
         temporary = out.with_name(f".{out.name}.new")
         order = ", ".join(f'"{column[0]}"' for column in columns[:3])
         text = str(temporary).replace("'", "''")
@@ -121,12 +135,26 @@ class Reader:
         self.connection.close()
 
 
+def _messages(
+    folder: Path, manifest: Manifest, lives: list[str], reports: Reports, as_of_ms: int | None
+) -> str:
+    query = _parquet(folder, lives)
+    if sum(bool(batch.files.get(LIVES)) for batch in manifest.batches) > 1:
+        query = _NEWEST.format(lives=query)
+    moment_ms = reports.as_of_ms if as_of_ms is None else as_of_ms
+    # Without a moment life is never over.
+    is_over = (
+        f"{moment_ms} - first_seen_ms > {reports.message_timeout_ms}" if moment_ms is not None else "false"
+    )
+    return _MESSAGES.format(is_over=is_over, lives=query)
+
+
 def _parquet(folder: Path, files: list[str]) -> str:
     names = ", ".join("'" + str((folder / name).absolute()).replace("'", "''") + "'" for name in files)
     return f"SELECT * FROM read_parquet([{names}])"
 
 
-def _column(name: str, kind: str, suffix: str) -> str:
+def file_column(name: str, kind: str, suffix: str) -> str:
     if suffix == ".parquet":
         return f'"{name}"'
     if kind == "BLOB":

@@ -78,7 +78,6 @@ def _check(reader: Reader, manifest: Manifest, sets: ValidatorSets) -> Checking:
         else:
             reasons[str(found)] += 1
             bad.setdefault(quarantined_id(key, value), set()).add(value)
-    assert manifest.reports is not None
     differences = list(_compared(reader, lives, bad, manifest, sets))
     stored: Counter[str] = Counter()
     for batch in manifest.batches:
@@ -87,8 +86,8 @@ def _check(reader: Reader, manifest: Manifest, sets: ValidatorSets) -> Checking:
         if stored[reason] != reasons[reason]:
             differences.append(Difference("quarantine", reason, stored[reason], reasons[reason]))
     counted = sum(len(life.state.signed) for life in lives.values())
-    if manifest.reports.counted != counted:
-        differences.append(Difference("receipts", "counted", manifest.reports.counted, counted))
+    if manifest.counted != counted:
+        differences.append(Difference("receipts", "counted", manifest.counted, counted))
     entered = sum(batch.rows for batch in manifest.batches)
     if entered != passed + sum(reasons.values()):
         differences.append(Difference("records", "rows", entered, rows))

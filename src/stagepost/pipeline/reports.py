@@ -16,22 +16,14 @@ from stagepost.pipeline.accountability import (
 )
 from stagepost.pipeline.alerts import alerts
 from stagepost.pipeline.latency import stage_latency
-from stagepost.pipeline.messages import Moment, messages
+from stagepost.pipeline.messages import Moment, messages, newest
 from stagepost.pipeline.other_topics import delivery_events, dmq_messages
 from stagepost.pipeline.receipts import distinct_receipts, rejections, replays
 from stagepost.pipeline.tables import read_files
-from stagepost.pipeline.verified import quarantined
 from stagepost.remp.validator_sets import ValidatorSets
 
 Write = Callable[[DataFrame, str], list[str]]
 """Writes a table under a name; the files that it became."""
-
-
-def write_messages(
-    state: DataFrame, records: DataFrame, sets: ValidatorSets, moment: Moment, write: Write
-) -> dict[str, list[str]]:
-    bad = quarantined(records).select("message_id", "raw_hash")
-    return {"messages": write(messages(state, bad, sets, moment), "messages")}
 
 
 def write_others(
@@ -39,20 +31,20 @@ def write_others(
     folder: Path,
     state: DataFrame,
     records: DataFrame,
-    message_files: list[str],
+    life_files: list[str],
     sets: ValidatorSets,
     moment: Moment,
     write: Write,
 ) -> dict[str, list[str]]:
-    """Everything but `messages`, which is read back from its files. Small results are read back, too, where another
-    table needs them: cheaper than working them out twice.
+    """Everything but `messages`. Small results are read back where another table needs them: cheaper than working them
+    out twice.
     """
     made: dict[str, list[str]] = {}
 
     def again(name: str) -> DataFrame:
         return read_files(spark, folder, made[name], schemas.TABLES[name])
 
-    verdicts = read_files(spark, folder, message_files, schemas.MESSAGES)
+    verdicts = messages(newest(read_files(spark, folder, life_files, schemas.LIVES)), moment).cache()
     distinct = distinct_receipts(records)
     members = members_of_deciding_sessions(state, verdicts, sets).cache()
     illegal = contradictions(distinct, sets).cache()
@@ -68,4 +60,5 @@ def write_others(
     finally:
         members.unpersist()
         illegal.unpersist()
+        verdicts.unpersist()
     return made

@@ -88,7 +88,8 @@ STATE = _schema(
 """What is kept of receipts: maxima, minima and sets, so that joining two of them is order-free and may be repeated.
 
 `last` is the greatest (time, level, rank) as one number, 64 · time + 8 · level + rank: Spark's quick way of grouping takes
-the maximum of numbers, and not of structures.
+the maximum of numbers, and not of structures. Of quarantined records a message has one row more, without a source, in which
+`signed_hashes` are those of the raw values.
 """
 
 MESSAGES = _schema(
@@ -105,6 +106,24 @@ MESSAGES = _schema(
     receipts=_long,
     receipts_bad=_long,
 )
+LIVES = StructType(
+    [
+        *(field for field in MESSAGES.fields if field.name != "verdict"),
+        *_schema(
+            verdict_alive=_text,
+            verdict_over=_text,
+            first_seen_ms=_long,
+            receipts_before=_long,
+            generation=_text,
+        ).fields,
+    ]
+)
+"""`messages` without the moment: the verdict while the message lives, the one when its life is over, and what that is
+counted from. `generation` names the commit that evaluated the row: of several for one message the greatest counts. It is
+a text of digits, because Spark compiles numbers into its code, and would compile it anew for each commit.
+`receipts_before` were known to the commits before it.
+"""
+
 RECEIPTS = _schema(
     message_id=_text,
     kind=_text,

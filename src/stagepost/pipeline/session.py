@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ DRIVER_MEMORY = "2g"
 ROWS_PER_ARROW_BATCH = 10_000
 SHUFFLE_PARTITIONS_EMBEDDED = 4
 GROUPS_IN_MEMORY_MAX = 200_000
-# Short jobs spend most of their time starting: the first compiler and the plain collector halve what that costs.
+FILES_LISTED_HERE_MAX = 10_000
+# Short jobs spend most of their time starting: the first compiler and the plain collector halve what that costs. So they do
+# for streams: their JVM plans small queries again and again and sees few rows, for the checks are done in the workers.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG_SETTINGS = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -33,20 +36,31 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 
+Start = Callable[[str, Mapping[str, str]], "SparkSession"]
+elsewhere: ContextVar[Start | None] = ContextVar("elsewhere", default=None)
+"""How a session is started when a job does not run on this machine; it is given the job's name and settings."""
+
+
 def start_session(
     name: str = "stagepost",
     *,
     master: str = EMBEDDED,
     settings: Mapping[str, str] | None = None,
     is_short: bool = False,
+    worker_python: str = sys.executable,
 ) -> SparkSession:
-    """`ConfigError` in one sentence when Spark, or a Java for it, is missing. `is_short` trades speed for start-up."""
+    """`ConfigError` in one sentence when Spark, or a Java for it, is missing. `is_short` trades speed for start-up.
+
+    `worker_python` must run the same packages as the driver: by itself, or because they are sent along.
+    """
+    start = elsewhere.get()
+    if start is not None:
+        return start(name, settings or {})
     refuse_missing_packages()
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache_folder()))
     if is_embedded(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Workers must run the same Python, with the same packages, as the driver.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python, sys.executable
 
     from pyspark.sql import SparkSession
 
@@ -109,7 +123,16 @@ def _settings(master: str, *, is_short: bool) -> dict[str, str]:
         # A file listed in the manifest must hold what its schema says, whatever an older writer put beside it.
         "spark.sql.parquet.mergeSchema": "false",
         "spark.sql.parquet.compression.codec": "zstd",
-        # The manifest says which files are published; marker files would only be in the way.
+        # Small batches bring small files: listing them in a job of its own takes longer than listing them here.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": str(FILES_LISTED_HERE_MAX),
+        # A stream's batches go on beside the upkeep of its tables.
+        "spark.scheduler.mode": "FAIR",
+        # Plans are built for every batch; where each of their columns was written down is of use to nobody then.
+        "spark.sql.dataFrameQueryContext.enabled": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # The manifest says which files are published; marker files would only be in the way, and so would a second
+        # renaming of each.
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
     if is_embedded(master):

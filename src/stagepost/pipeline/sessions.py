@@ -25,11 +25,10 @@ def with_holding_sessions(state: DataFrame, sets: ValidatorSets) -> DataFrame:
     table = F.broadcast(memberships(state.sparkSession, sets))
     rows = state.where(F.col("role") == "validator").join(table, on="source_id", how="inner")
     rows = rows.withColumn("held", F.filter("memberships", _meets))
-    rows = rows.withColumn("has_hinted", F.exists("held", _is_hinted))
-    rows = rows.withColumn("has_of_shard", F.exists("held", _is_of_shard))
-    return rows.withColumn("holding", F.transform("held", _judged)).drop(
-        "memberships", "held", "has_hinted", "has_of_shard"
+    rows = rows.withColumns(
+        {"has_hinted": F.exists("held", _is_hinted), "has_of_shard": F.exists("held", _is_of_shard)}
     )
+    return rows.select(*state.columns, F.transform("held", _judged).alias("holding"))
 
 
 def _meets(session: Column) -> Column:

@@ -12,29 +12,34 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.errors import ConfigFaults, StorageError
 from stagepost.pipeline.batch_names import OfStream
+from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
+from stagepost.pipeline.folding import worth_folding
 from stagepost.pipeline.manifest import Manifest
 from stagepost.pipeline.stream_options import StreamOptions
 from stagepost.pipeline.tables import Point, Tables, pass_by, root_cause
-from stagepost.pipeline.topic_source import FORMAT, register
 from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
 
 STREAM = "topics"
 CHECKPOINT_FOLDER = "checkpoint"
 WHOLE_EVERY_S = 60.0
-"""Tables other than `messages` follow at this distance while the stream runs."""
+"""Tables other than `messages` follow at this distance while the stream runs, or at a longer one, so that they take"""
+WHOLE_SHARE_MAX = 0.1
+"""no more than this share of the time."""
 
 IDLE_REFRESH_S = 5.0
-"""Without new records verdicts still change, for lives end."""
+"""Without new records verdicts still change, for lives end: the tables move on to the present moment."""
 
 LOOK_EVERY_S = 0.2
-BATCHES_BEFORE_COMPACTION = 50
+BATCHES_BEFORE_FOLDING = 25
+UPKEEP = "upkeep"
+"""Spark's pool for it: batches and upkeep have equal shares of the cores, whatever came first."""
 
 Say = Callable[[str], None]
 
 
 class Following:
-    """One stream into one tables folder. Batches come in a thread of Spark's; upkeep waits for its turn."""
+    """One stream into one tables folder. Batches come in a thread of Spark's; upkeep goes on beside them."""
 
     def __init__(self, spark: SparkSession, tables: Tables, options: StreamOptions, say: Say) -> None:
         self._options = options
@@ -43,51 +48,52 @@ class Following:
         self._sets_file = read_sets_file(options.sets_path)
         self._driver = Driver(spark, tables, self._sets_file)
         self._turn = threading.Lock()
+        self._whole_every_s = WHOLE_EVERY_S
         # What people wait for comes first; the other tables have their turn when the stream has run for a while.
         self._evaluated_at = self._whole_at = time.monotonic()
 
     def take(self, raw: DataFrame, number: int) -> None:
         with self._turn:
             self._look_at_sets()
-            evaluation = self._evaluation()
-            if self._driver.take(raw, evaluation, OfStream(STREAM, number)):
-                self._note(evaluation)
+            # A run that takes what is there evaluates once, at its end.
+            what = Evaluated.NOTHING if self._options.is_once else Evaluated.MESSAGES
+            if self._driver.take(raw, self._moment(what), OfStream(STREAM, number)):
+                self._evaluated_at = time.monotonic()
                 self._say(
                     f"batch {number}: {sum(batch.rows for batch in self._tables.manifest.batches)} records in all"
                 )
-            if not self._options.is_once and len(self._tables.manifest.batches) > BATCHES_BEFORE_COMPACTION:
-                self._driver.compact(evaluation)
 
-    def idle(self) -> None:
-        """Called again and again; lives may have ended since anything came."""
-        if self._options.is_once or time.monotonic() - self._evaluated_at < IDLE_REFRESH_S:
+    def upkeep(self) -> None:
+        """Called again and again, while batches come."""
+        if self._options.is_once or not self._tables.manifest.batches:
             return
-        with self._turn:
-            if time.monotonic() - self._evaluated_at >= IDLE_REFRESH_S and self._tables.manifest.batches:
+        self._move_on()
+        if len(self._tables.manifest.batches) > BATCHES_BEFORE_FOLDING:
+            self._driver.fold(worth_folding(self._tables.manifest.batches))
+        began = time.monotonic()
+        if began - self._whole_at >= self._whole_every_s and self._tables.manifest.reports is not None:
+            self._driver.report(self._moment(Evaluated.ALL))
+            self._whole_at = time.monotonic()
+            self._whole_every_s = max(WHOLE_EVERY_S, (self._whole_at - began) / WHOLE_SHARE_MAX)
+
+    def _move_on(self) -> None:
+        """To the present moment, when no batch has done so for a while and none is about to."""
+        if time.monotonic() - self._evaluated_at >= IDLE_REFRESH_S and self._turn.acquire(blocking=False):
+            try:
                 self._look_at_sets()
-                evaluation = self._evaluation()
-                self._driver.refresh(evaluation)
-                self._note(evaluation)
+                self._driver.refresh(self._moment(Evaluated.MESSAGES))
+                self._evaluated_at = time.monotonic()
+            finally:
+                self._turn.release()
 
     def finish(self) -> None:
         with self._turn:
             self._driver.refresh(self._moment(Evaluated.ALL))
 
-    def _evaluation(self) -> Evaluation:
-        if self._options.is_once:
-            return self._moment(Evaluated.NOTHING)
-        is_due = time.monotonic() - self._whole_at >= WHOLE_EVERY_S
-        return self._moment(Evaluated.ALL if is_due else Evaluated.MESSAGES)
-
     def _moment(self, what: Evaluated) -> Evaluation:
         """Live, the present moment; a run that takes what is there is judged by the records, as a backfill is."""
         now_ms = None if self._options.is_once else int(time.time() * 1_000)
         return Evaluation(now_ms, self._options.message_timeout_ms, what)
-
-    def _note(self, evaluation: Evaluation) -> None:
-        self._evaluated_at = time.monotonic()
-        if evaluation.what is Evaluated.ALL:
-            self._whole_at = self._evaluated_at
 
     def _look_at_sets(self) -> None:
         try:
@@ -104,12 +110,12 @@ def follow(
     spark: SparkSession, options: StreamOptions, *, say: Say = lambda text: None, at_point: Point = pass_by
 ) -> Manifest:
     """Returns when everything is taken (`is_once`), or when the process is told to stop."""
-    register(spark)
     tables = Tables(options.out, at_point=at_point)
     try:
+        require_fitting_checkpoint(options.out / CHECKPOINT_FOLDER, tables.manifest, STREAM)
         following = Following(spark, tables, options, say)
-        source = spark.readStream.format(FORMAT).option("maxRows", str(options.rows_max))
-        writer = source.load(str(options.data.absolute())).writeStream.foreachBatch(following.take)
+        records = options.records().stream(spark, options.rows_max)
+        writer = records.writeStream.foreachBatch(following.take)
         writer = writer.option("checkpointLocation", str((options.out / CHECKPOINT_FOLDER).absolute()))
         trigger = (
             {"availableNow": True} if options.is_once else {"processingTime": f"{options.every_s} seconds"}
@@ -117,8 +123,9 @@ def follow(
         is_told = threading.Event()
         with _stopping(is_told):
             query = writer.trigger(**trigger).start()
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", UPKEEP)
             while query.isActive and not is_told.wait(LOOK_EVERY_S):
-                following.idle()
+                following.upkeep()
             query.stop()
         failure = query.exception()
         if failure is not None:

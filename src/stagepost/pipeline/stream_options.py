@@ -7,17 +7,27 @@ from typing import NamedTuple
 
 from stagepost.bus.file_topic import topic_names
 from stagepost.errors import ConfigError
+from stagepost.pipeline.sources import RecordSource, Topics
 from stagepost.pipeline.topics import KNOWN
 
 
 class StreamOptions(NamedTuple):
-    data: Path
+    """`source` None: the topics of the folder `data`."""
+
+    data: Path | None
     sets_path: Path
     out: Path
     is_once: bool = False
     every_s: float = 1.0
     rows_max: int = 200_000
     message_timeout_ms: int | None = None
+    source: RecordSource | None = None
+
+    def records(self) -> RecordSource:
+        if self.source is not None:
+            return self.source
+        assert self.data is not None, "one of the two is given"
+        return Topics({"path": str(self.data.absolute())})
 
 
 def require_topics(data: Path) -> None:

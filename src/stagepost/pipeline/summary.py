@@ -12,11 +12,10 @@ def counts(manifest: Manifest) -> dict[str, Any]:
     reasons: Counter[str] = Counter()
     for batch in manifest.batches:
         reasons.update(batch.quarantined)
-    counted = manifest.reports.counted if manifest.reports is not None else 0
     return {
         "rows": sum(batch.rows for batch in manifest.batches),
-        "counted": counted,
-        "repeated": sum(batch.passing for batch in manifest.batches) - counted,
+        "counted": manifest.counted,
+        "repeated": sum(batch.passing for batch in manifest.batches) - manifest.counted,
         "quarantined": sum(reasons.values()),
         "reasons": dict(reasons),
         "other_rows": sum(batch.other_rows for batch in manifest.batches),

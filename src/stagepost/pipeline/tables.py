@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -14,12 +16,21 @@ from pyspark.sql.types import StructType
 
 from stagepost.errors import StorageError
 from stagepost.pipeline.driver_lock import DriverLock
-from stagepost.pipeline.manifest import Dropped, Manifest, read_manifest, sync_folder, write_manifest
+from stagepost.pipeline.manifest import (
+    Dropped,
+    Manifest,
+    read_manifest,
+    sync_file,
+    sync_folder,
+    write_manifest,
+)
+from stagepost.pipeline.small_tables import small_table
 
 DATA_FOLDER = "data"
 GRACE_MS = 60_000
 """How long files that were replaced stay for readers who still know the manifest before."""
 
+T = TypeVar("T")
 Point = Callable[[str], None]
 """Told of the named points of a commit as they are passed, so that tests can end the process there."""
 
@@ -43,6 +54,8 @@ class Tables:
             raise
         self.at_point = at_point
         self._now = now
+        self._publishing = threading.Lock()
+        self._works = 0
         self.remove_unpublished()
 
     def close(self) -> None:
@@ -50,36 +63,62 @@ class Tables:
 
     # Writing
 
-    def fresh_folder(self) -> Path:
-        """For the files of the next commit. No two attempts share one: what a driver that was killed had begun may
+    @contextmanager
+    def work(self) -> Iterator[Path]:
+        """A folder for the files of one commit. No two attempts share one: what a driver that was killed had begun may
         still be written for a moment after its end, and must not get between the files of its successor.
-        """
-        return self.folder / DATA_FOLDER / f"{self.manifest.generation + 1:08d}-{secrets.token_hex(4)}"
 
-    def write(self, frame: DataFrame, folder: Path, name: str) -> list[str]:
+        While anybody works nothing is removed: not what is being written, and not what is being read.
+        """
+        with self._publishing:
+            self._works += 1
+        try:
+            yield self.folder / DATA_FOLDER / f"{self.manifest.generation + 1:08d}-{secrets.token_hex(4)}"
+        finally:
+            with self._publishing:
+                self._works -= 1
+                if not self._works:
+                    self.remove_unpublished()
+
+    def write(
+        self, frame: DataFrame, folder: Path, name: str, options: Mapping[str, str] | None = None
+    ) -> list[str]:
         """The files of one table of this commit, durable."""
         place = folder / name
+        writer = frame.write.mode("overwrite").options(**(options or {}))
+        self.ran(lambda: writer.parquet(str(place.absolute())), place)
+        files = sorted(place.glob("*.parquet"))
+        for file in files:
+            sync_file(file)
+        self.sync(folder, name)
+        return [str(file.relative_to(self.folder)) for file in files]
+
+    def ran(self, action: Callable[[], T], place: Path) -> T:
+        """What Spark gives back; its failures in one sentence."""
         try:
-            frame.write.mode("overwrite").parquet(str(place.absolute()))
+            return action()
         except Exception as error:
             raise StorageError(
                 f"Spark could not write {place}: {root_cause(str(error))}",
                 advice="the tables are as they were before; is the disk full? -v shows all that Spark says",
             ) from error
-        files = sorted(place.glob("*.parquet"))
-        for file in files:
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        for changed in (place, folder):
+
+    def sync(self, folder: Path, *names: str) -> None:
+        """Makes the entries of files in a commit's folders durable; the files are already."""
+        for changed in (*(folder / name for name in names), folder):
             if changed.exists():
                 sync_folder(changed)
-        return [str(file.relative_to(self.folder)) for file in files]
 
-    def publish(self, manifest: Manifest) -> None:
-        """The commit itself. Files of the manifest before that are not in this one are dropped after a while."""
+    def publish(self, change: Callable[[Manifest], Manifest]) -> None:
+        """The commit itself: a change of what is published at this moment. Files of the manifest before that are not in
+        the following one are dropped after a while.
+        """
+        with self._publishing:
+            self._publish(change(self.manifest))
+            if not self._works:
+                self.remove_unpublished()
+
+    def _publish(self, manifest: Manifest) -> None:
         now_ms = int(self._now() * 1_000)
         named = set(manifest.published())
         gone = [name for name in dict.fromkeys(self.manifest.published()) if name not in named]
@@ -96,7 +135,6 @@ class Tables:
         write_manifest(self.folder, following)
         self.manifest = following
         self.at_point("after manifest")
-        self.remove_unpublished()
 
     def remove_unpublished(self) -> None:
         """What the manifest does not name: a failed attempt's files, or those whose grace is over."""
@@ -119,7 +157,7 @@ class Tables:
 
 def read_files(spark: SparkSession, folder: Path, files: list[str], schema: StructType) -> DataFrame:
     if not files:
-        return spark.createDataFrame([], schema)
+        return small_table(spark, [], schema)
     return spark.read.schema(schema).parquet(*(str((folder / name).absolute()) for name in files))
 
 

@@ -5,12 +5,8 @@ Plain values that become JSON in Spark's checkpoint: {topic: {partition: offset 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
-
-from stagepost.bus.file_topic import open_topic, topic_names
-from stagepost.pipeline.topics import KNOWN
 
 ROWS_PER_TASK = 10_000
 
@@ -22,23 +18,6 @@ class Range(NamedTuple):
     partition: int
     start: int
     end: int
-
-
-def oldest(data: Path) -> Offsets:
-    return _offsets(data, "start_offset")
-
-
-def newest(data: Path) -> Offsets:
-    return _offsets(data, "end_offset")
-
-
-def _offsets(data: Path, bound: str) -> Offsets:
-    found: Offsets = {}
-    for name in topic_names(data):
-        if name in KNOWN:
-            reader = open_topic(data, name).reader()
-            found[name] = {str(one): getattr(reader, bound)(one) for one in range(reader.partitions)}
-    return found
 
 
 def ranges(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[Range]:
@@ -66,6 +45,10 @@ def at_most(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
 
 
 def tasks(start: Offsets, end: Offsets, rows: int = ROWS_PER_TASK) -> Iterator[Range]:
-    for one in ranges(start, end):
+    return divided(ranges(start, end), rows)
+
+
+def divided(whole: Iterable[Range], rows: int = ROWS_PER_TASK) -> Iterator[Range]:
+    for one in whole:
         for begin in range(one.start, one.end, rows):
             yield one._replace(start=begin, end=min(begin + rows, one.end))

@@ -1,30 +1,28 @@
-"""Records of a topic's log into rows, as they stand there: plain Python and Arrow, run in Spark's workers."""
+"""Records of a topic into rows, as they stand there: plain Python and Arrow, run in Spark's workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from stagepost.bus.batch import Batch, Read
-from stagepost.bus.file_topic import open_topic
+from stagepost.bus.batch import Read
 from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
 from stagepost.pipeline.dump_lines import INT64_MAX, Record, session_hint, whole
 from stagepost.pipeline.schemas import RAW
+from stagepost.pipeline.topic_places import TopicPlace
 from stagepost.pipeline.topic_ranges import Range
 
 
-def read_range(data: Path, wanted: Range) -> Iterator[pa.RecordBatch]:
+def read_range(place: TopicPlace, wanted: Range) -> Iterator[pa.RecordBatch]:
     """Always the same rows for the same range; `OffsetGone` if retention took them away."""
     schema = arrow_schema(RAW)
-    reader = open_topic(data, wanted.topic).reader()
-    for batch in reader.batches(wanted.partition, wanted.start, wanted.end):
-        yield batch_of(list(_records(wanted, batch)), schema)
+    for reads in place.reads(wanted):
+        yield batch_of(list(records_of(wanted, reads)), schema)
 
 
-def _records(wanted: Range, batch: Batch) -> Iterator[Record]:
-    for read in batch:
+def records_of(wanted: Range, reads: Iterable[Read]) -> Iterator[Record]:
+    for read in reads:
         headers = read.headers
         yield Record(
             wanted.topic,

@@ -1,13 +1,22 @@
-"""`format("stagepost")`: the topics of a data folder as a Spark source, by batch and by stream.
+"""`format("stagepost")`: topics as a Spark source, by batch and by stream.
 
-Option `path` is the data folder, `maxRows` the most records of one batch of a stream. Nothing is open between two
-calls: every task opens the log for itself, and the log gives the same records for the same offsets every time.
+One of these options says where they are read:
+
+    path       a data folder of this machine, also while its node writes it
+    address    HOST:PORT or socket of a node that serves its topics; with `token`, or STAGEPOST_TOKEN, if it needs one
+    socket     the local socket of any CIP-0137 node, with `network_magic` and, if need be, `profile`; what it tells is kept in
+               the folder `retained`, and read from there
+
+`topic` names the topics, with commas (those of the pipeline if it is not given); `maxRows` is the most records of one
+batch of a stream; `ranges` is for a batch: a JSON list of [topic, partition, first offset, offset behind the last].
+Nothing is open between two calls: every task opens the log for itself, and the log gives the same records for the same
+offsets every time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -22,8 +31,10 @@ from pyspark.sql.types import StructType
 
 from stagepost.errors import ConfigError
 from stagepost.pipeline.schemas import RAW
-from stagepost.pipeline.topic_ranges import Offsets, Range, at_most, newest, oldest, tasks
+from stagepost.pipeline.topic_places import TopicPlace, place_of, topics_of
+from stagepost.pipeline.topic_ranges import Offsets, Range, at_most, divided, tasks
 from stagepost.pipeline.topic_records import read_range
+from stagepost.pipeline.topics import KNOWN
 
 FORMAT = "stagepost"
 ROWS_MAX = 200_000
@@ -43,42 +54,64 @@ class TopicSource(DataSource):  # type: ignore[misc]  # Spark comes without type
         return RAW
 
     def reader(self, schema: StructType) -> TopicReader:
-        return TopicReader(_data(self.options))
+        return TopicReader(place_of(self.options), topics_of(self.options), _ranges(self.options))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # Spark's name
-        return TopicStreamReader(_data(self.options), int(self.options.get("maxrows", ROWS_MAX)))
+        return TopicStreamReader(place_of(self.options), topics_of(self.options), _rows_max(self.options))
 
 
 class TopicReader(DataSourceReader):  # type: ignore[misc]  # Spark comes without types where it is not installed
-    """All that is there when the plan is made."""
+    """All that is there when the plan is made, or the ranges that were asked for."""
 
-    def __init__(self, data: Path) -> None:
-        self._data = data
+    def __init__(
+        self, place: TopicPlace, topics: tuple[str, ...] | None, ranges: list[Range] | None = None
+    ) -> None:
+        self._place = place
+        self._topics = topics
+        self._ranges = ranges
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [RangePartition(one) for one in tasks(oldest(self._data), newest(self._data))]
+        if self._ranges is not None:
+            return [RangePartition(one) for one in divided(self._ranges)]
+        self._place.catch_up()
+        start, end = self._place.bounds()
+        missing = [name for name in self._topics or () if name not in end]
+        if missing:
+            raise ConfigError(
+                f"there is no topic {missing[0]} there",
+                advice=f"topics there: {', '.join(sorted(end)) or 'none'}",
+            )
+        return [
+            RangePartition(one) for one in tasks(_chosen(start, self._topics), _chosen(end, self._topics))
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._data, Range(*partition.value))
+        return read_range(self._place, Range(*partition.value))
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # Spark comes without types where it is not installed
-    def __init__(self, data: Path, rows_max: int) -> None:
-        self._data = data
+    """A topic that is not there yet is followed when it has begun."""
+
+    def __init__(self, place: TopicPlace, topics: tuple[str, ...] | None, rows_max: int) -> None:
+        self._place = place
+        self._topics = topics
         self._rows_max = rows_max
         self._bound: Offsets | None = None
 
     def initialOffset(self) -> Offsets:
-        return oldest(self._data)
+        return _chosen(self._place.bounds()[0], self._topics)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._bound = newest(self._data)
+        self._place.catch_up()
+        self._bound = self._newest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        end = self._bound if self._bound is not None else newest(self._data)
+        if self._bound is None:
+            self._place.keep_up()
+        end = self._bound if self._bound is not None else self._newest()
         if isinstance(limit, ReadAllAvailable):
             return end
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
@@ -88,18 +121,39 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [RangePartition(one) for one in tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._data, Range(*partition.value))
+        return read_range(self._place, Range(*partition.value))
 
     def commit(self, end: Offsets) -> None:
         """The log keeps its records by its own retention; nothing is to be let go of here."""
+
+    def _newest(self) -> Offsets:
+        return _chosen(self._place.bounds()[1], self._topics)
 
 
 def register(spark: SparkSession) -> None:
     spark.dataSource.register(TopicSource)
 
 
-def _data(options: Mapping[str, str]) -> Path:
-    path = options.get("path")
-    if not path:
-        raise ConfigError(f'format("{FORMAT}") was given no data folder', advice='add .option("path", "...")')
-    return Path(path)
+def _chosen(offsets: Offsets, topics: Iterable[str] | None) -> Offsets:
+    names = set(KNOWN if topics is None else topics)
+    return {name: partitions for name, partitions in offsets.items() if name in names}
+
+
+def _rows_max(options: Mapping[str, str]) -> int:
+    text = options.get("maxrows", str(ROWS_MAX))
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"maxRows is {text!r}", advice="give a number of records from 1 on")
+    return int(text)
+
+
+def _ranges(options: Mapping[str, str]) -> list[Range] | None:
+    text = options.get("ranges")
+    if text is None:
+        return None
+    try:
+        return [Range(str(topic), *map(int, numbers)) for topic, *numbers in json.loads(text)]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the option ranges is no list of ranges: {error}",
+            advice='write [["topic", partition, from, to], …]',
+        ) from None

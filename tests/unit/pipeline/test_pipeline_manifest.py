@@ -56,7 +56,7 @@ def test_tables_of_another_schema_version_are_refused_with_both_numbers(tmp_path
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"schema_version": 1, "batches": 5}', "{"])
+@pytest.mark.parametrize("content", ["", "[]", f'{{"schema_version": {SCHEMA_VERSION}, "batches": 5}}', "{"])
 def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / MANIFEST_FILE).write_text(content)
 

@@ -1,0 +1,82 @@
+"""What a task keeps of its records, without Spark: maxima, minima and sets, whatever the order."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from stagepost.pipeline.dump_lines import Record, read_line
+from stagepost.pipeline.partial_state import QUARANTINE, PartialState
+from stagepost.pipeline.record_checks import Checked, RecordChecks
+from stagepost.remp.message_status import New, SentToValidators, Timeout
+from stagepost.remp.receipt_fields import TIMESTAMP_MAX
+from stagepost.remp.validator_sets import parse_validator_sets
+from tests.pipeline_world import EPOCH_MS, FAULTS, a_dump, line_of, sets_bytes, signed, written
+from tests.remp_world import FULL_NODE
+
+SETS = parse_validator_sets(sets_bytes(), "sets")
+
+
+def checked(lines: list[bytes]) -> list[tuple[Record, Checked]]:
+    checks, found = RecordChecks(SETS), []
+    for number, line in enumerate(lines):
+        record = read_line(line, number)
+        outcome = checks.check(record.key, record.value, record.arrived_ms, is_fault=record.is_fault)
+        found.append((record, outcome))
+    return found
+
+
+def state_of(given: list[tuple[Record, Checked]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    state = PartialState()
+    for record, outcome in given:
+        state.add(record, outcome)
+    rows = {row[:6]: row[6:] for row in state.rows()}
+    assert len(rows) == len(state)
+    return rows
+
+
+def test_order_and_repetition_change_nothing(run_seed: int) -> None:
+    given = checked(a_dump(15, run_seed, bad=0.2))
+    mixed = given + given[::3]
+    Random(run_seed).shuffle(mixed)
+
+    assert state_of(mixed) == state_of(given)
+
+
+def test_the_last_word_is_the_greatest_time_level_and_rank_and_the_first_time_the_least() -> None:
+    lines = [
+        written(line_of(signed(1, 0, status, time)))
+        for status, time in ((New(), 7), (Timeout(), 7), (New(), TIMESTAMP_MAX), (New(), 3))
+    ]
+    (row,) = state_of(checked(lines)).values()
+
+    last, last_ms, first_ms, has_finalized, sent_ms, queued_ms, *_, timeout_ms = row[:11]
+    assert (last, last_ms, first_ms) == (64 * TIMESTAMP_MAX + 8 + 1, TIMESTAMP_MAX, 3)
+    assert (has_finalized, sent_ms, queued_ms, timeout_ms) == (False, None, 3, 7)
+    assert len(row[-1]) == 4
+
+
+def test_rows_of_a_validator_are_kept_apart_by_hint_and_those_of_a_full_node_are_not() -> None:
+    hints = [{"session": digit * 64} for digit in "ab"]
+    sent = SentToValidators(2, 4)
+    lines = [
+        written(line_of(signed(1, who, status, EPOCH_MS), headers=hint))
+        for who, status in ((0, New()), (FULL_NODE, sent))
+        for hint in hints
+    ]
+
+    found = {(key[2], key[3]) for key in state_of(checked(lines))}
+
+    assert found == {("validator", "a" * 64), ("validator", "b" * 64), ("full_node", None)}
+
+
+def test_of_quarantined_records_a_message_keeps_the_hashes_alone() -> None:
+    line = line_of(signed(1, 0, New(), EPOCH_MS))
+    bad = written(FAULTS["a flipped bit"][1](line))
+
+    rows = state_of(checked([bad, bad, b"no JSON"]))
+
+    assert list(rows) == [(line["key"], None, QUARANTINE, None, None, None)]
+    (row,) = rows.values()
+    assert len(row[-1]) == 1
+    assert set(row[:-1]) == {None}
