@@ -106,11 +106,13 @@ def read_manifest(folder: Path) -> Manifest | None:
     """None where there are no tables yet."""
     path = folder / MANIFEST_FILE
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}", advice="see --tables") from error
+    _require_size(path, len(content))
     try:
         version = msgspec.json.decode(content, type=_Version).schema_version
         if version != SCHEMA_VERSION:
@@ -127,12 +129,28 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Durable when this returns; the files that it names have to be durable before."""
     path = folder / MANIFEST_FILE
     temporary = path.with_name(f".{MANIFEST_FILE}.new")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(folder)
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    _require_size(path, len(content))
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(folder)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}", advice="is the disk full, or the folder another's?"
+        ) from error
+
+
+def _require_size(path: Path, size: int) -> None:
+    if size > MANIFEST_BYTES_MAX:
+        raise StorageError(
+            f"{path} would name more files than fit in {MANIFEST_BYTES_MAX} bytes",
+            advice="fold them with `stagepost pipeline compact`, and forget old messages with its --keep",
+            limit=MANIFEST_BYTES_MAX,
+        )
 
 
 def sync_folder(folder: Path) -> None:

@@ -129,8 +129,15 @@ class Tables:
         dropped = [*kept, Dropped(fresh, now_ms)] if fresh else kept
         generation = self.manifest.generation + 1
         following = msgspec.structs.replace(manifest, generation=generation, dropped=dropped)
-        if (self.folder / DATA_FOLDER).exists():
-            sync_folder(self.folder / DATA_FOLDER)
+        data = self.folder / DATA_FOLDER
+        if data.exists():
+            try:
+                sync_folder(data)
+            except OSError as error:
+                raise StorageError(
+                    f"{data} cannot be made durable: {error.strerror}",
+                    advice="the tables are as they were before; check the disk and who owns the folder",
+                ) from error
         self.at_point("before manifest")
         write_manifest(self.folder, following)
         self.manifest = following

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline import manifest as manifest_module
 from stagepost.pipeline.batch_names import OfDump, OfStream
 from stagepost.pipeline.driver_lock import DriverLock
 from stagepost.pipeline.manifest import (
@@ -40,6 +41,28 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
 
     assert read_manifest(tmp_path) == manifest
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_FILE]
+
+
+def test_a_manifest_has_a_size_that_it_may_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest(generation=3, taken=["ab"])
+    write_manifest(tmp_path, manifest)
+    size = (tmp_path / MANIFEST_FILE).stat().st_size
+
+    monkeypatch.setattr(manifest_module, "MANIFEST_BYTES_MAX", size)
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path) == manifest
+    with pytest.raises(StorageError, match="more files than fit"):
+        write_manifest(tmp_path, msgspec.structs.replace(manifest, taken=["abc"]))
+    assert read_manifest(tmp_path) == manifest
+
+    monkeypatch.setattr(manifest_module, "MANIFEST_BYTES_MAX", size - 1)
+    with pytest.raises(StorageError, match="more files than fit"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=f"cannot write .*{MANIFEST_FILE}"):
+        write_manifest(tmp_path / "no such folder", Manifest())
 
 
 def test_without_a_manifest_there_are_no_tables(tmp_path: Path) -> None:
