@@ -28,7 +28,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """`kind` is line or bar."""
+    """`kind` is line, bar, or across: bars that lie, for names that are sentences."""
 
     key: str
     title: str
@@ -150,11 +150,15 @@ def _rejections(asking: Asking) -> Chart | None:
     if not asking.has("rejections"):
         return None
     rows = asking.rows(
-        "SELECT coalesce(nullif(error, ''), 'no reason given') AS reason, count(DISTINCT message_id) AS n"
+        # Reasons that name a message would be as many as there are messages.
+        "SELECT coalesce(nullif(regexp_replace(error, '[0-9a-f]{16,}', '…', 'g'), ''), 'no reason given') AS reason,"
+        " count(DISTINCT message_id) AS n"
         f" FROM rejections GROUP BY reason ORDER BY n DESC, reason LIMIT {BARS_MAX}"
     )
     series = [Series("messages", [row["reason"] for row in rows], [row["n"] for row in rows], "red")]
-    return Chart("rejections", "Rejections", "messages by the reason that validators gave", "bar", "", series)
+    return Chart(
+        "rejections", "Rejections", "messages by the reason that validators gave", "across", "", series
+    )
 
 
 def _quarantine(asking: Asking) -> Chart | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ REASONS_SHOWN = 6
 SESSIONS_SHOWN = 8
 STAGES = (Stage.QUEUED, Stage.INCLUDED, Stage.ACCEPTED)
 
+_LONG_ID = re.compile(r"[0-9a-f]{16,}")
 _REFUSED = frozenset(
     {Conclusion.REJECTED.value, Conclusion.REJECTED_BY_FULLNODE.value, Conclusion.LIKELY_REJECTED.value}
 )
@@ -60,7 +62,8 @@ def lately(book: MessageBook, now_ms: int) -> Lately:
         if (kept.first_ms or 0) >= since_ms:
             outcomes[verdict.verdict] += 1
         if verdict.verdict in _REFUSED and (kept.first_ms or 0) >= since_ms:
-            reasons[kept.error or verdict.verdict] += 1
+            # Reasons that name a message would be as many as there are messages.
+            reasons[_LONG_ID.sub("…", kept.error) if kept.error else verdict.verdict] += 1
         if verdict.accepted_ms is not None and since_ms <= verdict.accepted_ms < now_ms:
             accepted[(verdict.accepted_ms - since_ms) // width_ms] += 1
         final_ms = kept.after_ms(verdict.finalized_ms)

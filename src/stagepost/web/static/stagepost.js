@@ -191,15 +191,19 @@ function charts() {
   for (const chart of JSON.parse(holder.textContent)) {
     const place = document.querySelector(`[data-chart="${chart.key}"]`);
     if (!place) continue;
+    const lies = chart.kind === "across";
+    const short = (name) => (name.length > 44 ? `${name.slice(0, 43)}…` : name);
     const traces = chart.series.map((series) => ({
-      name: series.name, x: chart.is_time ? series.x.map((ms) => new Date(ms).toISOString()) : [...series.x], y: [...series.y],
-      type: chart.kind === "bar" ? "bar" : "scatter", mode: "lines+markers", marker: { color: colour(series.tone), size: 5 },
+      name: series.name, x: lies ? [...series.y] : chart.is_time ? series.x.map((ms) => new Date(ms).toISOString()) : [...series.x],
+      y: lies ? series.x.map(short) : [...series.y], orientation: lies ? "h" : "v", hovertext: lies ? [...series.x] : undefined,
+      type: chart.kind === "line" ? "scatter" : "bar", mode: "lines+markers", marker: { color: colour(series.tone), size: 5 },
       line: { color: colour(series.tone), width: 2, dash: series.name.endsWith("p95") ? "dot" : "solid" },
     }));
     const axis = { gridcolor: colour("soft"), linecolor: colour("rule"), zerolinecolor: colour("rule"), automargin: true };
     const layout = {
       barmode: chart.is_stacked ? "stack" : "group", bargap: Math.max(...chart.series.map((series) => series.x.length)) > 4 ? 0.25 : 0.65, margin: { l: 44, r: 8, t: 8, b: 36 }, font, paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)", xaxis: { ...axis, type: chart.is_time ? "date" : "category" }, yaxis: { ...axis, ticksuffix: chart.unit ? ` ${chart.unit}` : "", rangemode: "tozero" },
+      plot_bgcolor: "rgba(0,0,0,0)", xaxis: lies ? { ...axis, rangemode: "tozero" } : { ...axis, type: chart.is_time ? "date" : "category" },
+      yaxis: lies ? { ...axis, type: "category", autorange: "reversed" } : { ...axis, ticksuffix: chart.unit ? ` ${chart.unit}` : "", rangemode: "tozero" },
       legend: { orientation: "h", y: -0.18, yanchor: "top", x: 0 }, showlegend: chart.series.length > 1,
     };
     window.Plotly.react(place, traces, layout, { displayModeBar: false, responsive: true }).then(() => { place.dataset.drawn = String(traces.length); });
