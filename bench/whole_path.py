@@ -18,6 +18,7 @@ PEERS = 20
 """Who supply at the same time, as many as a node exchanges messages with unless told otherwise; each one waits until
 what it brought is judged."""
 MESSAGES_PER_ROUND = 400
+MESSAGES_PER_LONG_ROUND = 4_000
 MESSAGES_IN_MEMORY = 45_000
 RUN_WITHIN_S = 300
 SCALING_TURNS = 3
@@ -87,8 +88,9 @@ def on_one_core(has_peers_elsewhere: bool = False) -> list[str]:
 
 def scaling(rounds: int) -> Iterator[Reading]:
     """The same node on one core and on all of them, in turns, with peers that take hardly any time themselves."""
+    # Long rounds: at the end of each one everybody waits for the last ring of the bell, on two cores as long as on one.
     load = ["--per-reply", "10", "--suppliers", str(PEERS)]
-    load += ["--per-round", str(MESSAGES_PER_ROUND), "--rounds", str(rounds)]
+    load += ["--per-round", str(MESSAGES_PER_LONG_ROUND), "--rounds", str(max(1, rounds // 8))]
     one, many = [], []
     for _ in range(SCALING_TURNS):
         one.append(run_node(*load, *on_one_core())["per_s"])

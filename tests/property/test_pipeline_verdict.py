@@ -7,6 +7,8 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
+import pytest
+
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.hex_text import read_hash
 from stagepost.remp.receipt import Counting, ExternalMessageId, Receipt
@@ -18,6 +20,8 @@ from stagepost.remp.verdict_state import MessageState
 from tests.pipeline_spark import small_spark
 from tests.pipeline_world import any_status
 from tests.remp_world import FULL_NODE, session, session_name, sets_file, source_of
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 
 MESSAGES = 1_500
 TIMEOUT_MS = 40

@@ -18,6 +18,8 @@ from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import need_packages, small_spark
 from tests.pipeline_world import TIMEOUT_MS, a_dump, sets_bytes, world_sets
 
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
+
 if TYPE_CHECKING:
     from stagepost.pipeline.driver import Driver
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.summary import counts
@@ -12,6 +14,8 @@ from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import small_spark
 from tests.pipeline_topics import a_topic
 from tests.pipeline_world import a_dump, sets_bytes, world_sets
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 
 # Inside the sink before its batch counts; between the manifest and Spark's own commit; while batches are folded.
 KILLS = (("follow", "after write", 1), ("follow", "after manifest", 2), ("compact", "during compaction", 1))

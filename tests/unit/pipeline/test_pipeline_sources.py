@@ -24,6 +24,8 @@ from tests.topic_records import a_writer, append_now
 from tests.topic_serving import served_at
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

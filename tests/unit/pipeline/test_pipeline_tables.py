@@ -24,6 +24,8 @@ from tests.pipeline_topics import a_topic
 from tests.pipeline_world import EPOCH_MS, FAULTS, a_dump, line_of, sets_bytes, signed, world_sets
 from tests.remp_world import FULL_NODE
 
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
