@@ -142,7 +142,12 @@ def backfill(
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the tables.")
 @click.option("--once", is_flag=True, help="Take what is there now, then end.")
 @click.option(
-    "--every", "every_s", type=Duration(), default="1s", show_default=True, help="Pause between batches."
+    "--every",
+    "every_s",
+    type=Duration(),
+    default="250ms",
+    show_default=True,
+    help="How often news are looked for; a batch that takes longer is followed at once.",
 )
 @click.option(
     "--max-rows",

@@ -18,7 +18,7 @@ class StreamOptions(NamedTuple):
     sets_path: Path
     out: Path
     is_once: bool = False
-    every_s: float = 1.0
+    every_s: float = 0.25
     rows_max: int = 200_000
     message_timeout_ms: int | None = None
     source: RecordSource | None = None

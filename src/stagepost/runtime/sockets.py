@@ -111,6 +111,10 @@ async def serve_tcp(
     return server
 
 
+TURNS_UNTIL_ACCEPTED = 4
+"""Of the event loop: between the kernel's word that somebody has come and the end of one who came too late."""
+
+
 class Server:
     """Accepts connections and runs `on_connection` for each; a connection is closed when that returns."""
 
@@ -130,6 +134,7 @@ class Server:
         self._socket_identity = None if socket_path is None else _identity(socket_path)
         self._listening: asyncio.Server | None = None
         self._running: dict[asyncio.Task[None], Bearer] = {}
+        self._is_closing = False
 
     @property
     def connection_count(self) -> int:
@@ -145,6 +150,7 @@ class Server:
 
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
         """Stop accepting, end every connection in order, and abort those that take longer than `grace_s`."""
+        self._is_closing = True
         if self._listening is not None:
             self._listening.close()
         # A path that another server has taken over meanwhile is not ours to remove.
@@ -163,8 +169,13 @@ class Server:
             for bearer in running.values():
                 bearer.abort(TransportError(f"server at {self.address} is closing", peer=bearer.peer))
                 await bearer.wait_closed()
+        for _ in range(TURNS_UNTIL_ACCEPTED):
+            await asyncio.sleep(0)
 
     def _accepted(self, bearer: Bearer) -> None:
+        if self._is_closing:
+            bearer.abort(TransportError(f"server at {self.address} is closing"))
+            return
         if len(self._running) >= self._connections_max:
             log.warning(
                 "connection refused",
