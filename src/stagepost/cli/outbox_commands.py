@@ -34,20 +34,33 @@ _timeout_option = click.option(
 @click.command()
 @click.argument("message", metavar="ID", callback=id_prefix_given)
 @outbox_option
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Show what the node that runs in this folder holds instead: its mempool, or a validator's queue.",
+)
 @json_option
-def show(message: str, outbox: Path, as_json: bool) -> None:
-    """Show one message of an outbox, waiting or failed. ID is at least the first eight digits.
+def show(message: str, outbox: Path, data: Path | None, as_json: bool) -> int:
+    """Show one message of an outbox, waiting or failed, or of a running node. ID is at least the first eight digits.
 
     \b
     Example:
       stagepost queue show 5f0c91aa
+      stagepost queue show 5f0c91aa --data validator-1
     """
     import time
+
+    if data is not None:
+        from stagepost.cli.held_message import show_held
+
+        return show_held(data, message, as_json=as_json)
 
     from stagepost.cli.outbox_listing import find_entry, show_entry
     from stagepost.runtime.delivery.outbox_check import read_outbox
 
     show_entry(find_entry(read_outbox(outbox), message), time.time(), as_json)
+    return 0
 
 
 @click.command()

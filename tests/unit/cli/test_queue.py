@@ -82,6 +82,34 @@ def test_all_of_them_come_in_pages_as_json(tmp_path: Path, capsys: pytest.Captur
     assert pages.asked == [(0, 1_000), (1_000, 1_000), (2_000, 1_000)]
 
 
+def show(data: Path, pages: Pages, *arguments: str) -> int:
+    with status_page(data, pages):
+        return command.run(["queue", "show", "--data", str(data), *arguments])
+
+
+def test_one_message_of_the_mempool_is_shown_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(tmp_path, Pages(1_200), f"{1_100:064x}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["index"], found["message_id"], found["bytes"]) == (1_100, f"{1_100:064x}", 705)
+    assert found["expires_at_ms"] == 4_000_000_000_000
+
+    assert show(tmp_path, Pages(3), f"{2:064x}") == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (lines["index"], lines["source"]) == ("2", "local")
+    assert lines["received"].startswith("1800000000000")
+
+
+def test_a_beginning_of_none_or_of_several_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(tmp_path, Pages(2), "00000000") == 1
+    assert "holds 2 messages whose id begins with 00000000" in capsys.readouterr().err
+    assert show(tmp_path, Pages(2), "ffffffff") == 1
+    assert "holds no message whose id begins with ffffffff" in capsys.readouterr().err
+
+
 def test_nothing_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ls(tmp_path, Pages(0)) == 0
     assert ls(tmp_path, Pages(3), "--after", "3") == 0
