@@ -14,6 +14,7 @@ from typing import Any
 from tests.small_node import MAGIC, SmallNode
 
 START_TIMEOUT_S = 30.0
+TURNS = 10
 
 
 @contextmanager
@@ -34,10 +35,21 @@ def node_in_background(socket_path: Path, **options: Any) -> Iterator[SmallNode]
             yield node
         finally:
             run(node.stop())
+            run(_settled())
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(START_TIMEOUT_S)
         loop.close()
+
+
+async def _settled() -> None:
+    """Whatever a stopped node leaves behind has its turns of the loop before that ends."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 Answer = Callable[[str], tuple[int, bytes]]

@@ -26,7 +26,7 @@ POINTS = {
 }
 """Of each job, in their order. `after messages` comes once, when a run that takes what is there is at its end."""
 
-ROWS_MAX = 200
+ROWS_MAX = 100
 KILLED = -signal.SIGKILL
 
 

@@ -77,17 +77,21 @@ def take_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueBridge, "fault_in", lambda self, session_id, messages: None)
 
 
-def test_a_message_in_two_blocks_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+REPLAYED_SEED = 1_633_389_805
+"""Where it is this that shows first: with others the chain itself stops at an assertion before."""
+
+
+def test_a_message_in_two_blocks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take_replays(monkeypatch)
     with pytest.raises(AssertionError, match="a message stands in two blocks"):
-        run_primes(run_seed, msgspec.structs.replace(SMALL, fault="replays"))
+        run_primes(REPLAYED_SEED, msgspec.structs.replace(SMALL, fault="replays"))
 
 
-def test_a_vote_for_a_replay_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vote_for_a_replay_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take_replays(monkeypatch)
     monkeypatch.setattr("tests.primes_runs.twice_included", lambda blocks: [])
     with pytest.raises(AssertionError, match="an honest validator voted for a replay"):
-        run_primes(run_seed, msgspec.structs.replace(SMALL, fault="replays"))
+        run_primes(REPLAYED_SEED, msgspec.structs.replace(SMALL, fault="replays"))
 
 
 def test_a_block_in_another_order_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

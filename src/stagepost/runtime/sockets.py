@@ -111,7 +111,7 @@ async def serve_tcp(
     return server
 
 
-TURNS_UNTIL_ACCEPTED = 4
+TURNS_UNTIL_ACCEPTED = 8
 """Of the event loop: between the kernel's word that somebody has come and the end of one who came too late."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.pipeline.manifest import read_manifest
+from stagepost.pipeline.manifest import Manifest, read_manifest
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.summary import counts
 from tests.pipeline_driver_process import KILLED, ROWS_MAX, run_driver
@@ -22,6 +22,13 @@ pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 KILLS = (("follow", "after write", 1), ("follow", "after manifest", 2), ("compact", "during compaction", 1))
 
 
+def taken_over(out: Path) -> Manifest:
+    """What a successor finds."""
+    manifest = read_manifest(out)
+    assert manifest is not None
+    return manifest
+
+
 def test_after_every_kill_the_next_driver_goes_on_and_the_tables_are_the_same(
     tmp_path: Path, run_seed: int
 ) -> None:
@@ -29,23 +36,23 @@ def test_after_every_kill_the_next_driver_goes_on_and_the_tables_are_the_same(
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
 
-    # Two batches at least: one alone leaves nothing to fold.
-    dump = next(lot for messages in count(8) if len(lot := a_dump(messages, run_seed)) > ROWS_MAX)
+    dump = next(lot for messages in count(8) if len(lot := a_dump(messages, run_seed)) > 2 * ROWS_MAX)
     lines = a_topic(tmp_path / "data", dump).read_bytes().splitlines()
     sets, out = tmp_path / "sets.json", tmp_path / "tables"
     sets.write_bytes(sets_bytes())
 
     taken = []
     for job, point, times in KILLS:
+        if job == "compact" and len(taken_over(out).batches) < 2:
+            # The second commit may have been one of time alone, and one batch leaves nothing to fold.
+            follow(spark, StreamOptions(tmp_path / "data", sets, out, is_once=True, rows_max=ROWS_MAX))
         ended = run_driver(job, tmp_path / "data", sets, out, point, times)
         assert ended.returncode == KILLED, (point, ended.stderr[-2_000:])
-        manifest = read_manifest(out)
-        assert manifest is not None
-        taken.append(sum(batch.rows for batch in manifest.batches))
+        taken.append(sum(batch.rows for batch in taken_over(out).batches))
     manifest = follow(spark, StreamOptions(tmp_path / "data", sets, out, is_once=True, rows_max=ROWS_MAX))
 
     assert taken[0] == 0
-    assert 0 < taken[1] == taken[2]
+    assert 0 < taken[1] <= taken[2]
     expected = recompute(lines, world_sets())
     found = counts(manifest)
     assert (found["rows"], found["counted"], found["repeated"]) == (
