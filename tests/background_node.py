@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +42,10 @@ def node_in_background(socket_path: Path, **options: Any) -> Iterator[SmallNode]
         loop.call_soon_threadsafe(loop.stop)
         thread.join(START_TIMEOUT_S)
         loop.close()
+        # Whoever came while the loop ended left a transport behind that nobody could close any more.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 async def _settled() -> None:
