@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.bus import segment
+from stagepost.bus.awaited_appends import AwaitedAppends
 from stagepost.bus.batch import Batch
 from stagepost.bus.block import Row
 from stagepost.bus.file_positions import FilePositions, group_names, read_positions
 from stagepost.bus.files import Files, make_folder, replace_durably
-from stagepost.bus.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit, LoopAnswers
+from stagepost.bus.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit
 from stagepost.bus.partition_log import PartitionLog
 from stagepost.bus.partition_reader import PartitionReader
 from stagepost.bus.routing import PendingAppend, Router
@@ -97,7 +98,7 @@ class FileTopicWriter:
             for partition, log in logs.items()
         }
         self._router = Router(topic.name, topic.partitions, sorted(logs))
-        self._answers: LoopAnswers | None = None
+        self._awaited = AwaitedAppends(self.append_soon)
 
     @property
     def counters(self) -> dict[int, CommitCounters]:
@@ -117,17 +118,7 @@ class FileTopicWriter:
             pending.settle(partition, error)
 
     async def append(self, records: Sequence[Record]) -> list[Place]:
-        loop = asyncio.get_running_loop()
-        if self._answers is None or self._answers.loop is not loop:
-            self._answers = LoopAnswers(loop)
-        answers, appended = self._answers, loop.create_future()
-
-        def settle(outcome: list[Place] | StorageError) -> None:
-            answers.give(lambda: _answer(appended, outcome))
-
-        self.append_soon(records, settle)
-        places: list[Place] = await appended
-        return places
+        return await self._awaited.append(records)
 
     async def close(self) -> None:
         """What was handed over is written first."""
@@ -138,15 +129,6 @@ class FileTopicWriter:
         """`close` without an event loop."""
         for commit in self._commits.values():
             commit.close()
-
-
-def _answer(appended: asyncio.Future[list[Place]], outcome: list[Place] | StorageError) -> None:
-    if appended.done():
-        return
-    if isinstance(outcome, StorageError):
-        appended.set_exception(outcome)
-    else:
-        appended.set_result(outcome)
 
 
 class FileTopicReader:

@@ -5,11 +5,9 @@ One thread per partition writes; callers are answered from it, or on their event
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -177,30 +175,3 @@ def queue_full(name: str, waiting_bytes: int, limit: int) -> StorageError:
         limit=limit,
         found=waiting_bytes,
     )
-
-
-class LoopAnswers:
-    """Answers from threads, given on one event loop: a whole group of them with one call."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._answers: deque[Callable[[], None]] = deque()
-        self._is_called = False
-        self._lock = threading.Lock()
-
-    def give(self, answer: Callable[[], None]) -> None:
-        """From any thread."""
-        with self._lock:
-            self._answers.append(answer)
-            if self._is_called:
-                return
-            self._is_called = True
-        with suppress(RuntimeError):  # the loop is gone, and everybody who could have waited
-            self.loop.call_soon_threadsafe(self._give_all)
-
-    def _give_all(self) -> None:
-        with self._lock:
-            self._is_called = False
-            answers, self._answers = self._answers, deque()
-        for answer in answers:
-            answer()

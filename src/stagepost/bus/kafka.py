@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stagepost.bus.awaited_appends import AwaitedAppends
 from stagepost.bus.batch import Batch
 from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
 from stagepost.bus.errors import OffsetGone, RecordRefused, beyond_the_end
 from stagepost.bus.file_topic import system_now_ms
-from stagepost.bus.group_commit import ROW_BYTES, WAITING_BYTES_MAX, LoopAnswers, queue_full
+from stagepost.bus.group_commit import ROW_BYTES, WAITING_BYTES_MAX, queue_full
 from stagepost.bus.kafka_access import KafkaAccess
 from stagepost.bus.kafka_admin import BrokerDesk
 from stagepost.bus.kafka_positions import KafkaPositions
@@ -72,7 +73,7 @@ class KafkaTopicWriter:
         self._turn = 0
         self._lock = threading.Lock()
         self._is_closed = False
-        self._answers: LoopAnswers | None = None
+        self._awaited = AwaitedAppends(self.append_soon)
         self._producer = Producer(
             {
                 **topic.access.client_settings(),
@@ -171,22 +172,7 @@ class KafkaTopicWriter:
             self._producer.poll(POLL_S)
 
     async def append(self, records: Sequence[Record]) -> list[Place]:
-        loop = asyncio.get_running_loop()
-        if self._answers is None or self._answers.loop is not loop:
-            self._answers = LoopAnswers(loop)
-        answers, appended = self._answers, loop.create_future()
-
-        def answer(outcome: list[Place] | StorageError) -> None:
-            if appended.done():
-                return
-            if isinstance(outcome, StorageError):
-                appended.set_exception(outcome)
-            else:
-                appended.set_result(outcome)
-
-        self.append_soon(records, lambda outcome: answers.give(lambda: answer(outcome)))
-        places: list[Place] = await appended
-        return places
+        return await self._awaited.append(records)
 
     async def close(self) -> None:
         await asyncio.to_thread(self.close_now)

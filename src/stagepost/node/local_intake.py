@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.errors import ConfigError, StagepostError
+from stagepost.errors import StagepostError
 from stagepost.node.followed_statuses import Followed
 from stagepost.node.intake_desk import IntakeDesk
-from stagepost.node.local_service import owner_and_root
+from stagepost.node.local_service import owner_and_root, sent_away
 from stagepost.remp.local_intake import (
     CODE_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -66,15 +66,7 @@ class LocalIntake:
         self._allowed_user_ids = owner_and_root() if allowed_user_ids is None else allowed_user_ids
 
     async def serve(self, bearer: Bearer) -> None:
-        user_id = bearer.peer_user_id
-        if user_id is not None and user_id not in self._allowed_user_ids:
-            bearer.abort(
-                ConfigError(
-                    f"a program of user {user_id} connected to the local socket",
-                    advice="only the user that runs the node, and root, may use it",
-                    found=user_id,
-                )
-            )
+        if sent_away(bearer, self._allowed_user_ids):
             return
         talk = await respond_to_intake(bearer, self._network_magic)
         if talk is None:

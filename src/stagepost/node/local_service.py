@@ -40,15 +40,7 @@ class LocalService:
     on_violation: OnViolation = lambda _protocol, _code: None
 
     async def serve(self, bearer: Bearer) -> None:
-        user_id = bearer.peer_user_id
-        if user_id is not None and user_id not in self.allowed_user_ids:
-            bearer.abort(
-                ConfigError(
-                    f"a program of user {user_id} connected to the local socket",
-                    advice="only the user that runs the node, and root, may use it",
-                    found=user_id,
-                )
-            )
+        if sent_away(bearer, self.allowed_user_ids):
             return
         connection = await shake_hands(
             lambda on_fault: respond(
@@ -101,3 +93,18 @@ class LocalService:
 
 def owner_and_root() -> frozenset[int]:
     return frozenset({0, os.getuid()})
+
+
+def sent_away(bearer: Bearer, allowed_user_ids: frozenset[int]) -> bool:
+    """Whether the program on a local socket is one of a user who may not use it; then its connection has ended."""
+    user_id = bearer.peer_user_id
+    if user_id is None or user_id in allowed_user_ids:
+        return False
+    bearer.abort(
+        ConfigError(
+            f"a program of user {user_id} connected to the local socket",
+            advice="only the user that runs the node, and root, may use it",
+            found=user_id,
+        )
+    )
+    return True
