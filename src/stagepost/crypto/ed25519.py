@@ -18,6 +18,9 @@ SIGNATURE_BYTES = 64
 
 Open: TypeAlias = Callable[[bytes, bytes], bool]
 
+Claim: TypeAlias = tuple[bytes, bytes]
+"""A key, and what it is said to have signed, with the signature in front."""
+
 
 def open_by_binding(signed: bytes, public_key: bytes) -> bool:
     """Whether the signature in front of a message is the key's; lengths are the caller's to check."""

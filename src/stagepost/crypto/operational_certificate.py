@@ -27,14 +27,21 @@ class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
             + self.start_kes_period.to_bytes(8, "big")
         )
 
-    def verify(self, cold_verification_key: bytes) -> bool:
-        """True if the cold key signed this certificate; False for any value that cannot be one."""
-        return (
+    def claim(self, cold_verification_key: bytes) -> ed25519.Claim | None:
+        """What the cold key must have signed; None for any value that cannot be a certificate."""
+        if (
             len(self.kes_verification_key) == KES_VERIFICATION_KEY_BYTES
             and 0 <= self.issue_number <= WORD64_MAX
             and 0 <= self.start_kes_period <= WORD64_MAX
-            and ed25519.verify(cold_verification_key, self.signed_bytes, self.cold_signature)
-        )
+            and len(self.cold_signature) == ed25519.SIGNATURE_BYTES
+        ):
+            return cold_verification_key, self.cold_signature + self.signed_bytes
+        return None
+
+    def verify(self, cold_verification_key: bytes) -> bool:
+        """True if the cold key signed this certificate; False for any value that cannot be one."""
+        claim = self.claim(cold_verification_key)
+        return claim is not None and ed25519.verify_signed(*claim)
 
 
 def issue(

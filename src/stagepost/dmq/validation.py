@@ -1,12 +1,13 @@
 """Accept or reject, in the order of running nodes: cheap checks first, signatures last.
 
-Three steps, because signatures are checked in threads while other messages arrive: `check_cheaply` before,
-`check_signatures` beside, `commit` after. Only `commit` changes what later messages are judged by, and only for a
+Three steps, because signatures are checked elsewhere while other messages arrive: `check_cheaply` before,
+`check_signatures` (or `claims` and `conclude`) meanwhile, `commit` after. Only `commit` changes what later messages are judged by, and only for a
 message that passed; where the message cannot be kept after all, `pools_remembered.put_back` undoes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,19 +131,42 @@ class Validator:
         )
 
     def check_signatures(self, message: DmqMessage) -> Rejected | None:
-        """Checks 9 and 10. Safe in any thread: it reads nothing that `commit` writes."""
+        """Checks 9 and 10."""
         signer = message.signer
         known = leaf_key = self._leaf_keys.get(signer)
         if known is None:
             if not self._is_issued(message):
-                text = "the cold key did not sign this operational certificate"
-                return rejected(ErrorCode.OPCERT_SIGNATURE, text)
+                return _not_issued()
             leaf_key = kes.leaf_key(message.kes_verification_key, message.kes_evolution, message.kes_path)
         if leaf_key is None or not ed25519.verify_signed(leaf_key, message.leaf_signed):
-            text = f"the KES signature does not hold at evolution {message.kes_evolution}"
-            return rejected(ErrorCode.KES_SIGNATURE, text)
+            return _not_signed(message)
         if known is None:
             self._leaf_keys.put(signer, leaf_key)
+        return None
+
+    def claims(self, message: DmqMessage) -> Sequence[ed25519.Claim] | None:
+        """The signatures that `check_signatures` would check, for somebody else to do it; None if they cannot hold."""
+        leaf_key = self._leaf_keys.get(message.signer)
+        if leaf_key is not None:
+            return ((leaf_key, message.leaf_signed),)
+        leaf_key = kes.leaf_key(message.kes_verification_key, message.kes_evolution, message.kes_path)
+        issued = message.operational_certificate.claim(message.cold_verification_key)
+        if leaf_key is None or issued is None:
+            return None
+        # The certificate, too, even if it was seen before with another path: two claims say that the signer is new.
+        return issued, (leaf_key, message.leaf_signed)
+
+    def conclude(
+        self, message: DmqMessage, claims: Sequence[ed25519.Claim], holds: Sequence[bool]
+    ) -> Rejected | None:
+        """The verdict of `check_signatures`, by what was found of each of the message's `claims`."""
+        if len(holds) > 1 and not holds[0]:
+            return _not_issued()
+        if not holds[-1]:
+            return _not_signed(message)
+        if len(holds) > 1:
+            self._certificates.put(message.certificate_and_cold_key, True)
+            self._leaf_keys.put(message.signer, claims[-1][0])
         return None
 
     def _is_issued(self, message: DmqMessage) -> bool:
@@ -171,3 +195,12 @@ class Validator:
         if stake == 0:
             return rejected(ErrorCode.POOL_NOT_ELIGIBLE, f"pool {pool_id.hex()} has no stake")
         return None
+
+
+def _not_issued() -> Rejected:
+    return rejected(ErrorCode.OPCERT_SIGNATURE, "the cold key did not sign this operational certificate")
+
+
+def _not_signed(message: DmqMessage) -> Rejected:
+    text = f"the KES signature does not hold at evolution {message.kes_evolution}"
+    return rejected(ErrorCode.KES_SIGNATURE, text)

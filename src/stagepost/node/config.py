@@ -72,7 +72,7 @@ class NodeConfig:
     mempool_bytes_max: int = _default_number("node.mempool_bytes")
     protocol_idle_timeout_s: float = _default_seconds("node.protocol_idle_timeout_s")
     churn_interval_s: float = _default_seconds("node.churn_interval_s")
-    verification_threads: int = 0
+    verification_processes: int = 0
     """Beside the loop; 0: one per further core."""
     metrics_port: int | None = 0
     """None: no metrics, health and status over HTTP."""

@@ -113,7 +113,7 @@ def _node_config(config: EffectiveConfig, topology: Topology) -> NodeConfig:
         mempool_bytes_max=config.number("node.mempool_bytes"),
         protocol_idle_timeout_s=config.seconds("node.protocol_idle_timeout_s"),
         churn_interval_s=config.seconds("node.churn_interval_s"),
-        verification_threads=config.number("node.verification_threads"),
+        verification_processes=config.number("node.verification_processes"),
         metrics_port=None if metrics_port is None else config.number("node.metrics_port"),
         unsafe=UnsafeOverrides(
             accept_stored_time=config.flag("node.unsafe_accept_stored_time"),

@@ -95,7 +95,7 @@ async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
                 network_magic=NETWORK_MAGIC,
                 topology=Topology(local_roots=(LocalRoot(points, len(points), len(points)),)),
                 min_sig_delay_s=0.0,
-                verification_threads=1,
+                verification_processes=1,
             )
             node = await stack.enter_async_context(running_node(config))
             nodes.append(DemoNode(node, folder, socket))

@@ -76,7 +76,7 @@ async def running_node(config: NodeConfig) -> AsyncIterator[DmqNode]:
         pools.load()
         store = SqliteStore(config.data_dir / MESSAGES_FILE)
         parts.push_async_callback(store.close)
-        verifier = Verifier(config.verification_threads or None)
+        verifier = Verifier(config.verification_processes or None)
         parts.push_async_callback(verifier.close)
         node = DmqNode(
             config,

@@ -30,7 +30,7 @@ from stagepost.wire.expected import (
 
 COUNT_MAX = 1_000_000
 MEMPOOL_BYTES_MAX = 64 * 1024**3
-THREADS_MAX = 256
+PROCESSES_MAX = 256
 METRICS_OFF = "off"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "text", "json")
@@ -122,7 +122,7 @@ _NODE = (
     Setting("node", "mempool_bytes", whole(1, MEMPOOL_BYTES_MAX), 160_000_000, "and their bytes, whichever is reached first"),
     Setting("node", "protocol_idle_timeout_s", seconds(), 5.0, "a connection without any mini-protocol is closed after this"),
     Setting("node", "churn_interval_s", seconds(), 3300.0, "how often a peer that brings little is replaced"),
-    Setting("node", "verification_threads", whole(0, THREADS_MAX), 0, "threads that check signatures beside the loop; 0 means one per further core"),
+    Setting("node", "verification_processes", whole(0, PROCESSES_MAX), 0, "processes that check signatures beside the loop; 0 means one per further core"),
     Setting("node", "metrics_port", _port_or_off(), 0, 'metrics, health and status on 127.0.0.1; 0 takes a free port (see node.json), "off" serves none'),
     Setting("node", "unsafe_accept_stored_time", BOOLEAN, False, "start although the store has a time more than an hour ahead of the clock"),
     Setting("node", "unsafe_loopback_unlimited", BOOLEAN, False, "connections_per_address does not count loopback: for tests on one machine"),

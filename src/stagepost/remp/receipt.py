@@ -19,7 +19,7 @@ from stagepost.remp.message_status import MessageStatus, kind_of, read_status, w
 from stagepost.remp.receipt_shapes import read_usual
 from stagepost.remp.status import Kind, Level, is_finally_accepted
 from stagepost.remp.strict_json import JsonFault, read_object
-from stagepost.remp.validator_sets import Role, ValidatorSets
+from stagepost.remp.validator_sets import Role, Source, ValidatorSets
 from stagepost.wire.tl import Reader, Writer, constructor_id, key_id
 
 ExternalMessageId = NewType("ExternalMessageId", bytes)
@@ -176,8 +176,23 @@ class Quarantined(msgspec.Struct, frozen=True):
     text: str
 
 
+NOT_SIGNED = Quarantined(ErrorCode.RECEIPT_SIGNATURE, "the signature does not hold")
+
+
 def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) -> Counting | Quarantined:
     """The checks of a receipt that could be read; the signature, which costs most, comes last."""
+    source = check_but_signature(receipt, sets, arrived_ms)
+    if isinstance(source, Quarantined):
+        return source
+    if not receipt.is_signed_by(source.public_key):
+        return NOT_SIGNED
+    return Counting(receipt, source.role)
+
+
+def check_but_signature(
+    receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None
+) -> Source | Quarantined:
+    """Whose signature it has to bear."""
     if not receipt.signature_text:
         return Quarantined(ErrorCode.RECEIPT_UNSIGNED, "the signature is empty")
     source = sets.source(receipt.source_id, receipt.timestamp_ms)
@@ -189,9 +204,7 @@ def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) 
     if arrived_ms is not None and receipt.timestamp_ms - arrived_ms > FUTURE_MS_MAX:
         ahead_s = (receipt.timestamp_ms - arrived_ms) / 1_000
         return Quarantined(ErrorCode.RECEIPT_FUTURE, f"dated {ahead_s:.0f} s after its arrival")
-    if not receipt.is_signed_by(source.public_key):
-        return Quarantined(ErrorCode.RECEIPT_SIGNATURE, "the signature does not hold")
-    return Counting(receipt, source.role)
+    return source
 
 
 def _may_sign(role: Role, kind: Kind) -> bool:

@@ -207,7 +207,8 @@ class Intake:
     def _verify_claimed(self) -> None:
         """All that was claimed in one turn of the loop."""
         claimed, self._claimed = self._claimed, []
-        self._verifier.verify(claimed, self._validator.check_signatures, self._judged)
+        validator = self._validator
+        self._verifier.verify(claimed, validator.check_signatures, self._judged, validator)
 
     def _judged(self, batches: Sequence[Request]) -> None:
         """The valid ones go on, the others are told and make way for their copies."""

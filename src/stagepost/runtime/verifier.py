@@ -1,33 +1,36 @@
-"""Checks signatures, on the event loop and in threads beside it: the library lets go of Python's lock while it computes.
+"""Checks signatures, on the event loop and in processes beside it.
 
-A change of thread costs as much as a check or two, so the loop keeps a handful of messages for itself. What is more is
-cut into pieces that the threads and the loop take one by one, each as fast as it can: nobody waits while there is work,
-and nobody is woken more often than he falls asleep. With one processor there are no threads, for they could only take
-turns with the loop.
+To hand work over and to take its answer costs about as much as a check, so the loop keeps a handful of messages for
+itself. What is more is cut into pieces. A process for each further processor is given as many as it can do until the loop
+comes by again, and the loop does the others: nobody waits while there is work. With one processor there is no such
+process, for it could only take turns with the loop; and one that is lost is missed by nobody, for the loop does its work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 from stagepost.crypto.bounded_cache import BoundedCache
+from stagepost.crypto.ed25519 import Claim
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Reason, Rejected
+from stagepost.runtime.verifying_helper import VerifyingHelper
+from stagepost.runtime.verifying_process import NOT_LOOKED_AT, VALID
 
-SLICE_MESSAGES = 20
-"""How many the loop checks before it looks at everything else again: about a millisecond."""
+SLICE_MESSAGES = 10
+"""How many the loop checks before it looks at everything else again: about half a millisecond."""
 
-PIECE_MESSAGES = 5
+PIECE_MESSAGES = 10
 KEPT_MESSAGES_MAX = 5
-"""Up to so many are not worth waking a thread."""
+"""Up to so many are not worth asking another process."""
+
+STARTED_AGAIN_AFTER_S = 10.0
+"""A process that cannot live is not started over and over."""
 
 VALID_MESSAGES_MEMOISED_MAX = 65_536
 
@@ -35,6 +38,20 @@ Check: TypeAlias = Callable[[DmqMessage], Rejected | None]
 
 
 NOT_CHECKED = Rejected(Reason.OTHER, "not looked at, because another message of the same relay is forged")
+
+
+class Claimant(Protocol):
+    """Who can say beforehand which signatures a check comes to. Without one, the loop checks everything itself."""
+
+    def claims(self, message: DmqMessage) -> Sequence[Claim] | None:
+        """At least one; None if the check itself has to say what is wrong."""
+        ...
+
+    def conclude(
+        self, message: DmqMessage, claims: Sequence[Claim], holds: Sequence[bool]
+    ) -> Rejected | None:
+        """What the check would have said."""
+        ...
 
 
 class Request:
@@ -59,7 +76,13 @@ Answered: TypeAlias = Callable[[list[Request]], None]
 
 
 class MessageVerifier(Protocol):
-    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+    def verify(
+        self,
+        requests: Sequence[Request],
+        check: Check,
+        answered: Answered,
+        claimant: Claimant | None = None,
+    ) -> None:
         """`check` for each message. `answered` is called on the loop, perhaps at once, with what is ready together."""
         ...
 
@@ -76,14 +99,24 @@ def processors() -> int:
 class _Piece:
     """A part of one request, checked in one go."""
 
-    __slots__ = ("answered", "check", "end", "request", "start")
+    __slots__ = ("answered", "check", "claimant", "claims", "end", "request", "start")
 
-    def __init__(self, request: Request, start: int, end: int, check: Check, answered: Answered) -> None:
+    def __init__(
+        self,
+        request: Request,
+        start: int,
+        end: int,
+        check: Check,
+        answered: Answered,
+        claimant: Claimant | None = None,
+    ) -> None:
         self.request = request
         self.start = start
         self.end = end
         self.check = check
         self.answered = answered
+        self.claimant = claimant
+        self.claims: list[Sequence[Claim]] = []
 
     def run(self) -> None:
         request, check = self.request, self.check
@@ -97,105 +130,145 @@ class _Piece:
         except Exception as bug:
             request.bug = bug
 
+    def claim(self) -> list[Claim] | None:
+        """What somebody else may check; None if it has to be done here."""
+        request, claimant = self.request, self.claimant
+        if claimant is None or request.is_given_up:
+            return None
+        every: list[Claim] = []
+        self.claims = []
+        for message in request.messages[self.start : self.end]:
+            claims = claimant.claims(message)
+            if claims is None:
+                return None
+            self.claims.append(claims)
+            every += claims
+        return every
+
+    def conclude(self, answers: bytes) -> None:
+        """`answers`: one for each claim."""
+        if answers.count(VALID) == len(answers) == self.end - self.start:
+            return  # one claim each: there is nothing to remember of these signers that was not known
+        request, claimant = self.request, self.claimant
+        assert claimant is not None
+        at = 0
+        for position, claims in enumerate(self.claims, self.start):
+            found = answers[at : at + len(claims)]
+            at += len(claims)
+            verdict: Rejected | None = NOT_CHECKED
+            if found[0] != NOT_LOOKED_AT:
+                holds = [answer == VALID for answer in found]
+                verdict = claimant.conclude(request.messages[position], claims, holds)
+            if verdict is not None:
+                request.verdicts[position] = verdict
+                request.is_given_up = request.gives_up
+
 
 class Verifier:
-    """`workers` are threads beside the loop; one for each further processor unless told."""
+    """`processes` beside the loop; one for each further processor unless told."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        self._workers = processors() - 1 if workers is None else workers
-        self._threads: list[threading.Thread] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+    def __init__(self, processes: int | None = None) -> None:
+        self.processes = processors() - 1 if processes is None else processes
+        self.helpers: list[VerifyingHelper[_Piece]] = []
+        self._started_at = float("-inf")
         # For the loop alone, and for whoever comes first.
         self._kept: deque[_Piece] = deque()
-        self._shared: SimpleQueue[_Piece | None] = SimpleQueue()
-        self._shared_unanswered = 0
-        # What the threads are done with. They wake the loop only if it has nothing left to do itself.
-        self._checked: deque[_Piece] = deque()
-        self._loop_waits = False
+        self._shared: deque[_Piece] = deque()
         self._is_turn_due = False
 
-    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
-        count = 0
+    @property
+    def process_ids(self) -> list[int]:
+        return [helper.process_id for helper in self.helpers if helper.process_id is not None]
+
+    def verify(
+        self,
+        requests: Sequence[Request],
+        check: Check,
+        answered: Answered,
+        claimant: Claimant | None = None,
+    ) -> None:
+        count = sum([len(request.messages) for request in requests])
+        is_shared = claimant is not None and self._has_help(count)
+        size, pieces = (PIECE_MESSAGES, self._shared) if is_shared else (SLICE_MESSAGES, self._kept)
         for request in requests:
-            count += len(request.messages)
-        if self._workers and (count > KEPT_MESSAGES_MAX or self._shared_unanswered):
-            self._share(requests, check, answered)
-        else:
-            for request in requests:
-                for start in range(0, len(request.messages), SLICE_MESSAGES):
-                    end = min(start + SLICE_MESSAGES, len(request.messages))
-                    self._kept.append(_Piece(request, start, end, check, answered))
+            for start in range(0, len(request.messages), size):
+                end = min(start + size, len(request.messages))
+                pieces.append(_Piece(request, start, end, check, answered, claimant))
+        if self._shared:
+            self._hand_out()
         if not self._is_turn_due:
             self._take_turn()
 
-    async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
+    async def check(
+        self, messages: Sequence[DmqMessage], check: Check, claimant: Claimant | None = None
+    ) -> list[Rejected | None]:
         """The verdicts, in the order of the messages."""
-        return await checked(self, messages, check)
+        return await checked(self, messages, check, claimant)
 
-    def _share(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
-        if not self._threads:
-            self._loop = asyncio.get_running_loop()
-            self._threads = [
-                threading.Thread(target=self._work, name=f"verify_{number}", daemon=True)
-                for number in range(self._workers)
-            ]
-            for thread in self._threads:
-                thread.start()
-        for request in requests:
-            for start in range(0, len(request.messages), PIECE_MESSAGES):
-                end = min(start + PIECE_MESSAGES, len(request.messages))
-                self._shared_unanswered += 1
-                self._shared.put(_Piece(request, start, end, check, answered))
+    def _has_help(self, count: int) -> bool:
+        if not self.processes:
+            return False
+        is_busy = any([helper.unanswered for helper in self.helpers])
+        if count <= KEPT_MESSAGES_MAX and not is_busy:
+            return False
+        if len(self.helpers) < self.processes:
+            self._start_helpers()
+        return True
+
+    def _start_helpers(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._started_at + STARTED_AGAIN_AFTER_S:
+            return
+        self._started_at = now
+        for _ in range(self.processes - len(self.helpers)):
+            helper: VerifyingHelper[_Piece] = VerifyingHelper(self._came_back, self._take_back)
+            helper.start()
+            if helper.process_id is not None:
+                self.helpers.append(helper)
+
+    def _hand_out(self) -> None:
+        """To each of the processes as much as it has room for."""
+        for helper in self.helpers:
+            while self._shared and helper.has_room:
+                piece = self._shared.popleft()
+                claims = piece.claim()
+                if claims is None or not helper.ask(piece, claims, gives_up=piece.request.gives_up):
+                    self._kept.append(piece)
 
     def _take_turn(self) -> None:
-        """Check a slice, then hand out the answers that it and the threads have given meanwhile."""
+        """Check a slice, then hand out the answers to it."""
         self._is_turn_due = True
         done: list[_Piece] = []
         count = 0
-        while count < SLICE_MESSAGES:
-            piece = self._next_piece()
-            if piece is None:
-                break
+        while count < SLICE_MESSAGES and (self._kept or self._shared):
+            piece = self._kept.popleft() if self._kept else self._shared.popleft()
             piece.run()
             count += piece.end - piece.start
             done.append(piece)
         self._answer(done)
-        if self._kept or not self._shared.empty():
+        self._is_turn_due = bool(self._kept or self._shared)
+        if self._is_turn_due:
             asyncio.get_running_loop().call_soon(self._take_turn)
-            return
-        self._is_turn_due = False
-        self._wait_for_threads()
 
-    def _next_piece(self) -> _Piece | None:
-        if self._kept:
-            return self._kept.popleft()
-        if not self._shared_unanswered:
-            return None
-        try:
-            piece = self._shared.get_nowait()
-        except Empty:
-            return None
-        self._shared_unanswered -= 1
-        return piece
+    def _came_back(self, answered: list[tuple[_Piece, bytes]]) -> None:
+        if self._shared:
+            self._hand_out()
+        for piece, answers in answered:
+            try:
+                piece.conclude(answers)
+            except Exception as bug:
+                piece.request.bug = bug
+        self._answer([piece for piece, _ in answered])
 
-    def _wait_for_threads(self) -> None:
-        # First the flag, then the look: whatever a thread puts down after the look, it sees the flag.
-        while self._shared_unanswered:
-            self._loop_waits = True
-            if not self._checked:
-                return
-            self._loop_waits = False
-            self._answer([])
-
-    def _came_back(self) -> None:
-        self._answer([])
-        if not self._is_turn_due:
-            self._wait_for_threads()
+    def _take_back(self, pieces: list[_Piece]) -> None:
+        """What a process will not do any more, the loop does."""
+        self.helpers = [helper for helper in self.helpers if helper.process_id is not None]
+        self._kept.extendleft(reversed(pieces))
+        if self._kept and not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _answer(self, done: list[_Piece]) -> None:
-        while self._checked:
-            done.append(self._checked.popleft())
-            self._shared_unanswered -= 1
         answers: dict[Answered, list[Request]] = {}
         for piece in done:
             request = piece.request
@@ -205,25 +278,11 @@ class Verifier:
         for answered, requests in answers.items():
             answered(requests)
 
-    def _work(self) -> None:
-        """What a thread does."""
-        while (piece := self._shared.get()) is not None:
-            piece.run()
-            self._checked.append(piece)
-            if self._loop_waits:
-                self._loop_waits = False
-                assert self._loop is not None
-                # A loop that was closed meanwhile has nobody left who waits.
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._came_back)
-
     async def close(self) -> None:
-        """Waits for what the threads are busy with; they need a fraction of a millisecond for each message."""
-        for _ in self._threads:
-            self._shared.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+        """The caller has stopped everybody who asks."""
+        helpers, self.helpers = self.helpers, []
+        for helper in helpers:
+            await helper.close()
 
 
 class InlineVerifier:
@@ -232,15 +291,23 @@ class InlineVerifier:
     def __init__(self, memory: BoundedCache[bytes, bool] | None = None) -> None:
         self._memory = memory
 
-    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+    def verify(
+        self,
+        requests: Sequence[Request],
+        check: Check,
+        answered: Answered,
+        claimant: Claimant | None = None,
+    ) -> None:
         for request in requests:
             piece = _Piece(request, 0, len(request.messages), partial(self._check_one, check), answered)
             piece.run()
         answered(list(requests))
 
-    async def check(self, messages: Sequence[DmqMessage], check: Check) -> list[Rejected | None]:
+    async def check(
+        self, messages: Sequence[DmqMessage], check: Check, claimant: Claimant | None = None
+    ) -> list[Rejected | None]:
         """The verdicts, in the order of the messages."""
-        return await checked(self, messages, check)
+        return await checked(self, messages, check, claimant)
 
     def _check_one(self, check: Check, message: DmqMessage) -> Rejected | None:
         if self._memory is None:
@@ -258,7 +325,10 @@ class InlineVerifier:
 
 
 async def checked(
-    verifier: MessageVerifier, messages: Sequence[DmqMessage], check: Check
+    verifier: MessageVerifier,
+    messages: Sequence[DmqMessage],
+    check: Check,
+    claimant: Claimant | None = None,
 ) -> list[Rejected | None]:
     """`verify` for those who would rather wait than be called."""
     if not messages:
@@ -270,7 +340,7 @@ async def checked(
             done.set_result(None)
 
     request = Request(messages)
-    verifier.verify([request], check, answered)
+    verifier.verify([request], check, answered, claimant)
     await done
     if request.bug is not None:
         raise request.bug

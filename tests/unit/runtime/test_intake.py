@@ -24,6 +24,7 @@ from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.verifier import (
     Answered,
     Check,
+    Claimant,
     InlineVerifier,
     MessageVerifier,
     Request,
@@ -204,7 +205,13 @@ async def test_a_caller_who_goes_away_does_not_stop_the_writing() -> None:
 class SlowVerifier(InlineVerifier):
     """Takes a second for whatever it is asked."""
 
-    def verify(self, requests: Sequence[Request], check: Check, answered: Answered) -> None:
+    def verify(
+        self,
+        requests: Sequence[Request],
+        check: Check,
+        answered: Answered,
+        claimant: Claimant | None = None,
+    ) -> None:
         asyncio.get_running_loop().call_later(1, super().verify, requests, check, answered)
 
 
@@ -574,21 +581,21 @@ def test_accepted_means_held_until_expiry_and_never_accepted_again(
     run_in_virtual_time(main())
 
 
-# Threads and real clocks
+# Processes and real clocks
 
 
-def test_the_verifier_keeps_the_order_across_pieces_and_threads() -> None:
+def test_the_verifier_keeps_the_order_across_pieces_and_processes() -> None:
     messages = [Signer(tag % 3).sign(tag) for tag in range(25)]
     bad = {4, 17, 24}
     validator = Validator(PRIVATE, KnownPools())
 
     async def main() -> None:
-        verifier = Verifier(workers=2)
+        verifier = Verifier(processes=2)
         wanted = [index in bad for index in range(25)]
         given = [forged(message) if index in bad else message for index, message in enumerate(messages)]
         check = validator.check_signatures
-        assert [verdict is not None for verdict in await verifier.check(given, check)] == wanted
-        single = await asyncio.gather(*(verifier.check([message], check) for message in given))
+        assert [verdict is not None for verdict in await verifier.check(given, check, validator)] == wanted
+        single = await asyncio.gather(*(verifier.check([message], check, validator) for message in given))
         assert [verdicts[0] is not None for verdicts in single] == wanted
         await verifier.close()
 
@@ -600,7 +607,7 @@ def test_a_bug_in_a_check_reaches_its_caller_only() -> None:
         raise ZeroDivisionError
 
     async def main() -> None:
-        verifier = Verifier(workers=1)
+        verifier = Verifier(processes=1)
         message = Signer().sign(1)
         broken, fine = await asyncio.gather(
             verifier.check([message], check),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from random import Random
 
 import msgspec
@@ -15,7 +14,7 @@ from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import SentToValidators
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt, check
+from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.staged_sending import (
     Forget,
     ReportSent,
@@ -28,7 +27,7 @@ from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import FullNodeLinks
-from stagepost.runtime.remp.receipt_checks import ReceiptChecks
+from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.runtime.verifier import MessageVerifier
 from stagepost.wire.tl import key_id
 
@@ -135,7 +134,7 @@ class FullNode:
         wanted = [receipt for receipt in packet.receipts if self._is_wanted(receipt)]
         if wanted:
             now_ms = int(self._clock.unix_s() * 1_000)
-            self._checks.check(validator, wanted, partial(_fault_in, self._sets, now_ms))
+            self._checks.check(validator, wanted, ReceiptJudge(self._sets, now_ms))
 
     def validator_linked(self, validator: bytes) -> None:
         self._perform(self.sending.validator_linked(self._clock.mono_s()))
@@ -203,8 +202,3 @@ class FullNode:
     def _wake(self) -> None:
         self._timer = None
         self._perform(self.sending.tick(self._clock.mono_s()))
-
-
-def _fault_in(sets: ValidatorSets, arrived_ms: int, receipt: Receipt) -> Quarantined | None:
-    checked = check(receipt, sets, arrived_ms)
-    return checked if isinstance(checked, Quarantined) else None

@@ -9,14 +9,37 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
+from stagepost.crypto.ed25519 import Claim
 from stagepost.dmq.message import DmqMessage
-from stagepost.remp.receipt import Quarantined, Receipt
-from stagepost.runtime.verifier import Check, InlineVerifier, MessageVerifier, Request
-
-Judge: TypeAlias = Callable[[Receipt], Quarantined | None]
-"""Why a receipt does not count. It may be called in a thread."""
+from stagepost.remp.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.runtime.verifier import Check, Claimant, InlineVerifier, MessageVerifier, Request
 
 OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None], None]
+
+
+class ReceiptJudge:
+    """Why a receipt that arrived at this time does not count."""
+
+    def __init__(self, sets: ValidatorSets, arrived_ms: int) -> None:
+        self._sets = sets
+        self._arrived_ms = arrived_ms
+
+    def check(self, receipt: Receipt) -> Quarantined | None:
+        checked = check(receipt, self._sets, self._arrived_ms)
+        return checked if isinstance(checked, Quarantined) else None
+
+    def claims(self, receipt: Receipt) -> Sequence[Claim] | None:
+        source = check_but_signature(receipt, self._sets, self._arrived_ms)
+        signature = receipt.signature
+        if isinstance(source, Quarantined) or signature is None:
+            return None
+        return ((source.public_key, signature + receipt.signed_bytes),)
+
+    def conclude(
+        self, receipt: Receipt, claims: Sequence[Claim], holds: Sequence[bool]
+    ) -> Quarantined | None:
+        return None if all(holds) else NOT_SIGNED
 
 
 class ReceiptChecks:
@@ -28,12 +51,12 @@ class ReceiptChecks:
         self._under_way: dict[bytes, deque[Request]] = {}
         self._answers: set[Request] = set()
 
-    def check(self, source: bytes, receipts: Sequence[Receipt], judge: Judge) -> None:
+    def check(self, source: bytes, receipts: Sequence[Receipt], judge: ReceiptJudge) -> None:
         """Of one source: what it said earlier is handed on earlier."""
         # The verifier looks into nothing that it passes on, and its verdicts are whatever the check returns.
         request = Request(cast(Sequence[DmqMessage], receipts))
         self._under_way.setdefault(source, deque()).append(request)
-        self._verifier.verify([request], cast(Check, judge), self._answered)
+        self._verifier.verify([request], cast(Check, judge.check), self._answered, cast(Claimant, judge))
 
     def _answered(self, requests: list[Request]) -> None:
         self._answers.update(requests)

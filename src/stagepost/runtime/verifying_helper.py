@@ -1,0 +1,167 @@
+"""The node's side of a `verifying_process`: starts it, asks it, and gives back what was asked if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from stagepost.crypto.ed25519 import Claim
+from stagepost.runtime.verifying_process import READY, question
+
+UNANSWERED_CLAIMS_MAX = 100
+"""Six milliseconds of work: more than the loop needs to come by again, and no more than it can wait for."""
+
+PIPE_BYTES = 1 << 20
+PIPE_BYTES_EVERYWHERE = 1 << 14
+"""What every system gives; Linux makes a pipe larger when asked."""
+PAGE_BYTES = 4_096
+ENDED_WITHIN_S = 5.0
+
+Work = TypeVar("Work")
+
+_log = logging.getLogger(__name__)
+
+
+class VerifyingHelper(Generic[Work]):
+    """`on_answers` is called with each piece of work and its answers, `on_gone` with all that will not be answered."""
+
+    def __init__(
+        self,
+        on_answers: Callable[[list[tuple[Work, bytes]]], None],
+        on_gone: Callable[[list[Work]], None],
+    ) -> None:
+        self._on_answers = on_answers
+        self._on_gone = on_gone
+        self._process: subprocess.Popen[bytes] | None = None
+        self._questions = self._answers = -1
+        self._loop = asyncio.get_running_loop()
+        self._pipe_bytes = PIPE_BYTES_EVERYWHERE
+        self._asked: deque[tuple[Work, int, int]] = deque()
+        self._asked_bytes = 0
+        self._answer = b""
+        self.unanswered = 0
+        self.is_ready = False
+
+    @property
+    def process_id(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def has_room(self) -> bool:
+        return self.is_ready and self.unanswered < UNANSWERED_CLAIMS_MAX
+
+    def start(self) -> None:
+        """It is ready a tenth of a second later."""
+        asked, self._questions = os.pipe()
+        self._answers, answered = os.pipe()
+        try:
+            self._pipe_bytes = _enlarge(self._questions)
+            # Without the working folder on its path: what lies there is none of its business.
+            command = [sys.executable, "-P", "-m", "stagepost.runtime.verifying_process"]
+            self._process = subprocess.Popen(command, stdin=asked, stdout=answered)
+        except OSError as error:
+            self._lost(str(error))
+            return
+        finally:
+            os.close(asked)
+            os.close(answered)
+        os.set_blocking(self._questions, False)
+        os.set_blocking(self._answers, False)
+        self._loop.add_reader(self._answers, self._read)
+
+    def ask(self, work: Work, claims: Sequence[Claim], *, gives_up: bool) -> bool:
+        """False if there is no room: then the work is the caller's to do."""
+        if not self.has_room:
+            return False
+        data = question(claims, gives_up=gives_up)
+        # A pipe counts in pages, and one that is half full may be lost at both ends of what is written.
+        taken = len(data) + 2 * PAGE_BYTES
+        if self._asked_bytes + taken > self._pipe_bytes:
+            return False
+        try:
+            if os.write(self._questions, data) != len(data):
+                self._lost("its pipe took only part of a question")
+                return False
+        except OSError as error:
+            self._lost(str(error))
+            return False
+        self._asked.append((work, len(claims), taken))
+        self._asked_bytes += taken
+        self.unanswered += len(claims)
+        return True
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._answers, PIPE_BYTES_EVERYWHERE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._lost("it ended")
+            return
+        if not self.is_ready:
+            self.is_ready, data = True, data.removeprefix(READY)
+        answered: list[tuple[Work, bytes]] = []
+        data = self._answer + data
+        while self._asked and self._asked[0][1] <= len(data):
+            work, count, taken = self._asked.popleft()
+            self._asked_bytes -= taken
+            self.unanswered -= count
+            answered.append((work, data[:count]))
+            data = data[count:]
+        self._answer = data
+        if answered:
+            self._on_answers(answered)
+
+    def _lost(self, why: str) -> None:
+        _log.warning("the process that checks signatures is lost", extra={"detail": why})
+        process = self._process
+        self._let_go()
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        left = [work for work, _, _ in self._asked]
+        self._asked.clear()
+        self._asked_bytes = self.unanswered = 0
+        self._on_gone(left)
+
+    def _let_go(self) -> None:
+        self.is_ready = False
+        self._process = None
+        if self._answers >= 0:
+            self._loop.remove_reader(self._answers)
+            os.close(self._answers)
+            os.close(self._questions)
+            self._answers = self._questions = -1
+
+    async def close(self) -> None:
+        """What it is busy with comes to its end, unheard."""
+        process = self._process
+        self._let_go()
+        if process is not None:
+            await asyncio.to_thread(_end, process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(ENDED_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _enlarge(pipe: int) -> int:
+    """How much may lie in the pipe."""
+    try:
+        from fcntl import F_SETPIPE_SZ, fcntl
+
+        return fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
+    except (ImportError, OSError):
+        return PIPE_BYTES_EVERYWHERE
