@@ -146,26 +146,32 @@ class Mempool:
         self.insert(entry)
         return entry
 
-    def insert(self, entry: Entry) -> None:
-        """An entry whose index was given elsewhere: on disk, before it may be held here."""
-        message = entry.message
-        key = file_key(message)
-        assert entry.index > self.last_index, "arrival order only grows"
-        assert key not in self._by_key, "a message is held once"
-        self.last_index = entry.index
-        self.changes += 1
-        self._by_key[key] = entry
-        self._indexes.append(entry.index)
-        self._entries.append(entry)
-        self.bytes += len(message.raw)
-        if message.layout is MessageLayout.FOUR:
-            self._legacy_count += 1
-        bucket = self._buckets.get(message.expires_at)
-        if bucket is None:
-            self._buckets[message.expires_at] = [entry]
-            heappush(self._bucket_times, message.expires_at)
-        else:
-            bucket.append(entry)
+    def insert(self, *entries: Entry) -> None:
+        """Entries whose indexes were given elsewhere: on disk, before they may be held here."""
+        by_key, buckets = self._by_key, self._buckets
+        index, size = self.last_index, 0
+        for entry in entries:
+            message = entry.message
+            key: bytes = message.message_id
+            if message.layout is MessageLayout.FOUR:
+                key = file_key(message)
+                self._legacy_count += 1
+            assert entry.index > index, "arrival order only grows"
+            assert key not in by_key, "a message is held once"
+            index = entry.index
+            by_key[key] = entry
+            size += len(message.raw)
+            bucket = buckets.get(message.expires_at)
+            if bucket is None:
+                buckets[message.expires_at] = [entry]
+                heappush(self._bucket_times, message.expires_at)
+            else:
+                bucket.append(entry)
+        self._indexes += [entry.index for entry in entries]
+        self._entries += entries
+        self.last_index = index
+        self.bytes += size
+        self.changes += len(entries)
 
     def skip_to(self, index: int) -> None:
         """Indexes up to this one were used before, by messages that are gone."""

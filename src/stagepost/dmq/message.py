@@ -128,13 +128,17 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
         return self.raw[end + spans.kes_signature : end + spans.certificate]
 
     @property
-    def signer(self) -> tuple[bytes, int]:
-        """Who has signed, for which period: the rest of the KES signature, the certificate and the cold key, side by side.
+    def proof(self) -> bytes:
+        """The rest of the KES signature, the certificate and the cold key, side by side.
 
-        All that the leaf's key follows from, and all that has to be true of it, are these bytes and this number.
+        All that the leaf's key follows from, and all that has to be true of it, are these bytes and the KES period.
         """
+        return self.raw[self.signed_until + self.spans.kes_signature + LEAF_SIGNATURE_BYTES :]
+
+    def has_proof(self, proof: bytes) -> bool:
+        """Whether it is this one; without cutting it out, for every message is asked."""
         start = self.signed_until + self.spans.kes_signature + LEAF_SIGNATURE_BYTES
-        return self.raw[start:], self.kes_period
+        return start + len(proof) == len(self.raw) and self.raw.endswith(proof)
 
     @property
     def leaf_signed(self) -> bytes:
@@ -177,7 +181,9 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def has_valid_id(self) -> bool:
         """The older layout signs its id as given, so there is nothing to compare it with."""
-        return self.layout is MessageLayout.FOUR or self.message_id == blake2b_256(self.signed_bytes)
+        return self.layout is MessageLayout.FOUR or self.message_id == blake2b_256(
+            self.raw[self.spans.signed_from : self.signed_until]
+        )
 
     @property
     def key(self) -> tuple[MessageLayout, MessageId]:

@@ -208,9 +208,8 @@ class PeerPulling:
     ) -> None:
         """The answer to `FetchMessages`. What is missing is no longer to be had from this peer."""
         self._batches_outstanding -= 1
-        came: dict[MessageId, DmqMessage] = {}
-        for message in reversed(messages):  # the first of two counts
-            came[message.message_id] = message
+        # The first of two counts.
+        came = {message.message_id: message for message in reversed(messages)}
         for message_id in requested:
             entry = self._unsettled[message_id]
             self._bytes_in_flight -= entry.size

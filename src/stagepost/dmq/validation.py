@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from stagepost.crypto import ed25519, kes
 from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.message import DmqMessage
@@ -26,7 +28,6 @@ MESSAGE_GAP_S = 60
 SKEW_S = 5
 CERTIFICATES_CACHED_MAX = 8_192
 SIGNERS_CACHED_MAX = 8_192
-POOL_IDS_CACHED_MAX = 8_192
 
 PUBLIC_MAGICS = frozenset(
     NETWORK_MAGICS[name] for name in ("mithril-mainnet", "mithril-preprod", "mithril-preview")
@@ -84,6 +85,15 @@ def _allowance(rules: ValidationRules) -> str:
     return f", and clocks may differ by {rules.skew_s:g} s" if rules.skew_s else ""
 
 
+class _Signer(msgspec.Struct, frozen=True, gc=False):
+    """A pool and the key that it signs with in one period. `proof` is all that the key follows from."""
+
+    pool_id: PoolId
+    proof: bytes
+    kes_period: int
+    leaf_key: bytes
+
+
 class Validator:
     """One node's judgement. Duplicates are the mempool's to tell; everything else of the order is here."""
 
@@ -93,14 +103,14 @@ class Validator:
         self.pools_remembered = PoolMemories(rules.message_gap_s)
         # The key is the whole certificate and the cold key: a remembered yes must not speak for anything else.
         self._certificates: BoundedCache[bytes, bool] = BoundedCache(CERTIFICATES_CACHED_MAX)
-        # Whoever signs a message signs more of them, so that their certificate and path need no second look. Only
-        # signers of valid messages are kept: others would cost their sender nothing and us the memory.
-        self._leaf_keys: BoundedCache[tuple[bytes, int], bytes] = BoundedCache(SIGNERS_CACHED_MAX)
-        self._pool_ids: BoundedCache[bytes, PoolId] = BoundedCache(POOL_IDS_CACHED_MAX)
+        # By cold key. Whoever signs a message signs more of them, so that their certificate and path need no second
+        # look. Only signers of valid messages are kept: others would cost their sender nothing and us the memory.
+        self._signers: BoundedCache[bytes, _Signer] = BoundedCache(SIGNERS_CACHED_MAX)
 
     def pool_of(self, message: DmqMessage) -> PoolId:
         """The pool's id, hashed once for all messages of a pool that proved valid before."""
-        return self._pool_ids.get(message.cold_verification_key) or message.pool_id
+        known = self._signers.get(message.cold_verification_key)
+        return message.pool_id if known is None else known.pool_id
 
     def check_cheaply(
         self, message: DmqMessage, now: float, mono: float, pool_id: PoolId | None = None
@@ -132,8 +142,7 @@ class Validator:
 
     def check_signatures(self, message: DmqMessage) -> Rejected | None:
         """Checks 9 and 10."""
-        signer = message.signer
-        known = leaf_key = self._leaf_keys.get(signer)
+        known = leaf_key = self._known_leaf_key(message)
         if known is None:
             if not self._is_issued(message):
                 return _not_issued()
@@ -141,12 +150,12 @@ class Validator:
         if leaf_key is None or not ed25519.verify_signed(leaf_key, message.leaf_signed):
             return _not_signed(message)
         if known is None:
-            self._leaf_keys.put(signer, leaf_key)
+            self._remember_signer(message, leaf_key)
         return None
 
     def claims(self, message: DmqMessage) -> Sequence[ed25519.Claim] | None:
         """The signatures that `check_signatures` would check, for somebody else to do it; None if they cannot hold."""
-        leaf_key = self._leaf_keys.get(message.signer)
+        leaf_key = self._known_leaf_key(message)
         if leaf_key is not None:
             return ((leaf_key, message.leaf_signed),)
         leaf_key = kes.leaf_key(message.kes_verification_key, message.kes_evolution, message.kes_path)
@@ -166,8 +175,19 @@ class Validator:
             return _not_signed(message)
         if len(holds) > 1:
             self._certificates.put(message.certificate_and_cold_key, True)
-            self._leaf_keys.put(message.signer, claims[-1][0])
+            self._remember_signer(message, claims[-1][0])
         return None
+
+    def _known_leaf_key(self, message: DmqMessage) -> bytes | None:
+        """Whose certificate and path were found good before, to the letter."""
+        known = self._signers.get(message.cold_verification_key)
+        if known is None or known.kes_period != message.kes_period or not message.has_proof(known.proof):
+            return None
+        return known.leaf_key
+
+    def _remember_signer(self, message: DmqMessage, leaf_key: bytes) -> None:
+        signer = _Signer(message.pool_id, message.proof, message.kes_period, leaf_key)
+        self._signers.put(message.cold_verification_key, signer)
 
     def _is_issued(self, message: DmqMessage) -> bool:
         entry = message.certificate_and_cold_key
@@ -180,11 +200,7 @@ class Validator:
 
     def commit(self, message: DmqMessage, mono: float, pool_id: PoolId | None = None) -> Rejected | None:
         """Take note of a valid message, unless one that was committed meanwhile stands against it."""
-        pool_id = pool_id or self.pool_of(message)
-        fault = self.pools_remembered.commit(pool_id, message.issue_number, mono)
-        if fault is None:
-            self._pool_ids.put(message.cold_verification_key, pool_id)
-        return fault
+        return self.pools_remembered.commit(pool_id or self.pool_of(message), message.issue_number, mono)
 
     def _check_pool(self, pool_id: PoolId) -> Rejected | None:
         stake = self._pools.stake(pool_id)

@@ -352,8 +352,7 @@ class Intake:
         if not entries:
             return
         mempool = self._mempool
-        for entry in entries:
-            mempool.insert(entry)
+        mempool.insert(*entries)
         if self._swept_until is None or (mempool.next_expiry or 0) < self._swept_until:
             self._expires_sooner.set()
         # These times are on disk now.

@@ -12,7 +12,6 @@ from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories, PoolRecord
 from stagepost.dmq.validation import (
     CERTIFICATES_CACHED_MAX,
-    POOL_IDS_CACHED_MAX,
     PUBLIC_MAGICS,
     SIGNERS_CACHED_MAX,
     ValidationRules,
@@ -340,9 +339,8 @@ def test_the_rows_are_checked_in_order() -> None:
 def state_of(validator: Validator) -> object:
     return (
         validator.pools_remembered.export(NOW, MONO),
-        len(validator._pool_ids),
         len(validator._certificates),
-        len(validator._leaf_keys),
+        len(validator._signers),
     )
 
 
@@ -436,22 +434,19 @@ def test_caches_keep_successes_only_and_are_bounded() -> None:
         signature[64 + place] ^= 1
         validator.check_signatures(altered(message, kes_signature=bytes(signature)))
     # Of all these only the one good certificate.
-    assert (len(validator._certificates), len(validator._leaf_keys)) == (1, 0)
+    assert (len(validator._certificates), len(validator._signers)) == (1, 0)
 
     assert validator.check_signatures(message) is None
     assert validator.check_signatures(Signer().sign(2)) is None
-    assert (len(validator._certificates), len(validator._leaf_keys)) == (1, 1)
+    assert (len(validator._certificates), len(validator._signers)) == (1, 1)
 
     for number in range(CERTIFICATES_CACHED_MAX + 10):
         validator._certificates.put(number.to_bytes(4, "big"), True)
     assert len(validator._certificates) <= CERTIFICATES_CACHED_MAX
     for number in range(SIGNERS_CACHED_MAX + 10):
-        validator._leaf_keys.put((b"", number), bytes(32))
-    assert len(validator._leaf_keys) <= SIGNERS_CACHED_MAX
-    for number in range(POOL_IDS_CACHED_MAX + 10):
         other = msgspec.structs.replace(message, cold_verification_key=number.to_bytes(32, "big"))
-        assert validator.commit(other, MONO) is None
-    assert len(validator._pool_ids) <= POOL_IDS_CACHED_MAX
+        validator._remember_signer(other, bytes(32))
+    assert len(validator._signers) <= SIGNERS_CACHED_MAX
     assert validator.check_signatures(message) is None
 
 
