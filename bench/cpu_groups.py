@@ -58,14 +58,15 @@ class CpuGroups:
         )
         self._loop_s, self._others_s = thread, process - thread
 
-    def shares(self) -> dict[str, float]:
-        """Of all processor time; the greatest first."""
+    def shares(self, beside_s: float = 0.0) -> dict[str, float]:
+        """Of all processor time; the greatest first. `beside_s`: what processes used that check signatures for this one."""
         samples = sum(self._samples.values())
-        used = self._loop_s + self._others_s
+        used = self._loop_s + self._others_s + beside_s
         if not samples or not used:
             return {}
         seconds = {name: count / samples * self._loop_s for name, count in self._samples.items()}
         seconds[DISK] = seconds.get(DISK, 0.0) + self._others_s
+        seconds[SIGNATURES] = seconds.get(SIGNATURES, 0.0) + beside_s
         return {name: one / used for name, one in sorted(seconds.items(), key=lambda item: -item[1])}
 
     def _sample(self, number: int, frame: FrameType | None) -> None:

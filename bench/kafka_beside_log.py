@@ -138,8 +138,8 @@ def _tables(folder: Path, broker: WorldBroker, count: int) -> Iterator[Reading]:
     try:
         costs: dict[str, float] = {}
         # The first round warms up; the second one's figures count.
-        for number, first in ((WARM_UP, 10**6), (count, 0)):
-            data, name = folder / f"data-{number}", f"statuses-{number}"
+        for turn, number, first in (("warm", WARM_UP, 10**6), ("whole", count, 0)):
+            data, name = folder / f"data-{turn}", f"statuses-{turn}"
             records = [
                 Record(
                     one.message_id.hex().encode(), one.to_json().encode(), {"session": hint}, one.timestamp_ms
@@ -150,8 +150,8 @@ def _tables(folder: Path, broker: WorldBroker, count: int) -> Iterator[Reading]:
             asyncio.run(_append(_kafka_topic(broker.access, name).writer, records))
             source = KafkaRecords(broker.access, (name,))
             for home, options in (
-                ("log", StreamOptions(data, sets, folder / f"log-{number}", is_once=True)),
-                ("kafka", StreamOptions(None, sets, folder / f"kafka-{number}", is_once=True, source=source)),
+                ("log", StreamOptions(data, sets, folder / f"log-{turn}", is_once=True)),
+                ("kafka", StreamOptions(None, sets, folder / f"kafka-{turn}", is_once=True, source=source)),
             ):
                 # The broker is a child of this process, and counted with it; what it does beside the log is not.
                 before, spent = used_by(os.getpid()).cpu_s, Spent(broker)

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
@@ -22,7 +22,6 @@ from bench.steps import unit
 from bench.whole_path import Reading
 from stagepost.node.devnet import Devnet, DevnetPlan, devnet
 from stagepost.node.devnet_messages import SumMessage, account_of
-from stagepost.node.devnet_process import MemberProcess
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted
 from stagepost.remp.receipt import Receipt
@@ -101,6 +100,10 @@ class Stopwatch:
     def open_count(self) -> int:
         return len(self.began) - len(self.took[FINAL])
 
+    @property
+    def is_complete(self) -> bool:
+        return all(len(took) == len(self.began) for took in self.took.values())
+
     def clear(self) -> None:
         self.began.clear()
         self.blocks.clear()
@@ -132,7 +135,9 @@ class Sender:
             self._network.full_node.submit(message)
 
     async def settled(self) -> None:
+        """Receipts of a message may still come when it is final."""
         await until(lambda: not self._watch.open_count, "all messages are final", SETTLED_WITHIN_S)
+        await until(lambda: self._watch.is_complete, "all receipts are here", SETTLED_WITHIN_S)
 
 
 async def in_network(where: str, *, one_process: bool) -> tuple[list[Reading], list[str], Cost]:
@@ -146,21 +151,26 @@ async def in_network(where: str, *, one_process: bool) -> tuple[list[Reading], l
         await sender.send(CHECKED_RATE, WARM_UP_S)
         await sender.settled()
         look_less_often()
-        idle_from = cpu_s(network)
+        idle_from = cpu_s()
         await asyncio.sleep(IDLE_S)
-        idle = (cpu_s(network) - idle_from) / IDLE_S
+        idle = (cpu_s() - idle_from) / IDLE_S
         readings.append(Reading(f"{where}: processor time with nothing to do", idle * 1e3, "ms/s"))
         for rate, seconds in SECONDS_AT.items():
             watch.clear()
             with CpuGroups() as groups:
-                began, cpu_from = time.perf_counter(), cpu_s(network)
+                began, cpu_from, beside_from = time.perf_counter(), cpu_s(), beside_s()
                 await sender.send(rate, seconds)
                 await sender.settled()
-                cpu, lasted = cpu_s(network) - cpu_from, time.perf_counter() - began
+                cpu, beside, lasted = (
+                    cpu_s() - cpu_from,
+                    beside_s() - beside_from,
+                    time.perf_counter() - began,
+                )
             readings += read_times(f"{where} at {rate}/s", watch.took)
             if rate == CHECKED_RATE:
                 each = (cpu - idle * seconds) / len(watch.began)
-                readings += read_cost(f"{where} at {rate}/s", each, groups if one_process else None)
+                shares = groups.shares(beside) if one_process else {}
+                readings += read_cost(f"{where} at {rate}/s", each, shares)
                 if one_process:
                     missed += targets_missed(f"{where} at {rate}/s", watch.took)
                 cost = Cost(each, len(watch.blocks) / lasted)
@@ -171,14 +181,20 @@ async def in_network(where: str, *, one_process: bool) -> tuple[list[Reading], l
     return readings, missed, cost
 
 
-def cpu_s(network: Devnet) -> float:
-    """Of all its processes, since each began."""
+def cpu_s() -> float:
+    """Of this process and of those that it has started, since each began."""
+    return time.process_time() + beside_s()
+
+
+def beside_s() -> float:
+    """Of the processes beside this one: validators, and those that check signatures."""
     ticks = 0
-    for validator in network.validators:
-        if isinstance(validator, MemberProcess) and validator.pid is not None:
-            fields = Path(f"/proc/{validator.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # user and system
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                ticks += int(fields[11]) + int(fields[12])  # user and system
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
@@ -231,7 +247,7 @@ def targets_missed(where: str, took: Mapping[str, Mapping[bytes, float]]) -> lis
     return missed
 
 
-def read_cost(where: str, each_s: float, groups: CpuGroups | None) -> list[Reading]:
+def read_cost(where: str, each_s: float, shares: Mapping[str, float]) -> list[Reading]:
     one_check = unit()
     began = time.process_time()
     one_check(CHECKS)
@@ -240,8 +256,5 @@ def read_cost(where: str, each_s: float, groups: CpuGroups | None) -> list[Readi
         Reading(f"{where}: processor time of a message", each_s * 1e3, "ms"),
         Reading(f"{where}: the same in signature checks", each_s / check_s, ""),
     ]
-    if groups is not None:
-        readings += [
-            Reading(f"{where}: of it {name}", share * 100, "%") for name, share in groups.shares().items()
-        ]
+    readings += [Reading(f"{where}: of it {name}", share * 100, "%") for name, share in shares.items()]
     return readings

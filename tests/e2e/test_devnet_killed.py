@@ -1,4 +1,4 @@
-"""A devnet of processes that are killed while messages are under way, with a validator
+"""A devnet of processes that are killed while messages are under way, validators and the full node alike, with a validator
 that breaks the rules and links that lose things: nothing counts twice or gets lost, and nobody honest is accused."""
 
 from __future__ import annotations

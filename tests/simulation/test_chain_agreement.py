@@ -28,7 +28,7 @@ from tests.agreement_runs import HEALED_UNTIL_S, run_once, run_without_quorum
 from tests.agreement_world import World, contents_of
 
 SEEDS = 40
-REGRESSIONS = (16, 73, 87, 96)
+REGRESSIONS = (16, 73, 87, 96, 2065528180)
 """Seeds that once found something."""
 
 

@@ -7,7 +7,12 @@ import asyncio
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.remp.receipt import Receipt
-from stagepost.runtime.chain.chain_validator import MASTER_PAUSE_S, SHARD_PAUSE_S
+from stagepost.runtime.chain.chain_validator import (
+    LOAD_PAUSE_EACH_S,
+    LOAD_PAUSE_MAX_S,
+    MASTER_PAUSE_S,
+    SHARD_PAUSE_S,
+)
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_world import address
 from tests.memoised_signatures import memoised_signatures
@@ -38,6 +43,10 @@ def test_under_load_blocks_are_few_and_hold_much() -> None:
         with_messages = [one for one in blocks.values() if one.messages]
         assert 2 < len(with_messages) <= SECONDS / SHARD_PAUSE_S + 2
         assert world.ledger.master.seqno - began <= SECONDS / MASTER_PAUSE_S + 4
+        # Each waits for more where the one before had many.
+        sizes = [len(one.messages) for one in with_messages]
+        assert max(sizes) >= RATE * (SHARD_PAUSE_S + LOAD_PAUSE_MAX_S)
+        assert max(sizes) >= LOAD_PAUSE_MAX_S / LOAD_PAUSE_EACH_S
         await world.close()
 
     with memoised_signatures():

@@ -31,7 +31,7 @@ def told(story: Story) -> None:
         await asyncio.sleep(1.0)
         (house,) = world.full_nodes
         intake = DeliveryIntake(house.node)
-        house.listeners.append(intake.heard)
+        house.node.on_settled = intake.heard
         network = MemoryNetwork(seed=1)
         receiver = Receiver(
             intake.over(network.join(FULL_NODE)),

@@ -63,6 +63,28 @@ DIALECT = Dialect(
     ),
 )
 
+
+class ObjectShape:
+    """`[0, object]`, which most that is said on links is, found whole: a `KnownShape` of frames."""
+
+    initial = 0x82
+    items = 3
+    depth = 1
+
+    @staticmethod
+    def end(data: bytes | bytearray, start: int) -> int | None:
+        begin = start + 3
+        if len(data) < begin or data[start + 1]:
+            return None
+        length = data[start + 2] - 0x40
+        if length >= 24:
+            width = {0x18: 1, 0x19: 2}.get(length, 0)
+            if not width:
+                return None
+            length, begin = int.from_bytes(data[begin : begin + width], "big"), begin + width
+        return begin + length if 0 <= length <= len(data) - begin else None
+
+
 # States
 
 SPEAKING = State(

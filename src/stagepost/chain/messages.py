@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -20,6 +21,8 @@ MESSAGE_ID = constructor_id(
 )
 CELLS_MAGIC = bytes.fromhex("b5ee9c72")
 NEVER = 0
+REMEMBERED_BYTES_MAX = 1_024
+REMEMBERED_MAX = 4_096
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
@@ -66,7 +69,12 @@ class CanonicalMessage(msgspec.Struct, frozen=True):
 
 
 def read_message(data: bytes, *, takes_cells: bool) -> ReadMessage:
-    """`DecodeError` if it is no message that this chain takes."""
+    """`DecodeError` if it is no message that this chain takes. Short ones are remembered: a message comes from a full node,
+    from others, and in candidates and blocks."""
+    return (_read_again if len(data) <= REMEMBERED_BYTES_MAX else _read)(data, takes_cells)
+
+
+def _read(data: bytes, takes_cells: bool) -> ReadMessage:
     if len(data) > MESSAGE_BYTES_MAX:
         raise DecodeError(
             f"the message has {len(data)} bytes; at most {MESSAGE_BYTES_MAX} are accepted",
@@ -87,6 +95,9 @@ def read_message(data: bytes, *, takes_cells: bool) -> ReadMessage:
         sha256(data).digest(), sha256(message.body).digest(), message.workchain, message.account, data
     )
     return ReadMessage(external, message.expires_at_s, message.body)
+
+
+_read_again = lru_cache(maxsize=REMEMBERED_MAX)(_read)
 
 
 def cell_reader() -> Callable[[bytes], ReadMessage]:

@@ -1,6 +1,6 @@
 """From reliable delivery into a full node, which is a critical peer there: it acknowledges what validators have.
 
-    intake = DeliveryIntake(full_node)            # whose on_status calls intake.heard
+    intake = DeliveryIntake(full_node)            # whose on_settled calls intake.heard
     async with Receiver(intake.over(transport), intake.handlers, …): …
 
 What can never be taken is refused with the reason; what cannot be handed over now, the sender sends again.
@@ -24,9 +24,9 @@ from stagepost.delivery.transport import (
     Unsubscribe,
 )
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
-from stagepost.node.message_intake import HANDED_OVER, MESSAGES_TOPIC, NOT_YET
+from stagepost.node.message_intake import MESSAGES_TOPIC, NOT_YET
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds
+from stagepost.node.status_topics import REJECTED, EarlierIds
 from stagepost.remp.message_status import Rejected
 from stagepost.remp.receipt import Receipt
 from stagepost.runtime.delivery.handling import Busy, Handler, Message, Reject
@@ -58,8 +58,7 @@ class DeliveryIntake:
         return _Noting(transport, self._note)
 
     def heard(self, receipt: Receipt) -> None:
-        if receipt.kind.name not in HANDED_OVER:
-            return
+        """The status by which a message was handed over."""
         self._said.setdefault(receipt.message_id, receipt)
         while len(self._said) > KEPT_MAX:
             del self._said[next(iter(self._said))]
@@ -68,18 +67,19 @@ class DeliveryIntake:
             waiting.set_result(receipt)
 
     async def handle(self, message: Message) -> None:
-        """Returns when enough validators were told of it."""
+        """Returns when enough validators have it."""
         earlier = EarlierIds(self._network_ids.get(message.message_id), message.message_id)
         message_id = self._submit(message.data, earlier)
         if message_id is None:
             return
         receipt = await self._first_word(message_id)
-        if isinstance(receipt.status, Rejected):
+        if _is_refused(receipt):
+            assert isinstance(receipt.status, Rejected)
             raise Reject(NackReason.INVALID, receipt.status.error)
         self.taken += 1
 
     def _submit(self, data: bytes, earlier: EarlierIds) -> bytes | None:
-        """None if it is final already."""
+        """None if it is final already, and the topic has it on disk."""
         try:
             return self._full_node.submit(data, earlier)
         except DecodeError as error:
@@ -91,11 +91,12 @@ class DeliveryIntake:
                 raise
         # It came before, by this way or another; it is ours to confirm when validators have it.
         message_id = self._full_node.id_of(data)
-        return None if self._full_node.is_final(message_id) else message_id
+        node = self._full_node
+        return None if node.is_final(message_id) and not node.is_under_way(message_id) else message_id
 
     async def _first_word(self, message_id: bytes) -> Receipt:
         said = self._said.get(message_id)
-        if said is not None and not isinstance(said.status, Rejected):
+        if said is not None and not _is_refused(said):
             return said
         if said is not None:
             return self._said.pop(message_id)  # another time it may be taken
@@ -116,6 +117,11 @@ class DeliveryIntake:
             self._network_ids.setdefault(known, message.network_id.hex())
             while len(self._network_ids) > KEPT_MAX:
                 del self._network_ids[next(iter(self._network_ids))]
+
+
+def _is_refused(receipt: Receipt) -> bool:
+    """By the full node; what single validators think of it is another matter."""
+    return receipt.kind.name == REJECTED
 
 
 class _Noting:

@@ -19,7 +19,7 @@ from random import Random
 import msgspec
 
 from stagepost.chain.agreement.votes import faulty_max
-from stagepost.node.devnet import FULL_NODE, Devnet, DevnetPlan
+from stagepost.node.devnet import Devnet, DevnetPlan
 from stagepost.node.devnet_behaviours import Behaviour
 from stagepost.node.remp_full_node_main import COMPLAINTS_FILE
 from stagepost.wire.tl import key_id
@@ -52,12 +52,10 @@ async def faults_in(network: Devnet) -> AsyncIterator[Counter[str]]:
 
 
 async def _kill_some(network: Devnet, killed: Counter[str], over: asyncio.Event) -> None:
-    """One validator after the other, all of them in turn, in an order from the seed. While one is down the others may have
-    to wait for it: with those that break the rules, more than a third may be missing.
-
-    The full node is spared: one that is killed may still tell an end twice."""
+    """One after the other, the full node among them, all of them in turn, in an order from the seed. While one is down the
+    others may have to wait for it: with those that break the rules, more than a third may be missing."""
     random = Random(network.plan.seed)
-    members = {name: member for name, member in network.members.items() if name != FULL_NODE}
+    members = network.members
     waiting: list[str] = []
     while not await _passed(over, random.uniform(*UP_S)):
         waiting = waiting or random.sample(list(members), len(members))

@@ -125,8 +125,10 @@ class DevnetMessages:
     def _may_be_over(self, message_id: bytes) -> bool:
         """Cheap: whether anybody has closed it, or nothing was heard of it for as long as it lives."""
         receipts = self._book.receipts.get(message_id, ())
-        if any(receipt.kind.status in CLOSING for receipt in receipts):
-            return True
+        return any(receipt.kind.status in CLOSING for receipt in receipts) or self._is_silent(message_id)
+
+    def _is_silent(self, message_id: bytes) -> bool:
+        receipts = self._book.receipts.get(message_id, ())
         last_ms = max((receipt.timestamp_ms for receipt in receipts), default=self._began_ms)
         return self._network.front.now_ms - last_ms > self._network.plan.message_timeout_s * 1_000
 
@@ -135,4 +137,7 @@ class DevnetMessages:
             return Conclusion.FINALIZED.value
         front = self._network.front
         found = verdict(self._book.receipts.get(message_id, ()), front.sets, front.now_ms)
-        return Conclusion.SENT.value if found is None else found.verdict
+        if found is not None:
+            return found.verdict
+        # Of one that nobody says a word of there is no verdict, and it must not be waited for for ever.
+        return Conclusion.EXPIRED.value if self._is_silent(message_id) else Conclusion.SENT.value

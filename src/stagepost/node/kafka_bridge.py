@@ -26,7 +26,6 @@ from stagepost.node.kafka_metrics import KafkaMetrics
 from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.message_intake import MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.remp.receipt import Receipt
 from stagepost.runtime.data_folder import FILE_MODE
 from stagepost.runtime.small_files import replace_file
 
@@ -88,10 +87,6 @@ class KafkaBridge:
         """In the text format that Prometheus reads; told to whoever asks the node."""
         lag = 0 if self.feed is None else self.feed.lag()
         return self._metrics.render(self.spool.waiting, lag, self.spool.counters)
-
-    def heard(self, receipt: Receipt) -> None:
-        if self.intake is not None:
-            self.intake.heard(receipt)
 
     async def stop_taking(self) -> None:
         """No further messages; statuses may still come."""

@@ -1,4 +1,5 @@
-"""From the topic of messages into a full node: each record is handed over, and the position moves on when validators have it.
+"""From the topic of messages into a full node: each record is handed over, and the position moves on when enough
+validators have it and the topic of statuses says so on its disk.
 
 A crash in between makes records come again; the full node, the queues and the chain all know a message by its id.
 """
@@ -17,7 +18,6 @@ from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageErro
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import EarlierIds
 from stagepost.remp.message import MESSAGES_TOPIC as MESSAGES_TOPIC
-from stagepost.remp.receipt import Receipt
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ AGAIN_S = 0.5
 
 COMMIT_EVERY_S = 0.2
 
-HANDED_OVER = frozenset({"SentToValidators", "RejectedByFullnode", "Finalized"})
 NOT_YET = frozenset({ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL})
 
 
@@ -41,7 +40,7 @@ class Waiting(NamedTuple):
 
 
 class MessageIntake:
-    """Tell it of statuses by `heard`. `refused` counts records that are no message."""
+    """`refused` counts records that are no message."""
 
     def __init__(
         self, reader: TopicReader, positions: Positions, full_node: RempFullNode, *, poll_s: float = POLL_S
@@ -52,7 +51,6 @@ class MessageIntake:
         self._positions = positions
         self._full_node = full_node
         self._waiting: deque[Waiting] = deque()
-        self._open: set[bytes] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -64,10 +62,6 @@ class MessageIntake:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._commit()
         self._positions.close()
-
-    def heard(self, receipt: Receipt) -> None:
-        if receipt.kind.name in HANDED_OVER:
-            self._open.discard(receipt.message_id)
 
     async def _run(self) -> None:
         async for batch in self._consumer.batches():
@@ -87,11 +81,14 @@ class MessageIntake:
     async def _commit(self) -> None:
         """Up to the first record, in each partition's order, that no validator has yet."""
         offsets: dict[int, int] = {}
-        while self._waiting and self._waiting[0].message_id not in self._open:
+        while self._waiting and not self._is_under_way(self._waiting[0].message_id):
             done = self._waiting.popleft()
             offsets[done.partition] = done.next_offset
         if offsets:
             await self._positions.commit(offsets)
+
+    def _is_under_way(self, message_id: bytes | None) -> bool:
+        return message_id is not None and self._full_node.is_under_way(message_id)
 
     async def _take(self, read: Read) -> bytes | None:
         while True:
@@ -109,23 +106,17 @@ class MessageIntake:
             log.error("record without a message id or without a message", extra={"offset": read.offset})
             return None
         earlier = EarlierIds(read.headers.get("dmq_id"), read.headers.get("delivery_id"))
-        self._open.add(key_id)
         try:
             message_id = self._full_node.submit(read.value, earlier)
         except DecodeError as error:
             self.refused += 1
-            self._open.discard(key_id)
             self._full_node.reject(key_id, error.text, earlier)
-            return None
+            return key_id
         except StagepostError as error:
-            self._open.discard(key_id)
             if error.code is ErrorCode.MSG_DUPLICATE:
-                return None
+                return error.message_id  # whoever brought it first may be gone before it is handed over
             raise
         self.taken += 1
-        if message_id != key_id:
-            self._open.discard(key_id)
-            self._open.add(message_id)
         return message_id
 
 

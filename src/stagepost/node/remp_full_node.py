@@ -10,7 +10,7 @@ message, signed by this node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
@@ -18,23 +18,21 @@ import msgspec
 from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.node.complaints import Complaint, ComplaintBook
+from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
 from stagepost.node.known_sets import KnownSets
-from stagepost.node.status_topics import EarlierIds, StatusTopic
+from stagepost.node.status_topics import FINALIZED, REJECTED, SENT, EarlierIds, StatusTopic
 from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_status import Accepted, MessageStatus, Rejected
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.shard import Shard
-from stagepost.remp.staged_sending import SendingOptions
+from stagepost.remp.staged_sending import CATCHAINS_KEPT, SendingOptions
 from stagepost.remp.status import Level, is_finally_accepted
 from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.verifier import MessageVerifier
-
-FINALS_KEPT_MAX = 100_000
-"""Messages that are known to be final, so that sending one again is answered at once; the oldest is forgotten."""
 
 OnStatus = Callable[[Receipt], None]
 
@@ -85,8 +83,16 @@ class RempFullNode:
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
         self.on_taken: Callable[[bytes, Shard | None], None] = lambda message_id, shard: None
+        self.on_settled: OnStatus = lambda receipt: None
+        """With the status by which a message was handed over, when the topic has it on disk or cannot; in any thread."""
         self._handed: dict[bytes, Handed] = {}
-        self._finals: dict[bytes, None] = {}
+        self._handing: dict[bytes, bool] = {}
+        """Messages that too few validators have yet, and whether SentToValidators was told of each."""
+        self._unsettled: set[bytes] = set()
+        self._begun: dict[bytes, EarlierIds] = {}
+        self._begun_until_seqno = 0
+        self._finals: dict[bytes, Accepted | None] = {}
+        """With what is still to be told if somebody brings it here; None if it was told."""
         self.sets = known_sets.sets
         self.node = FullNode(seed, links, self.sets, clock, random, self._receipt_came, options, verifier)
 
@@ -94,17 +100,25 @@ class RempFullNode:
     def source_id(self) -> bytes:
         return self.node.source_id
 
-    def start(self, open_messages: Mapping[bytes, EarlierIds] | None = None) -> None:
-        """From what the ledger knows, and with the messages of an earlier life that had no end."""
+    def start(self, earlier: EarlierLife | None = None) -> None:
+        """From what the ledger knows, and with what the topic of statuses tells of an earlier life."""
+        earlier = earlier or EarlierLife()
         self.known_sets.began(self._ledger.sessions())
         self._use_sets()
         everybody = [session.subset for session in self._ledger.sessions()]
         seqno = self._ledger.master_session().master_catchain_seqno
-        for message_id, earlier in (open_messages or {}).items():
-            self._handed[message_id] = Handed(0, None, earlier)
+        for message_id, ids in earlier.sent.items():
+            self._handed[message_id] = Handed(0, None, ids)
             self.node.follow(message_id, everybody, seqno)
+        # These are not followed: what is in processing could not be sent to more validators when it is brought again.
+        self._begun = dict(earlier.begun)
+        self._begun_until_seqno = seqno + CATCHAINS_KEPT
+        told = frozenset(earlier.finals)
         for block in self._ledger.history(0):
-            self._block_is_final(block)
+            self._block_is_final(block, told)
+        # Behind the others, however long the chain is: of these it need not know.
+        for message_id in earlier.finals:
+            self._remember_final(message_id, None)
 
     def keep_refused(self) -> None:
         """From now on receipts that do not count go to the topic as well, as they came: readers refuse them by themselves,
@@ -122,28 +136,36 @@ class RempFullNode:
 
     def take(self, data: bytes, earlier: EarlierIds | None = None) -> Taking:
         """`DecodeError` if the bytes are no message, `StagepostError` if it is in processing, in a block or final
-        already: whoever sent it first hears of it."""
+        already: whoever sent it first hears of it. If nobody has, its end is told now, or when it comes."""
         message = self._ledger.parse(data).message
         message_id = message.message_id
+        ids = self._begun.get(message_id) or earlier or EarlierIds()
+        handed = Handed(message.workchain, message.account, ids)
         if message_id in self._finals:
+            self._tell_if_untold(message_id, handed)
             raise _known_already(message_id, "is final already")
-        handed = Handed(message.workchain, message.account, earlier or EarlierIds())
         if message_id in self.node.sending:
             self._send(message, handed)  # which says so
         reason = self._ledger.dry_run(message, self.now_ms)
         if reason is None:
             self._send(message, handed)
+            self._begun.pop(message_id, None)
             return Taking(message_id)
         if self._ledger.holds(message):
+            self._handing[message_id] = False
             self._follow_in_block(message_id, handed)
             raise _known_already(message_id, "is in a block already")
+        if message_id in self._begun:
+            self._follow_in_block(message_id, handed)
+            raise _known_already(message_id, "is with a validator already")
         self.reject(message_id, reason, handed.earlier)
         return Taking(message_id, reason)
 
     def _follow_in_block(self, message_id: bytes, handed: Handed) -> None:
         """A block of its shard holds it, and no master block holds that one yet: an earlier life of ours has sent it, of
         which no status reached the disk, or another full node has. The account would refuse it a second time; that says
-        nothing of the first, which becomes final or not, and is told then."""
+        nothing of the first, which becomes final or not, and is told then. So with one that a validator has answered for."""
+        self._begun.pop(message_id, None)
         session = self._session_for(handed.workchain, handed.account or b"")
         subsets = [] if session is None else [session.subset]
         self._handed.setdefault(message_id, handed)
@@ -157,6 +179,13 @@ class RempFullNode:
         """As far as it is remembered."""
         return message_id in self._finals
 
+    def is_under_way(self, message_id: bytes) -> bool:
+        """Whether it was taken, and the topic does not have it on disk yet that enough validators have it, or its end:
+        whoever brought it must be ready to bring it again."""
+        return message_id in self._unsettled or (
+            message_id in self._handing and message_id in self.node.sending
+        )
+
     def reject(self, message_id: bytes, reason: str, earlier: EarlierIds) -> None:
         """RejectedByFullnode: nobody else hears of the message."""
         self.rejected += 1
@@ -169,6 +198,8 @@ class RempFullNode:
         if session is not None:
             subsets = subsets_for(session.subset, self._followers(session.shard), now_s)
         is_known = message.message_id in self._handed
+        if message.message_id not in self.node.sending:
+            self._handing[message.message_id] = False
         # Statuses may come within the call.
         self._handed.setdefault(message.message_id, handed)
         self.on_taken(message.message_id, None if session is None else session.shard)
@@ -183,6 +214,7 @@ class RempFullNode:
         except StagepostError:
             if not is_known:
                 del self._handed[message.message_id]
+                self._handing.pop(message.message_id, None)
             raise
 
     def _session_for(self, workchain: int, account: bytes) -> LedgerSession | None:
@@ -235,27 +267,51 @@ class RempFullNode:
         self._complaints.tick(self.now_ms)
         for message_id in self.node.master_advanced(event.catchain_seqno):
             self._handed.pop(message_id, None)
+        if event.catchain_seqno >= self._begun_until_seqno:
+            self._begun.clear()
         if event.started or event.ended:
             self.known_sets.began(one for one in event.started if one.facts.workchain >= 0)
             self.known_sets.ended(event.ended, event.time_ms)
             self._use_sets()
             self._handed = {key: one for key, one in self._handed.items() if key in self.node.sending}
+            self._handing = {key: one for key, one in self._handing.items() if key in self.node.sending}
 
-    def _block_is_final(self, block: FinalBlock) -> None:
+    def _block_is_final(self, block: FinalBlock, told: frozenset[bytes] = frozenset()) -> None:
         for message in block.messages:
-            self._final(message.message_id, Accepted(Level.MASTERCHAIN, block.block_id, block.master_id))
+            if message.message_id not in told:
+                self._final(message.message_id, Accepted(Level.MASTERCHAIN, block.block_id, block.master_id))
 
     def _final(self, message_id: bytes, status: Accepted) -> None:
+        """What others have sent is told when somebody brings it here: he may be one who has brought it before, to a life
+        that was ended before anything of it reached the topic."""
         if message_id in self._finals:
             return
-        self._finals[message_id] = None
+        self._remember_final(message_id, status)
         self._complaints.finalized(message_id)
+        ids = self._begun.pop(message_id, None)
+        if message_id in self.node.sending:
+            self._tell_final(message_id, status)
+        elif ids is not None:
+            self._tell_if_untold(message_id, Handed(0, None, ids))
+
+    def _tell_if_untold(self, message_id: bytes, handed: Handed) -> None:
+        status = self._finals[message_id]
+        if status is not None:
+            self._handed[message_id] = handed
+            self._tell_final(message_id, status)
+            del self._handed[message_id]
+
+    def _tell_final(self, message_id: bytes, status: Accepted) -> None:
+        self.finalized += 1
+        self._finals[message_id] = None
+        self.node.finalized(message_id)
+        self._receipt_came(self._signed(message_id, status))
+
+    def _remember_final(self, message_id: bytes, untold: Accepted | None) -> None:
+        self._finals.pop(message_id, None)
+        self._finals[message_id] = untold
         while len(self._finals) > FINALS_KEPT_MAX:
             del self._finals[next(iter(self._finals))]
-        if message_id in self.node.sending:
-            self.finalized += 1
-            self.node.finalized(message_id)
-            self._receipt_came(self._signed(message_id, status))
 
     def _use_sets(self) -> None:
         self.sets = self.known_sets.sets
@@ -273,8 +329,33 @@ class RempFullNode:
         return receipt.with_signature(ed25519.sign(self._seed, receipt.signed_bytes))
 
     def _publish(self, receipt: Receipt, session_id: bytes | None, earlier: EarlierIds) -> None:
-        self._statuses.publish(receipt, session_id, earlier)
+        if self._hands_over(receipt):
+            self._handing.pop(receipt.message_id, None)
+            self._unsettled.add(receipt.message_id)
+            self._statuses.publish(receipt, session_id, earlier, lambda: self._settled(receipt))
+        else:
+            self._statuses.publish(receipt, session_id, earlier)
         self._on_status(receipt)
+
+    def _hands_over(self, receipt: Receipt) -> bool:
+        """Whether, when this is on disk, nobody need bring the message again. That it was sent is not enough: what stands
+        in a socket dies with the process, so more than a third must have answered."""
+        message_id = receipt.message_id
+        kind = receipt.kind.name if receipt.source_id == self.source_id else None
+        if kind == FINALIZED:
+            return True
+        history = self.node.sending.get(message_id)
+        if kind == REJECTED:
+            return history is None  # or something was refused under the id of another message
+        if history is None or message_id not in self._handing:
+            return False
+        self._handing[message_id] |= kind == SENT
+        return self._handing[message_id] and history.targets.have_it(history.answered)
+
+    def _settled(self, receipt: Receipt) -> None:
+        """In whatever thread."""
+        self._unsettled.discard(receipt.message_id)
+        self.on_settled(receipt)
 
 
 def _known_already(message_id: bytes, how: str) -> StagepostError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -27,6 +27,7 @@ from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
 from stagepost.node.complaints import Complaint
 from stagepost.node.delivery_intake import DeliveryIntake
+from stagepost.node.earlier_life import earlier_life
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.kafka_bridge import KafkaBridge, require_kafka
 from stagepost.node.kafka_settings import KafkaSettings
@@ -35,7 +36,7 @@ from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_network import RempNetwork
-from stagepost.node.status_topics import StatusTopic, open_messages
+from stagepost.node.status_topics import StatusTopic
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, ValidatorSets
@@ -124,12 +125,16 @@ class RunningFullNode:
             complain=self._complain,
             verifier=self._verifier,
         )
+        self._loop = asyncio.get_running_loop()
+        self.full_node.on_settled = self._settled
         self.desk = IntakeDesk(self.full_node, data)
         self._statuses.written = self.desk.written
 
     def start(self) -> None:
         now_ms = int(self._clock.unix_s() * 1_000)
-        self.full_node.start(open_messages(self._topic.reader(), now_ms, 2 * self._message_timeout_ms))
+        full_nodes = {self.full_node.source_id, *self.full_node.sets.full_nodes}
+        life_ms = 2 * self._message_timeout_ms
+        self.full_node.start(earlier_life(self._topic.reader(), now_ms, life_ms, full_nodes))
         self._overlay.start(self.follower.board)
         self.follower.start(self._overlay)
         self.links.start(self.full_node)
@@ -160,7 +165,6 @@ class RunningFullNode:
     def use_kafka(self, settings: KafkaSettings) -> None:
         """Statuses go to a broker as well, and messages that others write there are taken."""
         self.kafka = KafkaBridge(settings, self._topic, self.full_node)
-        self.watchers.append(self.kafka.heard)
         self.kafka.start()
 
     async def take_deliveries(self, transport: Transport) -> None:
@@ -181,13 +185,15 @@ class RunningFullNode:
             await receiver.stop()
 
     def _heard(self, receipt: Receipt) -> None:
-        if self._intake is not None:
-            self._intake.heard(receipt)
-        if self._deliveries is not None:
-            self._deliveries.heard(receipt)
         for watcher in self.watchers:
             watcher(receipt)
         self._on_status(receipt)
+
+    def _settled(self, receipt: Receipt) -> None:
+        """In a thread of the topic's. What is confirmed by it is not sent again, so it must be on disk."""
+        if self._deliveries is not None:
+            with suppress(RuntimeError):  # the loop has ended before the disk was done
+                self._loop.call_soon_threadsafe(self._deliveries.heard, receipt)
 
     def _complain(self, complaint: Complaint) -> None:
         log.warning(

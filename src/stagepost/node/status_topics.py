@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from stagepost.bus.topic import Place, Record, TopicReader, TopicWriter
-from stagepost.errors import DecodeError, StorageError
+from stagepost.bus.topic import Place, Record, TopicWriter
+from stagepost.errors import StorageError
 from stagepost.remp.receipt import Receipt
 
-ENDS = frozenset({"Finalized", "RejectedByFullnode"})
+FINALIZED, REJECTED, SENT = "Finalized", "RejectedByFullnode", "SentToValidators"
 
 
 class EarlierIds(msgspec.Struct, frozen=True):
@@ -36,42 +36,29 @@ class StatusTopic:
         self._writer = writer
         self._failed = failed
 
-    def publish(self, receipt: Receipt, session_id: bytes | None, earlier: EarlierIds) -> None:
+    def publish(
+        self,
+        receipt: Receipt,
+        session_id: bytes | None,
+        earlier: EarlierIds,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`settled` is called as `written` is."""
         headers = earlier.headers()
         if session_id is not None:
             headers["session"] = session_id.hex()
         self.published += 1
         record = Record(receipt.message_id.hex().encode(), receipt.to_json().encode(), headers)
-        self._writer.append_soon([record], lambda outcome: self._appended(record, outcome))
+        self._writer.append_soon([record], lambda outcome: self._appended(record, outcome, settled))
 
     async def close(self) -> None:
         """What was handed over is written first."""
         await self._writer.close()
 
-    def _appended(self, record: Record, outcome: list[Place] | StorageError) -> None:
+    def _appended(
+        self, record: Record, outcome: list[Place] | StorageError, settled: Callable[[], None]
+    ) -> None:
         if isinstance(outcome, StorageError):
             self._failed(outcome)
+        settled()
         self.written(record)
-
-
-def open_messages(reader: TopicReader, now_ms: int, life_ms: int) -> dict[bytes, EarlierIds]:
-    """Messages of which the topic holds no end: what a full node goes on with after a restart. `life_ms`: so long after
-    the last record of a message nothing more is expected of it."""
-    found: dict[bytes, EarlierIds] = {}
-    ended: set[bytes] = set()
-    for partition in range(reader.partitions):
-        for batch in reader.batches(partition, reader.start_offset(partition)):
-            if batch.timestamps[-1] < now_ms - life_ms:
-                continue
-            for one in batch:
-                try:
-                    receipt = Receipt.from_json(one.value or b"")
-                except DecodeError:
-                    continue  # somebody else has written it
-                if receipt.kind.name in ENDS:
-                    ended.add(receipt.message_id)
-                    found.pop(receipt.message_id, None)
-                elif receipt.message_id not in ended:
-                    earlier = EarlierIds(one.headers.get("dmq_id"), one.headers.get("delivery_id"))
-                    found.setdefault(receipt.message_id, earlier)
-    return found

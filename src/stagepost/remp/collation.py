@@ -50,7 +50,7 @@ class Collation:
     @property
     def has_collatable(self) -> bool:
         is_for = self._state.session.is_for
-        for entry in self._state.open_entries():
+        for entry in self._state.newest_open_entries():
             cached = entry.cached
             if is_collatable(cached.status) and cached.body is not None and is_for(cached.body):
                 return True

@@ -62,6 +62,7 @@ class Hearing:
         self._state.forget_votes(source)
         for entry in list(self._state.entries.values()):
             if source in entry.announced_by:
+                entry.set_time(self._blamed)
                 self._announce_for_the_blamed(entry)
             elif source in entry.called_processed_by:
                 self._forget_for_the_blamed(entry)
@@ -77,7 +78,7 @@ class Hearing:
     def _announce_for_the_blamed(self, entry: Entry) -> None:
         if self._session.index in self._blamed:
             return  # nobody would hear it from us either
-        if entry.announced_by <= self._blamed:
+        if entry.announced_by.keys() <= self._blamed:
             self._state.put(entry.cached.header)
             self._state.broadcast(entry.cached)
 
@@ -135,7 +136,7 @@ class Hearing:
         entry = self._meet_header(header, now)
         if entry is None:
             return
-        entry.announced_by.add(source)
+        entry.announced(source, header.timestamp_ms, self._blamed)
         if source in self._blamed:
             # Blocks of the blamed are still delivered where honest ones rest on them, or where they came first.
             self._announce_for_the_blamed(entry)
@@ -166,9 +167,7 @@ class Hearing:
             self._meet_again(cached, header, is_forwarded)
         elif cached.standing is Standing.FORWARDED_FINAL:
             self.reopen(cached, header)
-        entry = state.entries[header.message_id]
-        entry.timestamp_ms = min(entry.timestamp_ms or header.timestamp_ms, header.timestamp_ms)
-        return entry
+        return state.entries[header.message_id]
 
     def _add(self, header: Header, is_forwarded: bool, now: float) -> CachedMessage:
         status: MessageStatus = New()

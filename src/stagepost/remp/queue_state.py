@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
 
 import msgspec
@@ -64,11 +64,23 @@ class Entry:
     def __init__(self, cached: CachedMessage, timestamp_ms: int) -> None:
         self.cached = cached
         self.timestamp_ms = timestamp_ms
-        self.announced_by: set[int] = set()
+        self.announced_by: dict[int, int] = {}
+        """Members, and the time that each gave."""
         self.called_processed_by: set[int] = set()
         self.is_ours = False  # a full node gave it to us, or a queue of ours before this one
         self.rejected_by: set[int] = set()
         self.is_accepted_elsewhere = False
+
+    def announced(self, source: int, timestamp_ms: int, blamed: Collection[int]) -> None:
+        """In a block, which all hear. When a message came to ourselves is heard of by nobody if another announced it
+        before us, and ordering by it would set us apart from the others."""
+        self.announced_by[source] = min(timestamp_ms, self.announced_by.get(source, timestamp_ms))
+        self.set_time(blamed)
+
+    def set_time(self, blamed: Collection[int]) -> None:
+        """The earliest that was announced. What the blamed say, others may not hear: they count only by themselves."""
+        times = [at for source, at in self.announced_by.items() if source not in blamed]
+        self.timestamp_ms = min(times or self.announced_by.values(), default=self.timestamp_ms)
 
     @property
     def order(self) -> tuple[bool, int, bytes]:
@@ -102,6 +114,10 @@ class QueueState:
     def open_entries(self) -> Iterator[Entry]:
         """Messages that no shard block holds yet."""
         return (self.entries[message_id] for message_id in self._open)
+
+    def newest_open_entries(self) -> Iterator[Entry]:
+        """The same, the last that came first: those who look for any that may be collated find one soon."""
+        return (self.entries[message_id] for message_id in reversed(self._open))
 
     @property
     def is_full(self) -> bool:

@@ -1,6 +1,6 @@
 """How a full node hands messages to validators: one after the other, until more than a third of them has one.
 
-    begin → SendTo one at random → a receipt: the next at once; no receipt: the next after a pause → enough: Report, rest
+    begin → SendTo one, at random for a moment → a receipt: the next at once; no receipt: the next after a pause → enough: Report, rest
 
 Validators pass a message on among themselves, so most of them answer without being told. Who has not answered is told
 again, who has is left alone. What is known of a message outlives its sending for a while: receipts still come in.
@@ -25,6 +25,10 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 0.2
 PAUSE_OLDER_S = 2.0
 PAUSE_LONGEST_S = 2.0
 """Where validators are slow to answer: telling more of them would make them slower."""
+
+ORDER_LASTS_S = 0.2
+"""For so long messages go to validators in one random order, then in another: those who are told of several at a time write,
+announce and answer them together."""
 
 ROUND_PAUSE_S = 2.0
 """When all have been told and too few have answered: how long before those are told again."""
@@ -120,6 +124,8 @@ class StagedSending:
         self._effects: list[SendingEffect] = []
         self._answer_s = 0.0
         """How long a validator takes to answer, lately."""
+        self._order: dict[bytes, float] = {}
+        self._order_until = 0.0
 
     # What is known
 
@@ -292,11 +298,21 @@ class StagedSending:
             history.round.clear()
             self._set_timer(history, now + self._options.round_pause_s)
             return
-        validator = self._random.choice(untold)
+        validator = self._first_of(untold, now)
         history.round.add(validator)
         history.sent_to[validator] = now
         self._effects.append(SendTo(validator, history.message_id))
         self._set_timer(history, now + self._pause_s())
+
+    def _first_of(self, validators: Iterable[bytes], now: float) -> bytes:
+        """In the order of this moment, in which each has a random place."""
+        if now >= self._order_until:
+            self._order.clear()
+            self._order_until = now + ORDER_LASTS_S
+        for validator in validators:
+            if validator not in self._order:
+                self._order[validator] = self._random.random()
+        return min(validators, key=self._order.__getitem__)
 
     def _pause_s(self) -> float:
         options = self._options

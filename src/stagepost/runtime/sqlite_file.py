@@ -16,6 +16,9 @@ from stagepost.runtime.sqlite_rows import FACT_NAMES, PUT_FACT, SCHEMA, Row, wri
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 
 QUICK_CHECK_FAULTS_MAX = 20
+CACHED_STATEMENTS = 128
+"""Every table's, in every size that they are run in."""
+
 # What the surroundings do to a file, as opposed to what is wrong inside it.
 _ENVIRONMENT = {
     sqlite3.SQLITE_AUTH,
@@ -40,7 +43,9 @@ class DamagedFile(Exception):
 
 def connect(path: str) -> sqlite3.Connection:
     """Transactions are ours to begin; the connection is handed from the opening thread to the writing one."""
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
+    return sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=CACHED_STATEMENTS
+    )
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -141,6 +146,10 @@ class SqliteFile:
     def run(self, statement: str, rows: Iterable[Row]) -> int:
         """How many rows of the file changed."""
         return self._connection.executemany(statement, rows).rowcount
+
+    def call(self, statement: str, values: Sequence[object]) -> None:
+        """Once, with all of the values."""
+        self._connection.execute(statement, values)
 
     def commit(self) -> None:
         """Returns when the transaction is durable."""

@@ -18,10 +18,11 @@ from stagepost.errors import StorageError
 from stagepost.runtime.sqlite_damage import named_rows, numbered_rows, open_whole, rename_damaged
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, connect, create, is_damage
 from stagepost.runtime.sqlite_rows import SET_ASIDE, DamagedRow, Row, content_of
-from stagepost.runtime.tables import AnyTable, Draft, Held, Table, empty
+from stagepost.runtime.tables import AnyTable, Draft, Held, Statement, Table, empty
 
 COUNTS = Table("counts", str, int)
 """How many rows each table has: rows that vanish without a trace are noticed."""
+PUT_COUNT = "INSERT INTO counts VALUES (?, ?, ?)"
 _SET_ASIDE_SCHEMA = (
     "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)"
 )
@@ -69,6 +70,11 @@ def _good_rows(
             found.damage.append(f"a row of {table.name} was set aside: {fault} (key {row[0]!r})")
 
 
+def _run(file: SqliteFile, statement: Statement, rows: Sequence[Row]) -> None:
+    for text, values in statement.calls(rows):
+        file.call(text, values)
+
+
 class TableFile:
     """`StorageError` from the constructor if the file cannot be had. Used by one thread at a time."""
 
@@ -91,7 +97,7 @@ class TableFile:
         self.damage: list[str] = damage + found.damage
 
     def _create(self) -> None:
-        first = [(COUNTS.put, [COUNTS.write(table.name, 0) for table in self._tables])]
+        first = [(PUT_COUNT, [COUNTS.write(table.name, 0) for table in self._tables])]
         create(self._path, self._connect, self._schema, first)
 
     def _open(self) -> SqliteFile:
@@ -118,12 +124,11 @@ class TableFile:
             file.run(table.drop_damaged, [(row[0],)])
         for table in self._tables:
             there, rows = found.held[table.name], wanted[table.name]
-            file.run(table.drop, [(key,) for key in there if key not in rows])
-            file.run(
-                table.put, [table.write(key, value) for key, value in rows.items() if there.get(key) != value]
-            )
+            _run(file, table.drop, [(key,) for key in there if key not in rows])
+            missing = [table.write(key, value) for key, value in rows.items() if there.get(key) != value]
+            _run(file, table.put, missing)
         file.run("DELETE FROM counts", [()])
-        file.run(COUNTS.put, [COUNTS.write(name, len(rows)) for name, rows in wanted.items()])
+        _run(file, COUNTS.put, [COUNTS.write(name, len(rows)) for name, rows in wanted.items()])
         file.commit()
 
     def _salvage(self, why: str) -> str:
@@ -178,17 +183,12 @@ class TableFile:
         file.begin()
         for name, changed in draft.changes.items():
             table = self._by_name[name]
-            gone = [(key,) for key, value in changed.items() if value is None]
-            if gone:
-                file.run(table.drop, gone)
-            if len(gone) < len(changed):
-                file.run(
-                    table.put,
-                    [table.write(key, value) for key, value in changed.items() if value is not None],
-                )
+            _run(file, table.drop, [(key,) for key, value in changed.items() if value is None])
+            put = [table.write(key, value) for key, value in changed.items() if value is not None]
+            _run(file, table.put, put)
         # An empty draft writes the counts all the same: there must be something that a sync can wait for.
         counted = [self._by_name[name] for name in draft.changes] or self._tables
-        file.run(COUNTS.put, [COUNTS.write(table.name, draft.count(table)) for table in counted])
+        _run(file, COUNTS.put, [COUNTS.write(table.name, draft.count(table)) for table in counted])
         began_s = time.monotonic()
         file.commit()
         self.commit_s += time.monotonic() - began_s

@@ -232,8 +232,29 @@ def test_those_above_are_asked_about_parents_first_and_a_refused_block_gets_no_v
     assert [one.slot for one in all_of(CheckCandidate, effects)] == [2]
     effects = driven.take(driven.member.checked(second.candidate.hash, "it is bad", driven.now))
     assert not said(effects)
-    disputed = all_of(Disputed, driven.hear(certified(2, VoteKind.NOTARISE, second.candidate.hash)))
-    assert disputed == [Disputed(2, second.candidate.hash, "it is bad")]
+
+
+@pytest.mark.parametrize("is_still_bad", [True, False])
+def test_what_a_quorum_notarised_is_asked_about_again_and_built_upon_unless_it_is_still_bad(
+    is_still_bad: bool,
+) -> None:
+    driven = follower()
+    first = proposal(1)
+    driven.hear(first)
+    driven.take(driven.member.checked(first.candidate.hash, "its order is not ours", driven.now))
+    effects = driven.hear(certified(1, VoteKind.NOTARISE, first.candidate.hash))
+    assert not all_of(Disputed, effects)
+    (again,) = all_of(CheckCandidate, effects)
+    assert (again.block_hash, again.is_notarised) == (first.candidate.hash, True)
+    reason = "its state is wrong" if is_still_bad else None
+    effects = driven.take(driven.member.checked(first.candidate.hash, reason, driven.now))
+    disputed = [Disputed(1, first.candidate.hash, "its state is wrong")] if is_still_bad else []
+    assert all_of(Disputed, effects) == disputed
+    # An answer to the first question that comes late makes no good block bad.
+    driven.take(driven.member.checked(first.candidate.hash, "its state is wrong", driven.now))
+    effects = driven.hear(proposal(2, first.candidate.hash))
+    asked = [one.slot for one in all_of(CheckCandidate, effects)]
+    assert asked == ([] if is_still_bad else [2])
 
 
 def test_a_candidate_needs_proof_that_the_slots_below_it_were_skipped() -> None:

@@ -14,7 +14,7 @@ from pytoniq_core.boc import Builder, Cell
 
 from stagepost.chain.cell_messages import CELLS_MAX, DEPTH_MAX
 from stagepost.chain.contracts import ContractKind, transfer_body
-from stagepost.chain.messages import NEVER, CanonicalMessage, read_message
+from stagepost.chain.messages import NEVER, REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from tests.chain_world import address
@@ -63,6 +63,16 @@ def test_salt_makes_another_id_and_leaves_the_uid() -> None:
 
     assert one.message_id != other.message_id
     assert one.uid == other.uid
+
+
+def test_short_messages_are_remembered_and_long_ones_are_not() -> None:
+    size = REMEMBERED_BYTES_MAX - len(CanonicalMessage(bytes(32), bytes(800)).encode()) + 800
+    short, long = (CanonicalMessage(bytes(32), bytes(length)).encode() for length in (size, size + 4))
+    assert (len(short), len(long)) == (REMEMBERED_BYTES_MAX, REMEMBERED_BYTES_MAX + 4)
+    assert read_message(short, takes_cells=False) is read_message(bytes(bytearray(short)), takes_cells=False)
+    first, again = (read_message(long, takes_cells=False) for _ in range(2))
+    assert first is not again
+    assert first == again
 
 
 def test_a_message_has_at_most_65535_bytes() -> None:

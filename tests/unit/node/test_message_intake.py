@@ -11,12 +11,14 @@ from stagepost.bus.memory import MemoryTopic
 from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.message_intake import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds, StatusTopic, open_messages
+from stagepost.node.status_topics import EarlierIds, StatusTopic
+from stagepost.remp.message_status import New
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.staged_sending import SendingOptions
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.runtime.clock import LoopClock
@@ -31,7 +33,8 @@ def primes(number: int) -> bytes:
 
 
 class Desk:
-    """Topics outlive the full node; `is_linked` says whether any validator can be told."""
+    """Topics outlive the full node; `is_linked` says whether any validator can be told, `is_answered` whether those who
+    are told answer. `kinds` are what the full node says itself."""
 
     def __init__(self) -> None:
         self.chain = DecidedChain()
@@ -39,20 +42,24 @@ class Desk:
         self.statuses = MemoryTopic(STATUSES_TOPIC)
         self.clock = LoopClock(START_MS / 1_000 + 2.0)
         self.is_linked = True
+        self.is_answered = True
         self.sent: list[bytes] = []
         self.kinds: list[tuple[bytes, str]] = []
 
     def send(self, validator: bytes, message: bytes) -> bool:
         if self.is_linked:
-            self.sent.append(RempMessage.decode(message).message_id)
+            message_id = ExternalMessageId(RempMessage.decode(message).message_id)
+            self.sent.append(message_id)
+            if self.is_answered:
+                receipt = Receipt(message_id, New(), int(self.clock.unix_s() * 1_000), validator, "AA==")
+                asyncio.get_running_loop().call_soon(self.node.node._judged, receipt, None)
         return self.is_linked
 
     def heard(self, receipt: Receipt) -> None:
-        self.kinds.append((receipt.message_id, receipt.kind.name))
-        self.intake.heard(receipt)
+        if receipt.source_id == self.node.source_id:
+            self.kinds.append((receipt.message_id, receipt.kind.name))
 
     def start(self) -> None:
-        now_ms = int(self.clock.unix_s() * 1_000)
         self.topic = StatusTopic(self.statuses.writer(lambda: int(self.clock.unix_s() * 1_000)))
         self.node = RempFullNode(
             SEED,
@@ -65,9 +72,13 @@ class Desk:
             options=SendingOptions(round_pause_s=0.5),
             on_status=self.heard,
         )
-        self.node.start(open_messages(self.statuses.reader(), now_ms, 240_000))
+        self.node.start(self.earlier_life())
         self.intake = MessageIntake(self.messages.reader(), self.messages.positions(GROUP), self.node)
         self.intake.start()
+
+    def earlier_life(self, now_ms: int | None = None, life_ms: int = 240_000) -> EarlierLife:
+        now_ms = int(self.clock.unix_s() * 1_000) if now_ms is None else now_ms
+        return earlier_life(self.statuses.reader(), now_ms, life_ms, {self.node.source_id})
 
     async def stop(self) -> None:
         await self.intake.close()
@@ -130,6 +141,22 @@ def test_the_position_waits_until_somebody_has_the_message() -> None:
     at_a_desk(scenario)
 
 
+def test_that_validators_were_told_is_not_enough_they_must_answer() -> None:
+    async def scenario(desk: Desk) -> None:
+        desk.is_answered = False
+        await desk.write(Record(sha256(primes(10)).digest(), primes(10)))
+        await asyncio.sleep(60.0)
+        assert [kind for _, kind in desk.kinds] == ["SentToValidators"]
+        assert desk.position == 0
+        await desk.stop()
+        desk.is_answered = True
+        desk.start()
+        await asyncio.sleep(5.0)
+        assert desk.position == 1
+
+    at_a_desk(scenario)
+
+
 def test_what_is_no_message_is_refused_under_its_key_and_passed() -> None:
     async def scenario(desk: Desk) -> None:
         await desk.write(
@@ -164,8 +191,7 @@ def test_ids_of_earlier_layers_come_along() -> None:
         headers = {"dmq_id": "ab" * 32, "delivery_id": "cd" * 16}
         await desk.write(Record(sha256(primes(10)).digest(), primes(10), headers))
         await asyncio.sleep(5.0)
-        now_ms = int(desk.clock.unix_s() * 1_000)
-        found = open_messages(desk.statuses.reader(), now_ms, 240_000)
+        found = desk.earlier_life().sent
         assert found == {sha256(primes(10)).digest(): EarlierIds("ab" * 32, "cd" * 16)}
 
     at_a_desk(scenario)
@@ -207,8 +233,8 @@ def test_what_is_older_than_its_life_is_not_waited_for_any_more() -> None:
         await asyncio.sleep(5.0)
         last_ms = desk.statuses.reader()
         stamps = [stamp for batch in last_ms.batches(0, 0) for stamp in batch.timestamps]
-        assert open_messages(desk.statuses.reader(), max(stamps) + 1_000, 1_000)
-        assert not open_messages(desk.statuses.reader(), max(stamps) + 1_001, 1_000)
+        assert desk.earlier_life(max(stamps) + 1_000, 1_000).sent
+        assert not desk.earlier_life(max(stamps) + 1_001, 1_000).sent
         assert COMMIT_EVERY_S < 1.0
 
     at_a_desk(scenario)

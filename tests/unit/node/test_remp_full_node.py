@@ -19,9 +19,10 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.rotation import Plan
 from stagepost.cli import main as command
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.node.earlier_life import earlier_life
 from stagepost.node.known_sets import SETS_FILE, KnownSets, sets_document
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds, StatusTopic, open_messages
+from stagepost.node.status_topics import EarlierIds, StatusTopic
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
@@ -69,7 +70,8 @@ class Desk:
         self.node.close()
         await self.node._statuses.close()
         self.node = self._life(KnownSets([]))
-        self.node.start(open_messages(self.topic.reader(), self.node.now_ms, 480_000))
+        source_ids = {self.node.source_id}
+        self.node.start(earlier_life(self.topic.reader(), self.node.now_ms, 480_000, source_ids))
 
     def in_a_shard_block(self, data: bytes) -> None:
         self.chain.shard_block(self.chain.whole.session_id, [self.chain.ledger.parse(data).message])
@@ -286,6 +288,17 @@ def test_a_message_that_another_full_node_has_sent_is_told_the_end_of_to_whoever
         with pytest.raises(StagepostError, match="in a block already"):
             desk.node.take(primes())
         desk.node.heard(desk.chain.master_block())
+        assert desk.kinds == ["Finalized"]
+
+    at_a_desk(scenario)
+
+
+def test_and_so_if_it_is_final_by_then_but_once() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_final_block(primes())
+        for _ in range(2):
+            with pytest.raises(StagepostError, match="final already"):
+                desk.node.take(primes())
         assert desk.kinds == ["Finalized"]
 
     at_a_desk(scenario)

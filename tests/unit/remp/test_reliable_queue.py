@@ -334,6 +334,27 @@ def test_a_message_that_only_the_chain_knows_is_never_collated() -> None:
     assert queue.check_candidate([ONE.message_id]) is not None
 
 
+def test_when_a_message_came_to_ourselves_does_not_order_it_if_others_hear_of_it_from_another() -> None:
+    """Otherwise two validators would decline each other's blocks for ever."""
+    queue = make_queue()
+    queue.offer(ONE, FULL_NODE, 0.010)
+    hear(queue, 1, header(TWO, at_ms=20))
+    queue.body_came(TWO, 0.0)
+    assert take(queue) == [ONE, TWO]
+    queue.collated([(one.message_id, NotAskedFor()) for one in (ONE, TWO)], 0.0)
+    hear(queue, 1, header(ONE, at_ms=30))
+    assert not records(queue), "ours is not announced any more, so nobody else knows of 10"
+    assert queue.check_candidate([TWO.message_id, ONE.message_id]) is None
+    assert take(queue) == [TWO, ONE]
+    # Two who announced it without knowing of each other are both heard by all.
+    hear(queue, 2, header(ONE, at_ms=15))
+    hear(queue, 3, header(ONE, at_ms=40))
+    assert queue.check_candidate([ONE.message_id, TWO.message_id]) is None
+    # What the blamed say may be heard by some of us only.
+    queue.member_blamed(2, 0.0)
+    assert queue.check_candidate([TWO.message_id, ONE.message_id]) is None
+
+
 def test_a_candidate_is_declined_for_repeats_unknown_messages_and_wrong_order() -> None:
     queue = make_queue()
     for one, at_ms in ((ONE, 10), (TWO, 20)):

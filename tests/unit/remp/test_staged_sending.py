@@ -17,6 +17,7 @@ from stagepost.remp.staged_sending import (
     DIES_AFTER_FINAL_S,
     HUNG_AFTER_S,
     OLDER_NETWORKS,
+    ORDER_LASTS_S,
     PAUSE_LONGEST_S,
     PAUSE_MAX_S,
     PAUSE_MIN_S,
@@ -64,6 +65,24 @@ def reports(effects: Sequence[SendingEffect]) -> list[tuple[int, int]]:
 def test_one_validator_at_random_is_told_at_once() -> None:
     firsts = {told(sending(seed=seed).begin(ID, [SEVEN], 10, 0.0))[0] for seed in range(40)}
     assert firsts == set(SEVEN.validators)
+
+
+def test_messages_of_one_moment_go_to_the_same_validators_and_later_ones_to_others() -> None:
+    one = sending()
+    ways: list[list[bytes]] = []
+    moment = 5.0
+    for number in range(40):
+        message_id = sha256(b"%d" % number).digest()
+        # Two in each moment: one that begins it, and one at its very end.
+        now = moment
+        if number % 2:
+            moment += ORDER_LASTS_S
+            now = moment - 1e-6
+        (first,) = told(one.begin(message_id, [SEVEN], 10, now))
+        (second,) = told(one.receipt_came(receipt(first, message_id=message_id), now))
+        ways.append([first, second])
+    assert ways[::2] == ways[1::2]
+    assert {first for first, _ in ways} == set(SEVEN.validators)
 
 
 def test_without_receipts_the_next_is_told_after_a_pause_of_100_to_200_ms() -> None:

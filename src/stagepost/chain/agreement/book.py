@@ -21,9 +21,9 @@ TAIL_BLOCKS_MAX = 32
 
 class Slot:
     """`own` is what we have signed, on disk or on its way there; `votes` what was spoken. `verdicts`: what those above
-    say of a candidate."""
+    say of a candidate; `asked` those that they were asked about, before and after it was notarised."""
 
-    __slots__ = ("asked", "candidates", "certificates", "own", "verdicts", "votes")
+    __slots__ = ("asked", "asked_again", "candidates", "certificates", "own", "verdicts", "votes")
 
     def __init__(self) -> None:
         self.votes: dict[VoteKind, dict[int, Vote]] = {kind: {} for kind in VoteKind}
@@ -32,6 +32,7 @@ class Slot:
         self.own: dict[VoteKind, bytes] = {}
         self.verdicts: dict[bytes, str | None] = {}
         self.asked: set[bytes] = set()
+        self.asked_again: set[bytes] = set()
 
     @property
     def notarised(self) -> Certificate | None:

@@ -60,12 +60,16 @@ class Propose(msgspec.Struct, frozen=True):
 
 class CheckCandidate(msgspec.Struct, frozen=True):
     """`Member.checked` with the reason against it, or None. The parent was found good, made by ourselves, or is final.
-    Blocks that others have notarised are asked about as well, because later ones rest on them."""
+
+    Blocks that others have notarised are asked about as well, because later ones rest on them; once more, if they had been
+    found bad before: then only what no quorum can change counts against them.
+    """
 
     slot: int
     block_hash: bytes
     payload: bytes
     parent_hash: bytes
+    is_notarised: bool = False
 
 
 class Finalised(msgspec.Struct, frozen=True):

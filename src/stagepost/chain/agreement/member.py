@@ -195,7 +195,8 @@ class Member:
         number = self.book.slot_of(block_hash)
         slot = self.book.get(number) if number is not None else None
         if number is not None and slot is not None:
-            slot.verdicts[block_hash] = reason
+            if not slot.is_good(block_hash):  # of two answers, the better one
+                slot.verdicts[block_hash] = reason
             self._dispute(number)
             self._go_on(now)
         return self._taken()
@@ -430,7 +431,9 @@ class Member:
         reason = (
             slot.verdicts.get(certificate.block) if slot is not None and certificate is not None else None
         )
-        if certificate is not None and reason is not None:
+        if slot is not None and certificate is not None and reason is not None:
+            if certificate.block not in slot.asked_again:
+                return  # what we had against it may not count any more
             self._effects.append(Disputed(number, certificate.block, reason))
 
     def _refuse(self, peer: int, rule: str, text: str) -> None:

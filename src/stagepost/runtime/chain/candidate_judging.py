@@ -24,7 +24,8 @@ CheckMessages = Callable[[LedgerSession, Sequence[ExternalMessage], Answer], Non
 class Seat:
     """What a validator knows of one session that it is a member of. `is_over`: it has ended, and we only stay for those
     who are behind. `wanted_in`: the slot in which a block is wanted, and since when. `in_vain_at`: when we last tried to make
-    one, and could not. `upon`: the block that the next one stands upon, and since when we know it."""
+    one, and could not. `upon`: the block that the next one stands upon, and since when we know it. `messages_proposed`: how
+    many the last candidate had."""
 
     def __init__(self, session: LedgerSession, runner: AgreementRunner) -> None:
         self.session = session
@@ -36,6 +37,7 @@ class Seat:
         self.wanted_in: tuple[int, float] | None = None
         self.in_vain_at: float | None = None
         self.upon: tuple[bytes, float] | None = None
+        self.messages_proposed = 0
 
 
 class CandidateJudging:
@@ -59,7 +61,8 @@ class CandidateJudging:
         """`seat.runner.checked` answers, now or later or never."""
         if seat.is_over and asked.payload == CLOSING:
             seat.runner.checked(asked.block_hash, None)  # it makes final what we know to be
-        elif seat.is_of_master or seat.is_over or self._check_messages is None:
+        elif seat.is_of_master or seat.is_over or asked.is_notarised or self._check_messages is None:
+            # What a quorum knows and orders in its way is not ours to refuse: our own view of it differs from minute to minute.
             self._judge(seat, asked)
         else:
             try:
@@ -67,6 +70,7 @@ class CandidateJudging:
             except DecodeError:
                 self._judge(seat, asked)  # the ledger has a name for it
                 return
+            seat.messages_proposed = len(messages)
             self._check_messages(
                 seat.session, messages, lambda reason: self._messages_checked(seat, asked, reason)
             )
@@ -81,7 +85,7 @@ class CandidateJudging:
     def _messages_checked(self, seat: Seat, asked: CheckCandidate, reason: str | None) -> None:
         if self.is_stopped:
             return
-        if reason is None:
+        if reason is None or seat.runner.member.book.is_block(asked.block_hash):
             self._judge(seat, asked)
         else:
             self.declined += 1

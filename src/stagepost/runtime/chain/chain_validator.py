@@ -67,6 +67,9 @@ WISH_AFTER_S = 0.4
 
 SHARD_PAUSE_S = 0.1
 MASTER_PAUSE_S = 0.15
+LOAD_PAUSE_EACH_S = 0.02
+LOAD_PAUSE_MAX_S = 0.3
+"""On top of them, for each message of the block before: where many come, many wait for one block."""
 
 LINGER_S = 10.0
 """How long an ended session's votes and blocks are given to those who are behind."""
@@ -77,7 +80,7 @@ PUSHERS = 2
 
 class ChainOptions(msgspec.Struct, frozen=True):
     """`shard_pause_s`, `master_pause_s`: how long a leader lets messages, or shard blocks, come together after it has seen the
-    block before: each block costs every validator the same, however little is in it."""
+    block before: each block costs every validator the same, however little is in it. Longer where that one had many messages."""
 
     member: MemberOptions = MemberOptions()
     follower: FollowerOptions = FollowerOptions()
@@ -263,6 +266,8 @@ class ChainValidator:
         else:
             self.counters.proposed += 1
             candidate = Candidate(asked.slot, asked.parent_hash, payload).hash
+            if not seat.is_of_master:
+                seat.messages_proposed = len(self.ledger.messages_of(payload))
             # The state after our own block must be known when others build upon it.
             self.ledger.check(runner.session_id, candidate, asked.parent_hash, payload, self._now_ms)
         self.follower.tell()
@@ -327,7 +332,9 @@ class ChainValidator:
 
     def _is_too_early(self, seat: Seat, since: float) -> bool:
         """Whether more should come together first. Then we look again in time."""
-        pause_s = self._options.master_pause_s if seat.is_of_master else self._options.shard_pause_s
+        options = self._options
+        pause_s = options.master_pause_s if seat.is_of_master else options.shard_pause_s
+        pause_s += min(LOAD_PAUSE_EACH_S * self._messages_before(seat), LOAD_PAUSE_MAX_S)
         left_s = since + pause_s - self._clock.mono_s()
         if left_s <= 0:
             return False
@@ -337,6 +344,12 @@ class ChainValidator:
                 self._later.cancel()
             self._later = asyncio.get_running_loop().call_at(at, self._look_later)
         return True
+
+    def _messages_before(self, seat: Seat) -> int:
+        """In the last block that we saw proposed; for the masterchain, in that of our busiest shard."""
+        if not seat.is_of_master:
+            return seat.messages_proposed
+        return max((one.messages_proposed for one in self._seats.values() if not one.is_over), default=0)
 
     def _look_later(self) -> None:
         self._later = None

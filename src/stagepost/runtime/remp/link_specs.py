@@ -58,6 +58,8 @@ PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
     LinkProtocol.LOCAL_INTAKE: (local_intake.LOCAL_INTAKE, local_intake.DIALECT, OBJECTS_INGRESS_BYTES_MAX),
 }
 
+_CARRY_OBJECTS = {LinkProtocol.CATCHAIN_OVERLAY, LinkProtocol.REMP_MESSAGES, LinkProtocol.REMP_RECEIPTS}
+
 SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
     LinkVersion.CATCHAIN: {
         Direction.INITIATOR: LinkProtocol.CATCHAIN_OVERLAY,
@@ -82,7 +84,8 @@ def codec_table(protocol: LinkProtocol) -> CodecTable:
     said_in: dict[str, set[type[object]]] = defaultdict(set)
     for edge in spec.edges:
         said_in[edge.source.name].add(edge.message)
-    return CodecTable(spec.name, said_in, [dialect])
+    known_shape = overlay_protocol.ObjectShape() if protocol in _CARRY_OBJECTS else None
+    return CodecTable(spec.name, said_in, [dialect], known_shape=known_shape)
 
 
 def open_link_protocol(bearer: Bearer, protocol: LinkProtocol, role: Role) -> Conversation:
