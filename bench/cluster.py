@@ -4,6 +4,9 @@ A real standalone cluster on loopback: a master, and workers of one core each wi
 the verification stage (lines read, parsed, checked and written), then two; then both take the whole way to
 published tables, and an embedded Spark with two cores does the same. Processor time is that of every process of either kind:
 driver, executors, their Python workers.
+
+What a second worker brings can be no more than what a second core brings in that minute: two bare processes that do the same checks
+beside one say how much that is. On a machine with other things to do it is far from two.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -39,6 +45,7 @@ RECEIPTS = 200_000
 WARM_UP_RECEIPTS = 20_000
 BARE_RECEIPTS = 8_000
 WARM_UPS = 3
+CORE_ROUNDS = 3
 PIECES = 8
 """Of a dump: a task each, so that two workers end at about the same time."""
 
@@ -107,6 +114,7 @@ def _on_cluster(cluster: SparkCluster, folder: Path, warm: Dump, whole: Dump) ->
         cluster.start_workers(2)
         _wait_for_executors(spark, 2)
         two = _verified(spark, cluster, warm, whole, folder)
+        second_core = what_a_second_core_brings(warm)
         roots = [_jvm(spark), *(worker.pid for worker in cluster.workers)]
         cost = _cost(spark, roots, folder / "on cluster", warm, whole)
     finally:
@@ -118,6 +126,7 @@ def _on_cluster(cluster: SparkCluster, folder: Path, warm: Dump, whole: Dump) ->
         Reading("cluster: verification stage, one worker", whole.lines / one.wall_s, "receipts/s"),
         Reading("cluster: verification stage, two workers", whole.lines / two.wall_s, "receipts/s"),
         Reading("cluster: two workers over one", one.wall_s / two.wall_s, "x"),
+        Reading("cluster: two bare processes over one, the same checks", second_core, "x"),
         Reading("cluster: its processor time, two workers over one", two.cpu_s / one.cpu_s, "x"),
         Reading("cluster: its processor time, per receipt", two.cpu_s / whole.lines * 1e6, "µs"),
     ]
@@ -143,6 +152,21 @@ def bare_check_us(dump: Dump) -> float:
         record = read_line(line, number)
         checks.check(record.key, record.value, record.arrived_ms, is_fault=record.is_fault)
     return (time.process_time() - began) / len(lines) * 1e6
+
+
+def what_a_second_core_brings(dump: Dump) -> float:
+    """How much faster two processes do two of these loops than one does: the most that a second worker can bring."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+
+        def took_s(loops: int) -> float:
+            began = time.perf_counter()
+            for one in [processes.submit(bare_check_us, dump) for _ in range(loops)]:
+                one.result()
+            return time.perf_counter() - began
+
+        took_s(2)  # both have everything loaded then
+        rounds = [(took_s(1), took_s(2)) for _ in range(CORE_ROUNDS)]
+    return median(2 * alone_s / beside_s for alone_s, beside_s in rounds)
 
 
 def _cost(spark: Any, roots: Sequence[int], out: Path, warm: Dump, whole: Dump) -> Cost:

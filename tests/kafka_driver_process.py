@@ -3,7 +3,7 @@
     python -m tests.kafka_driver_process FILE
 
 FILE is JSON: `kafka` (what a `KafkaAccess` is made of, its password among them), `topic`, `data` (a folder of local topics, or null), `sets`,
-`out`, `out_local` and `point`. The broker's topic is followed into `out`, then the local ones into `out_local`.
+`out`, `out_local`, `point` and `rows_max`. The broker's topic is followed into `out`, then the local ones into `out_local`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def main(path: str) -> None:
     settings = {**SETTINGS, **connector_settings(default_folder(os.environ))}
     spark = start_session("driver", master="local[2]", settings=settings, is_short=True)
     source = KafkaRecords(access, (told["topic"],))
-    options = StreamOptions(None, sets, out, is_once=True, rows_max=ROWS_MAX, source=source)
+    options = StreamOptions(None, sets, out, is_once=True, rows_max=told["rows_max"], source=source)
     follow(spark, options, at_point=at_point)
     if told["data"] is not None:
         local = StreamOptions(
-            Path(told["data"]), sets, Path(told["out_local"]), is_once=True, rows_max=ROWS_MAX
+            Path(told["data"]), sets, Path(told["out_local"]), is_once=True, rows_max=told["rows_max"]
         )
         follow(spark, local)
     spark.stop()
@@ -77,6 +77,7 @@ def run_driver(
     *,
     data: Path | None = None,
     point: str = NEVER,
+    rows_max: int = ROWS_MAX,
 ) -> subprocess.CompletedProcess[str]:
     """Tables come to stand in `kafka` and `local` in that folder; the caller looks at how it ended."""
     kafka = {
@@ -95,6 +96,7 @@ def run_driver(
         "out": str(folder / "kafka"),
         "out_local": str(folder / "local"),
         "point": point,
+        "rows_max": rows_max,
     }
     file = folder / "driver.json"
     file.write_text(json.dumps(told))

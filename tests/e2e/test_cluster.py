@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -9,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.bus.file_topic import open_topic
+from stagepost.bus.kafka import KafkaTopic
+from stagepost.bus.topic import Record
 from stagepost.pipeline.manifest import Manifest, read_manifest
 from stagepost.pipeline.pack import pack
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.summary import counts
+from stagepost.pipeline.topics import STATUSES
 from tests.cluster_driver_process import BATCHES, rows_per_batch, run_driver
+from tests.kafka_world import WorldBroker
 from tests.pipeline_driver_process import KILLED
 from tests.pipeline_oracle import recompute
 from tests.pipeline_topics import a_topic
@@ -23,6 +29,7 @@ from tests.spark_cluster import SparkCluster, small_cluster
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 
 MESSAGES = 8
+PARTITIONS = 2
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +65,23 @@ def require_equal(out: Path, lines: list[bytes]) -> Manifest:
     return manifest
 
 
+def copied_to(broker: WorldBroker, data: Path) -> str:
+    """A topic at the broker that holds what the local one holds, each record in the same partition and order."""
+    name, local = broker.fresh_topic("cluster", PARTITIONS), open_topic(data, STATUSES).reader()
+
+    async def copy() -> None:
+        writer = KafkaTopic(broker.access, name, PARTITIONS).writer()
+        for partition in range(PARTITIONS):
+            for batch in local.batches(partition, 0):
+                await writer.append(
+                    [Record(one.key, one.value, one.headers, one.timestamp_ms) for one in batch]
+                )
+        await writer.close()
+
+    asyncio.run(copy())
+    return name
+
+
 def require_clear_refusals(said: str, master: str) -> None:
     """One sentence with its code for each thing that was wrong, before anything was right again."""
     host = socket.gethostname()
@@ -90,6 +114,23 @@ def test_a_backfill_runs_on_workers_that_have_nothing_but_what_is_shipped(
     assert ended.returncode == 0, ended.stderr[-3_000:]
     assert ended.stdout.startswith(f"{len(lines)} records: ")
     require_equal(tmp_path / "tables", lines)
+
+
+def test_a_topic_of_a_broker_is_read_by_workers_that_are_sent_the_connector(
+    cluster: SparkCluster, archive: Path, kafka_broker: WorldBroker, tmp_path: Path, run_seed: int
+) -> None:
+    data, sets, out = tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables"
+    lines = a_topic(data, a_dump(MESSAGES, run_seed), PARTITIONS).read_bytes().splitlines()
+    sets.write_bytes(sets_bytes())
+
+    ended = submitted(
+        *cluster.options(archive),
+        *("run", "--once", "--kafka", kafka_broker.access.bootstrap),
+        *("--topic", copied_to(kafka_broker, data), "--validator-sets", str(sets), "--out", str(out)),
+    )
+
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    require_equal(out, lines)
 
 
 def test_an_executor_a_worker_and_the_driver_are_killed_and_the_tables_are_the_same(

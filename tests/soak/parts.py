@@ -19,7 +19,7 @@ from tests.soak.disk_runs import disks
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.kafka_runs import kill_broker
 from tests.soak.node_runs import kill, simulate
-from tests.soak.pipeline_runs import kill_driver
+from tests.soak.pipeline_runs import kill_driver, kill_writer
 from tests.soak.power_runs import power_cuts
 from tests.soak.primes_runs import PROMISES as PRIMES_PROMISES
 from tests.soak.primes_runs import primes
@@ -50,6 +50,7 @@ PARTS = (
     Part("kill-publisher", ("D5",), kill_publisher),
     Part("kill-topic", ("D1",), kill_topic_writer),
     Part("kill-driver", ("P1", "P2"), kill_driver),
+    Part("kill-writer", ("P1",), kill_writer),
     Part("kill-broker", ("P3",), kill_broker),
     Part("topic-power-cuts", ("D2",), cut_topic_power),
     Part("delivery-worlds", ("D5", "D6", "D7", "D8"), simulate_delivery),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def arrays_of(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> list[pa.Array]:
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return arrays_of_columns(zip(*rows, strict=True) if rows else [()] * len(schema), schema)
+
+
+def arrays_of_columns(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> list[pa.Array]:
     return [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from stagepost.pipeline import topics
-from stagepost.pipeline.arrow_columns import arrays_of, arrow_schema
+from stagepost.pipeline.arrow_columns import arrays_of, arrays_of_columns, arrow_schema
 from stagepost.pipeline.dump_lines import Record, read_line
 from stagepost.pipeline.dumps import Piece, lines_of
 from stagepost.pipeline.manifest import RECORDS as RECORD_FILES
@@ -53,6 +53,8 @@ _REPEATING = [
     for name in RECORDS.fieldNames()
     if name not in ("value", "offset", "arrived_ms", "signed_hash", "raw_hash", "timestamp_ms")
 ]
+
+_REPEATING_IN_STATE = [name for name in STATE.fieldNames() if not name.endswith("_ms")]
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -123,7 +125,7 @@ class CheckedFiles:
     def __init__(self, sets: ValidatorSets, place: str, root: str) -> None:
         self._checks = RecordChecks(sets)
         self._other_checks = OtherChecks()
-        self._schema = arrow_schema(RECORDS)
+        self._schema, self._state_schema = arrow_schema(RECORDS), arrow_schema(STATE)
         self._added = arrow_schema(StructType(RECORDS.fields[len(RAW.fields) :]))
         self._state = PartialState()
         self._place, self._root = place, root
@@ -195,8 +197,11 @@ class CheckedFiles:
         self._waiting, self._waiting_bytes = [], 0
 
     def _write_state(self) -> None:
-        if rows := self._state.rows():
-            self._files[STATE_FILES].append(write_rows(rows, STATE, self._place, self._root, STATE_FILES))
+        if len(self._state):
+            file = ParquetFile(self._place, self._root, STATE_FILES, self._state_schema, _REPEATING_IN_STATE)
+            arrays = arrays_of_columns(self._state.columns(), self._state_schema)
+            file.write(pa.Table.from_arrays(arrays, schema=self._state_schema))
+            self._files[STATE_FILES].append(file.close())
             self._state = PartialState()
 
 
@@ -225,14 +230,6 @@ class ParquetFile:
         self._writer.close()
         sync_file(self._path)
         return os.path.relpath(self._path, self._root)
-
-
-def write_rows(rows: Sequence[Sequence[Any]], columns: StructType, place: str, root: str, kind: str) -> str:
-    schema = arrow_schema(columns)
-    repeating = [name for name in columns.fieldNames() if not name.endswith("_ms")]
-    file = ParquetFile(place, root, kind, schema, repeating)
-    file.write(pa.Table.from_arrays(arrays_of(rows, schema), schema=schema))
-    return file.close()
 
 
 def _or_none(greatest: int) -> int | None:

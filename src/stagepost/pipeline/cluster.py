@@ -18,6 +18,8 @@ WORKERS_WITHIN_S = 60.0
 PACKAGES_FOLDER = "stagepost-packages"
 """What the archive is called in the folder of a task, where every worker unpacks it."""
 
+JARS = "spark.jars"
+
 _MASTER = re.compile(r"spark://(.+)")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+):(?P<port>\d{1,5})")
 _OWN = {
@@ -100,6 +102,13 @@ def require_worker_python(name: str) -> None:
             advice=f"name a Python {python_version()} that is on every machine with --worker-python",
             found=name,
         )
+
+
+def for_job(cluster: Cluster, needed: Mapping[str, str]) -> Cluster:
+    """With what a job's source needs. The jars of both go along; in everything else the caller has the last word."""
+    jars = [jar for given in (needed, cluster.conf) for jar in given.get(JARS, "").split(",") if jar]
+    joined = {JARS: ",".join(dict.fromkeys(jars))} if jars else {}
+    return cluster._replace(conf={**needed, **cluster.conf, **joined})
 
 
 def settings_for(cluster: Cluster, driver_host: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ repetitions, join to the same whole (`state.merged`), so no record has to move t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stagepost.pipeline.dump_lines import Record
@@ -105,9 +106,16 @@ class PartialState:
         else:
             row[HASHES].add(raw_hash)
 
+    def columns(self) -> list[Sequence[Any]]:
+        """In the order of `schemas.STATE`; none of an empty state."""
+        rows = self._rows.values()
+        found: list[Sequence[Any]] = [*zip(*self._rows, strict=True), *zip(*rows, strict=True)]
+        if found:
+            found[-1] = [sorted(row[HASHES]) for row in rows]
+        return found
+
     def rows(self) -> list[tuple[Any, ...]]:
-        """In the order of `schemas.STATE`."""
-        return [(*key, *row[:HASHES], sorted(row[HASHES])) for key, row in self._rows.items()]
+        return list(zip(*self.columns(), strict=True))
 
 
 def _least(known: str | None, other: str | None) -> str | None:

@@ -15,6 +15,7 @@ from stagepost.errors import ConfigError, StagepostError, TransportError
 from stagepost.pipeline.cluster import (
     PACKAGES_FOLDER,
     Cluster,
+    for_job,
     parse_master,
     reach,
     require_worker_python,
@@ -40,9 +41,7 @@ def on_cluster(cluster: Cluster, folders: Folders) -> Iterator[None]:
     def start(name: str, settings: Mapping[str, str]) -> SparkSession:
         here = elsewhere.set(None)
         try:
-            started.append(
-                start_on_cluster(cluster._replace(conf={**settings, **cluster.conf}), folders, name)
-            )
+            started.append(start_on_cluster(for_job(cluster, settings), folders, name))
         finally:
             elsewhere.reset(here)
         return started[-1]

@@ -16,7 +16,15 @@ from stagepost.cli.main import run
 from stagepost.errors import ConfigError, ErrorCode, StorageError, TransportError
 from stagepost.pipeline import pack as packing
 from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
-from stagepost.pipeline.cluster import Address, Cluster, parse_conf, parse_master, reach, settings_for
+from stagepost.pipeline.cluster import (
+    Address,
+    Cluster,
+    for_job,
+    parse_conf,
+    parse_master,
+    reach,
+    settings_for,
+)
 from stagepost.pipeline.manifest import Manifest
 from stagepost.pipeline.pack import LABEL_FILE, Label, pack, python_version, read_label, require_fitting
 from stagepost.pipeline.submit import start_on_cluster
@@ -88,6 +96,18 @@ def test_settings_of_spark_go_along_except_those_that_carry_the_package(tmp_path
     for text in ("executor.memory=1g", "spark.cores.max", "spark.archives=x.zip"):
         with pytest.raises(ConfigError, match="--conf"):
             parse_conf([text])
+
+
+def test_jars_of_the_caller_go_along_with_those_of_the_source() -> None:
+    def jars(*given: str) -> str | None:
+        cluster = Cluster("spark://a:1", Path("a.zip"), "python3", parse_conf(given))
+        return for_job(cluster, {"spark.jars": "/c/kafka.jar,/c/pool.jar", "spark.x": "1"}).conf["spark.jars"]
+
+    assert jars() == "/c/kafka.jar,/c/pool.jar"
+    assert jars("spark.jars=/mine/store.jar") == "/c/kafka.jar,/c/pool.jar,/mine/store.jar"
+    assert jars("spark.jars=/c/pool.jar") == "/c/kafka.jar,/c/pool.jar"
+    without = Cluster("spark://a:1", Path("a.zip"), "python3", {"spark.x": "2"})
+    assert for_job(without, {"spark.x": "1", "spark.y": "1"}).conf == {"spark.x": "2", "spark.y": "1"}
 
 
 def test_an_address_where_nobody_listens_is_told_at_once_and_nothing_is_started(
