@@ -22,6 +22,9 @@ PIPE_BYTES = 1 << 20
 PIPE_BYTES_EVERYWHERE = 1 << 14
 """What every system gives; Linux makes a pipe larger when asked."""
 PAGE_BYTES = 4_096
+ANSWERED_WITHIN_S = 5.0
+"""A thousand times what it takes; who needs longer has been stopped, or hangs."""
+
 ENDED_WITHIN_S = 5.0
 
 Work = TypeVar("Work")
@@ -46,6 +49,8 @@ class VerifyingHelper(Generic[Work]):
         self._asked: deque[tuple[Work, int, int]] = deque()
         self._asked_bytes = 0
         self._answer = b""
+        self._answers_heard = 0
+        self._watchdog: asyncio.TimerHandle | None = None
         self.unanswered = 0
         self.is_ready = False
 
@@ -95,6 +100,8 @@ class VerifyingHelper(Generic[Work]):
         self._asked.append((work, len(claims), taken))
         self._asked_bytes += taken
         self.unanswered += len(claims)
+        if self._watchdog is None:
+            self._watch()
         return True
 
     def _read(self) -> None:
@@ -117,7 +124,21 @@ class VerifyingHelper(Generic[Work]):
             data = data[count:]
         self._answer = data
         if answered:
+            self._answers_heard += len(answered)
             self._on_answers(answered)
+
+    def _watch(self) -> None:
+        heard = self._answers_heard
+        self._watchdog = self._loop.call_later(ANSWERED_WITHIN_S, self._look_whether_it_lives, heard)
+
+    def _look_whether_it_lives(self, heard_before: int) -> None:
+        self._watchdog = None
+        if not self._asked:
+            return
+        if self._answers_heard == heard_before:
+            self._lost(f"it has not answered for {ANSWERED_WITHIN_S:g} s")
+        else:
+            self._watch()
 
     def _lost(self, why: str) -> None:
         _log.warning("the process that checks signatures is lost", extra={"detail": why})
@@ -135,6 +156,9 @@ class VerifyingHelper(Generic[Work]):
     def _let_go(self) -> None:
         self.is_ready = False
         self._process = None
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
         if self._answers >= 0:
             self._loop.remove_reader(self._answers)
             os.close(self._answers)

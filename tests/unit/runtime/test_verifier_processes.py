@@ -178,6 +178,37 @@ def test_a_process_that_is_killed_is_missed_by_nobody_and_comes_back(monkeypatch
     play(run)
 
 
+def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying_helper, "ANSWERED_WITHIN_S", 0.2)
+
+    async def run(verifier: Verifier, watched: Watched) -> None:
+        await ready(verifier, watched)
+        (stopped,) = verifier.process_ids
+        os.kill(stopped, signal.SIGSTOP)
+        assert await verdicts_of(verifier, watched, MESSAGES) == [None] * len(MESSAGES)
+        assert stopped not in verifier.process_ids
+        with pytest.raises(ProcessLookupError):
+            os.kill(stopped, 0)
+
+    play(run)
+
+
+def test_a_process_that_is_slow_and_answers_is_kept() -> None:
+    async def run(verifier: Verifier, watched: Watched) -> None:
+        await ready(verifier, watched)
+        (process,) = verifier.process_ids
+        os.kill(process, signal.SIGSTOP)
+        asked = asyncio.create_task(verdicts_of(verifier, watched, MESSAGES))
+        await asyncio.sleep(0)
+        (helper,) = verifier.helpers
+        helper._look_whether_it_lives(helper._answers_heard - 1)  # it has said something since we looked last
+        assert verifier.process_ids == [process]
+        os.kill(process, signal.SIGCONT)
+        assert await asked == [None] * len(MESSAGES)
+
+    play(run)
+
+
 def test_a_process_that_cannot_live_is_not_started_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
