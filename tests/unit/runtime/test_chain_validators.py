@@ -25,7 +25,7 @@ from stagepost.chain.master_state import PlanKind
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
-from stagepost.remp.ledger import LedgerSession, MasterApplied
+from stagepost.remp.ledger import CandidateLost, LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.chain_store import Written
 from stagepost.runtime.chain.chain_validator import LINGER_S, Answer, ChainValidator
@@ -485,3 +485,30 @@ def is_started(house: ChainHouse) -> bool:
 
 def others(world: ChainOverlayWorld, place: int) -> list[ChainHouse]:
     return [house for house in world.validators if house.place != place]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_messages_of_a_candidate_that_came_to_nothing_are_not_left_lying(size: int) -> None:
+    """Its slot was skipped because the disks were slow. Nothing else is sent that would make the chain go on."""
+
+    async def main() -> None:
+        world = ChainOverlayWorld(size, 1, configure=long_lived)
+        world.start()
+        world.offer(some_primes(0))
+        await settled(world)
+        quick = [house.disk.sync_s for house in world.houses]
+        for house in world.houses:
+            house.disk.sync_s = lambda: 3.0
+        world.offer(some_primes(1))
+        await asyncio.sleep(30.0)
+        for house, sync_s in zip(world.houses, quick, strict=True):
+            house.disk.sync_s = sync_s
+        await settled(world)
+        lost = sum(isinstance(event, CandidateLost) for house in world.houses for event in house.events)
+        assert lost, "a candidate has come to nothing"
+        for house in world.houses:
+            assert house.included == Counter(dict.fromkeys(world.offered, 1))
+        world.check()
+        await world.close()
+
+    run_in_virtual_time(main())
