@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from stagepost.bus.topic import Place, Record, TopicWriter
 from stagepost.errors import StorageError
 from stagepost.remp.receipt import Receipt
+
+TOGETHER_MAX = 32
+"""Records of one append: receipts of the largest size would still fit."""
 
 FINALIZED, REJECTED, SENT = "Finalized", "RejectedByFullnode", "SentToValidators"
 
@@ -35,6 +39,7 @@ class StatusTopic:
         self.written: Callable[[Record], None] = lambda record: None
         self._writer = writer
         self._failed = failed
+        self._waiting: list[tuple[Record, Callable[[], None]]] = []
 
     def publish(
         self,
@@ -49,16 +54,31 @@ class StatusTopic:
             headers["session"] = session_id.hex()
         self.published += 1
         record = Record(receipt.message_id.hex().encode(), receipt.to_json().encode(), headers)
-        self._writer.append_soon([record], lambda outcome: self._appended(record, outcome, settled))
+        self._waiting.append((record, settled))
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        elif len(self._waiting) >= TOGETHER_MAX:
+            self._hand_over()
 
     async def close(self) -> None:
-        """What was handed over is written first."""
+        """What was published is written first."""
+        self._hand_over()
         await self._writer.close()
 
+    def _hand_over(self) -> None:
+        """All that was published in one turn of the loop: each append wakes the thread that writes."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            records = [record for record, _ in waiting]
+            self._writer.append_soon(records, lambda outcome: self._appended(waiting, outcome))
+
     def _appended(
-        self, record: Record, outcome: list[Place] | StorageError, settled: Callable[[], None]
+        self,
+        published: Sequence[tuple[Record, Callable[[], None]]],
+        outcome: list[Place] | StorageError,
     ) -> None:
-        if isinstance(outcome, StorageError):
-            self._failed(outcome)
-        settled()
-        self.written(record)
+        for record, settled in published:
+            if isinstance(outcome, StorageError):
+                self._failed(outcome)
+            settled()
+            self.written(record)
