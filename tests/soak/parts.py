@@ -22,7 +22,7 @@ from tests.soak.node_runs import kill, simulate
 from tests.soak.pipeline_runs import kill_driver, kill_writer
 from tests.soak.power_runs import power_cuts
 from tests.soak.primes_runs import PROMISES as PRIMES_PROMISES
-from tests.soak.primes_runs import primes
+from tests.soak.primes_runs import primes, primes_of_processes
 from tests.soak.restart_runs import starts, stops
 from tests.soak.results import OWN_COUNT, Result, result
 from tests.soak.runs import Run
@@ -59,6 +59,7 @@ PARTS = (
     Part("quorum", ("B9",), lose_quorums),
     Part("chain", CHAIN_PROMISES, chain),
     Part("primes", PRIMES_PROMISES, primes),
+    Part("primes-processes", ("B3",), primes_of_processes),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
     Part("disks", ("D4",), disks),
