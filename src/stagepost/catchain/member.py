@@ -34,7 +34,7 @@ from stagepost.errors import DecodeError
 
 IDLE_TIMEOUT_S = 16.0
 MERGE_WITHIN_S = 0.5
-SPEAK_PAUSE_S = 0.1
+SPEAK_PAUSE_S = 0.02
 START_WAIT_S = 5.0
 HEIGHTS_AHEAD_MAX = 256
 """How far beyond what is delivered a member's blocks are taken in: without a bound, one that sends nothing but late
