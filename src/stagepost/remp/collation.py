@@ -123,8 +123,9 @@ class Collation:
             if cached is not None and cached.body is not None and not self._state.session.is_for(cached.body):
                 return f"message {message_id.hex()} is for an account of another shard"
             entry = self._state.entries.get(message_id)
-            # What its author saw accepted elsewhere goes first; that is seen by each at another time.
-            if entry is None or entry.is_accepted_elsewhere:
+            # What its author saw accepted elsewhere goes first; that is seen by each at another time. And before we have
+            # heard an announcement, we do not know when others think that it came.
+            if entry is None or entry.is_accepted_elsewhere or not entry.announced_by:
                 continue
             order = entry.timestamp_ms, message_id
             if last is not None and order < last:

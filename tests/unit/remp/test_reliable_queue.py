@@ -341,6 +341,7 @@ def test_when_a_message_came_to_ourselves_does_not_order_it_if_others_hear_of_it
     hear(queue, 1, header(TWO, at_ms=20))
     queue.body_came(TWO, 0.0)
     assert take(queue) == [ONE, TWO]
+    assert queue.check_candidate([TWO.message_id, ONE.message_id]) is None, "we have not heard of ONE yet"
     queue.collated([(one.message_id, NotAskedFor()) for one in (ONE, TWO)], 0.0)
     hear(queue, 1, header(ONE, at_ms=30))
     assert not records(queue), "ours is not announced any more, so nobody else knows of 10"
