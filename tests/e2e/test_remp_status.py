@@ -81,6 +81,10 @@ async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
             assert [one["index"] for one in listed] == [1, 2, 3, 4, 5]
             assert {one["shard"] for one in listed} == {"0:8000000000000000"}
             await until_final(book, MESSAGES)
+            # The chain may be quicker than the queue, whose members listen before they speak.
+            async with asyncio.timeout(WITHIN_S):
+                while not await asyncio.to_thread(metric, validator_port, "stagepost_catchain_blocks_total"):
+                    await asyncio.sleep(0.05)
             await asyncio.to_thread(_look, full_port, validator_port, book, capsys, folder)
 
 
