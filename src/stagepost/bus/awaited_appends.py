@@ -28,14 +28,14 @@ class AwaitedAppends:
         answers, appended = self._answers, loop.create_future()
 
         def settle(outcome: list[Place] | StorageError) -> None:
-            answers.give(lambda: _answer(appended, outcome))
+            answers.give(lambda: answer(appended, outcome))
 
         self._append_soon(records, settle)
         places: list[Place] = await appended
         return places
 
 
-def _answer(appended: asyncio.Future[list[Place]], outcome: list[Place] | StorageError) -> None:
+def answer(appended: asyncio.Future[list[Place]], outcome: list[Place] | StorageError) -> None:
     if appended.done():
         return
     if isinstance(outcome, StorageError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
 import msgspec
 
 from stagepost.bus import block
+from stagepost.bus.awaited_appends import answer
 from stagepost.bus.batch import Batch
 from stagepost.bus.errors import OffsetGone, beyond_the_end
 from stagepost.bus.group_commit import ROW_BYTES, WAITING_BYTES_MAX, queue_full
@@ -149,16 +151,7 @@ class MemoryTopicWriter:
 
     async def append(self, records: Sequence[Record]) -> list[Place]:
         appended: asyncio.Future[list[Place]] = asyncio.get_running_loop().create_future()
-
-        def settle(outcome: list[Place] | StorageError) -> None:
-            if appended.done():
-                return
-            if isinstance(outcome, StorageError):
-                appended.set_exception(outcome)
-            else:
-                appended.set_result(outcome)
-
-        self.append_soon(records, settle)
+        self.append_soon(records, partial(answer, appended))
         return await appended
 
     async def close(self) -> None:

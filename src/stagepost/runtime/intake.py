@@ -28,7 +28,7 @@ from stagepost.runtime.bell import Bell
 from stagepost.runtime.clock import Clock, FlooredClock
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.recovery import Restored, restore
-from stagepost.runtime.verifier import MessageVerifier, Request
+from stagepost.runtime.verifier import Errand, MessageVerifier, Request
 
 GROUP_MESSAGES_MAX = 512
 RING_EVERY_S = 0.002
@@ -110,6 +110,7 @@ class Intake:
         self._mempool = mempool
         self._store = store
         self._verifier = verifier
+        self._errand = Errand(validator.check_signatures, self._judged, validator)
         # Each message that is being looked at, by its key, and the copies of it that wait for its fate.
         self._under_way: dict[bytes, _Waiting | None] = {}
         self._claimed: list[_Batch] = []
@@ -207,8 +208,7 @@ class Intake:
     def _verify_claimed(self) -> None:
         """All that was claimed in one turn of the loop."""
         claimed, self._claimed = self._claimed, []
-        validator = self._validator
-        self._verifier.verify(claimed, validator.check_signatures, self._judged, validator)
+        self._verifier.verify(claimed, self._errand)
 
     def _judged(self, batches: Sequence[Request]) -> None:
         """The valid ones go on, the others are told and make way for their copies."""

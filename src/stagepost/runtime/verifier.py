@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.crypto.ed25519 import Claim
@@ -76,16 +76,17 @@ class Request:
 Answered: TypeAlias = Callable[[list[Request]], None]
 
 
+class Errand(NamedTuple):
+    """What is to be done with requests: `check` for each message. `answered` is called on the loop, perhaps at once, with
+    those that are ready together."""
+
+    check: Check
+    answered: Answered
+    claimant: Claimant | None = None
+
+
 class MessageVerifier(Protocol):
-    def verify(
-        self,
-        requests: Sequence[Request],
-        check: Check,
-        answered: Answered,
-        claimant: Claimant | None = None,
-    ) -> None:
-        """`check` for each message. `answered` is called on the loop, perhaps at once, with what is ready together."""
-        ...
+    def verify(self, requests: Sequence[Request], errand: Errand) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -100,27 +101,17 @@ def processors() -> int:
 class _Piece:
     """A part of one request, checked in one go."""
 
-    __slots__ = ("answered", "check", "claimant", "claims", "end", "request", "start")
+    __slots__ = ("claims", "end", "errand", "request", "start")
 
-    def __init__(
-        self,
-        request: Request,
-        start: int,
-        end: int,
-        check: Check,
-        answered: Answered,
-        claimant: Claimant | None = None,
-    ) -> None:
+    def __init__(self, request: Request, start: int, end: int, errand: Errand) -> None:
         self.request = request
         self.start = start
         self.end = end
-        self.check = check
-        self.answered = answered
-        self.claimant = claimant
+        self.errand = errand
         self.claims: list[Sequence[Claim]] = []
 
     def run(self) -> None:
-        request, check = self.request, self.check
+        request, check = self.request, self.errand.check
         messages, verdicts = request.messages, request.verdicts
         try:
             for position in range(self.start, self.end):
@@ -133,7 +124,7 @@ class _Piece:
 
     def claim(self) -> list[Claim] | None:
         """What somebody else may check; None if it has to be done here."""
-        request, claimant = self.request, self.claimant
+        request, claimant = self.request, self.errand.claimant
         if claimant is None or request.is_given_up:
             return None
         every: list[Claim] = []
@@ -150,7 +141,7 @@ class _Piece:
         """`answers`: one for each claim."""
         if answers.count(VALID) == len(answers) == self.end - self.start:
             return  # one claim each: there is nothing to remember of these signers that was not known
-        request, claimant = self.request, self.claimant
+        request, claimant = self.request, self.errand.claimant
         assert claimant is not None
         at = 0
         for position, claims in enumerate(self.claims, self.start):
@@ -181,20 +172,14 @@ class Verifier:
     def process_ids(self) -> list[int]:
         return [helper.process_id for helper in self.helpers if helper.process_id is not None]
 
-    def verify(
-        self,
-        requests: Sequence[Request],
-        check: Check,
-        answered: Answered,
-        claimant: Claimant | None = None,
-    ) -> None:
+    def verify(self, requests: Sequence[Request], errand: Errand) -> None:
         count = sum([len(request.messages) for request in requests])
-        is_shared = claimant is not None and self._has_help(count)
+        is_shared = errand.claimant is not None and self._has_help(count)
         size, pieces = (PIECE_MESSAGES, self._shared) if is_shared else (SLICE_MESSAGES, self._kept)
         for request in requests:
             for start in range(0, len(request.messages), size):
                 end = min(start + size, len(request.messages))
-                pieces.append(_Piece(request, start, end, check, answered, claimant))
+                pieces.append(_Piece(request, start, end, errand))
         if self._shared:
             self._hand_out()
         if not self._is_turn_due:
@@ -275,7 +260,7 @@ class Verifier:
             request = piece.request
             request.unchecked -= piece.end - piece.start
             if not request.unchecked:
-                answers.setdefault(piece.answered, []).append(request)
+                answers.setdefault(piece.errand.answered, []).append(request)
         for answered, requests in answers.items():
             answered(requests)
 
@@ -292,17 +277,11 @@ class InlineVerifier:
     def __init__(self, memory: BoundedCache[bytes, bool] | None = None) -> None:
         self._memory = memory
 
-    def verify(
-        self,
-        requests: Sequence[Request],
-        check: Check,
-        answered: Answered,
-        claimant: Claimant | None = None,
-    ) -> None:
+    def verify(self, requests: Sequence[Request], errand: Errand) -> None:
+        remembering = errand._replace(check=partial(self._check_one, errand.check))
         for request in requests:
-            piece = _Piece(request, 0, len(request.messages), partial(self._check_one, check), answered)
-            piece.run()
-        answered(list(requests))
+            _Piece(request, 0, len(request.messages), remembering).run()
+        errand.answered(list(requests))
 
     async def check(
         self, messages: Sequence[DmqMessage], check: Check, claimant: Claimant | None = None
@@ -341,7 +320,7 @@ async def checked(
             done.set_result(None)
 
     request = Request(messages)
-    verifier.verify([request], check, answered, claimant)
+    verifier.verify([request], Errand(check, answered, claimant))
     await done
     if request.bug is not None:
         raise request.bug

@@ -27,14 +27,19 @@ def lived(story: Callable[[FullNodeLives], Awaitable[None]], *, forgets_finals: 
     run_in_virtual_time(main())
 
 
-async def told_final(lives: FullNodeLives) -> None:
-    """Message 10 was handed over, and its Finalized stands on the topic; the chain is not on disk."""
-    await lives.write(10)
-    await asyncio.sleep(SETTLED_S)
+async def becomes_final(lives: FullNodeLives) -> None:
+    """What stands in the queue, in a shard block and in a master block, of which the full node hears."""
     lives.shard_block()
     lives.chain.master_block()
     lives.hear()
     await asyncio.sleep(SETTLED_S)
+
+
+async def told_final(lives: FullNodeLives) -> None:
+    """Message 10 was handed over, and its Finalized stands on the topic; the chain is not on disk."""
+    await lives.write(10)
+    await asyncio.sleep(SETTLED_S)
+    await becomes_final(lives)
     assert lives.kinds(id_of(10))[-1] == "Finalized"
 
 
@@ -207,10 +212,7 @@ def test_one_that_only_a_dishonest_validator_had_is_sent_to_more_when_it_comes_a
         lives.bring(number)
         await asyncio.sleep(SETTLED_S)
         assert id_of(number) in lives.pool
-        lives.shard_block()
-        lives.chain.master_block()
-        lives.hear()
-        await asyncio.sleep(SETTLED_S)
+        await becomes_final(lives)
         assert lives.finals(id_of(number)) == 1
 
     lived(story)
@@ -221,10 +223,7 @@ def test_one_that_is_not_brought_again_is_told_the_end_of_all_the_same() -> None
         number = await sent_to_one(lives, is_honest=True)
         lives.kill()
         lives.start()
-        lives.shard_block()
-        lives.chain.master_block()
-        lives.hear()
-        await asyncio.sleep(SETTLED_S)
+        await becomes_final(lives)
         assert lives.finals(id_of(number)) == 1
 
     lived(story)
@@ -272,10 +271,7 @@ async def a_walk(seed: int, *, forgets_finals: bool = False) -> str:
             number
         )  # who brought it by hand and has not heard of its end does; who wrote to the topic need not
     await asyncio.sleep(20.0)
-    lives.shard_block()
-    lives.chain.master_block()
-    lives.hear()
-    await asyncio.sleep(SETTLED_S)
+    await becomes_final(lives)
     finals = {number: lives.finals(id_of(number)) for number in brought}
     await lives.close()
     return ", ".join(f"message {number}: {count} Finalized" for number, count in finals.items() if count != 1)

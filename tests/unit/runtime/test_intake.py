@@ -23,9 +23,7 @@ from stagepost.runtime.clock import FlooredClock, LoopClock, SystemClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.verifier import (
-    Answered,
-    Check,
-    Claimant,
+    Errand,
     InlineVerifier,
     MessageVerifier,
     Request,
@@ -206,14 +204,8 @@ async def test_a_caller_who_goes_away_does_not_stop_the_writing() -> None:
 class SlowVerifier(InlineVerifier):
     """Takes a second for whatever it is asked."""
 
-    def verify(
-        self,
-        requests: Sequence[Request],
-        check: Check,
-        answered: Answered,
-        claimant: Claimant | None = None,
-    ) -> None:
-        asyncio.get_running_loop().call_later(1, super().verify, requests, check, answered)
+    def verify(self, requests: Sequence[Request], errand: Errand) -> None:
+        asyncio.get_running_loop().call_later(1, super().verify, requests, errand)
 
 
 @in_virtual_time
@@ -291,20 +283,20 @@ async def test_a_caller_that_fails_when_told_does_not_keep_others_from_hearing()
     assert node.mempool.count == 2
 
 
-@in_virtual_time
-async def test_a_bug_in_a_check_refuses_and_holds_nothing() -> None:
-    node = Node()
-
-    def broken(message: DmqMessage) -> Rejected | None:
+def test_a_bug_in_a_check_refuses_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(validator: Validator, message: DmqMessage) -> Rejected | None:
         raise ZeroDivisionError
 
-    node.validator.check_signatures = broken  # type: ignore[method-assign]
+    async def submit() -> None:
+        node = Node()
+        (outcome,) = await node.intake.submit_many([Signer().sign(1)], "local")
 
-    (outcome,) = await node.intake.submit_many([Signer().sign(1)], "local")
+        assert isinstance(outcome, Rejected)
+        assert outcome.code is None
+        assert (node.intake.is_under_way, node.mempool.count) == (0, 0)
 
-    assert isinstance(outcome, Rejected)
-    assert outcome.code is None
-    assert (node.intake.is_under_way, node.mempool.count) == (0, 0)
+    monkeypatch.setattr(Validator, "check_signatures", broken)
+    run_in_virtual_time(submit())
 
 
 @in_virtual_time

@@ -22,6 +22,7 @@ from stagepost.runtime.verifier import (
     NOT_CHECKED,
     PIECE_MESSAGES,
     SLICE_MESSAGES,
+    Errand,
     Request,
     Verifier,
     processors,
@@ -266,7 +267,7 @@ def test_without_processes_the_loop_checks_a_slice_and_then_looks_at_everything_
 
     async def run(verifier: Verifier, watched: Watched) -> None:
         request = Request(messages)
-        verifier.verify([request], watched.check, lambda _: order.append("answered"), watched)
+        verifier.verify([request], Errand(watched.check, lambda _: order.append("answered"), watched))
         while request.unchecked:
             order.append(f"{len(messages) - request.unchecked} checked")
             await asyncio.sleep(0)
@@ -288,7 +289,7 @@ def test_requests_that_are_ready_together_are_answered_together() -> None:
         def answered(ready: list[Request]) -> None:
             answers.append([numbers[id(request)] for request in ready])
 
-        verifier.verify(requests, watched.check, answered)
+        verifier.verify(requests, Errand(watched.check, answered))
         while len(answers) < 2:
             await asyncio.sleep(0)
 
@@ -327,7 +328,7 @@ def test_a_relay_that_is_cut_off_for_one_forgery_makes_us_check_no_more_than_tha
             watched.here.clear()
             request = Request(messages, gives_up=gives_up)
             done = asyncio.Event()
-            verifier.verify([request], watched.check, lambda _, done=done: done.set(), watched)  # type: ignore[misc]
+            verifier.verify([request], Errand(watched.check, lambda _, done=done: done.set(), watched))  # type: ignore[misc]
             await done.wait()
             looked_at = len(messages) - request.verdicts.count(NOT_CHECKED)
             assert None not in request.verdicts

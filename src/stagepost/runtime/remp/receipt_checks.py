@@ -13,7 +13,7 @@ from stagepost.crypto.ed25519 import Claim
 from stagepost.dmq.message import DmqMessage
 from stagepost.remp.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.runtime.verifier import Check, Claimant, InlineVerifier, MessageVerifier, Request
+from stagepost.runtime.verifier import Check, Claimant, Errand, InlineVerifier, MessageVerifier, Request
 
 OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None], None]
 
@@ -56,7 +56,8 @@ class ReceiptChecks:
         # The verifier looks into nothing that it passes on, and its verdicts are whatever the check returns.
         request = Request(cast(Sequence[DmqMessage], receipts))
         self._under_way.setdefault(source, deque()).append(request)
-        self._verifier.verify([request], cast(Check, judge.check), self._answered, cast(Claimant, judge))
+        errand = Errand(cast(Check, judge.check), self._answered, cast(Claimant, judge))
+        self._verifier.verify([request], errand)
 
     def _answered(self, requests: list[Request]) -> None:
         self._answers.update(requests)
