@@ -203,8 +203,9 @@ class QueueBridge:
     # Candidates of others
 
     def has_unknown(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> bool:
-        """Whether there is one of which nobody has told us yet, or no queue where they could have: agreement may be faster
-        at the start. A candidate brings the bytes of its messages along."""
+        """Whether there is one of which nobody has told us yet, or no queue where they could have: agreement may be faster.
+        Nobody collates what has not been announced, so we are about to hear of it, and of its place in the order. A
+        candidate brings the bytes of its messages along."""
         runner = self._runner(session_id)
         if runner is None:
             return True
@@ -212,7 +213,8 @@ class QueueBridge:
         cache = self._validator.cache
         for message in messages:
             runner.perform(runner.queue.body_came(message, now))
-        return any(cache.get(message.message_id) is None for message in messages)
+        message_ids = [message.message_id for message in messages]
+        return any(cache.get(one) is None for one in message_ids) or runner.queue.has_unspoken(message_ids)
 
     def fault_in(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> str | None:
         """Why the queue says no to a candidate with these messages, in this order."""

@@ -52,15 +52,25 @@ class Collation:
         is_for = self._state.session.is_for
         for entry in self._state.newest_open_entries():
             cached = entry.cached
-            if is_collatable(cached.status) and cached.body is not None and is_for(cached.body):
+            if (
+                entry.is_spoken_of
+                and is_collatable(cached.status)
+                and cached.body is not None
+                and is_for(cached.body)
+            ):
                 return True
         return False
 
     def take(self, count_max: int) -> list[ExternalMessage]:
-        """The next messages in the order that users were promised; those without a body wait for it."""
+        """The next messages in the order that users were promised. Those without a body wait for it, and those of which
+        nobody has spoken until somebody does: their place in the order is not known yet."""
         state = self._state
         found: list[ExternalMessage] = []
-        waiting = [entry for entry in state.entries.values() if is_collatable(entry.cached.status)]
+        waiting = [
+            entry
+            for entry in state.entries.values()
+            if entry.is_spoken_of and is_collatable(entry.cached.status)
+        ]
         for entry in sorted(waiting, key=lambda entry: entry.order):
             if len(found) >= count_max:
                 break
@@ -123,15 +133,20 @@ class Collation:
             if cached is not None and cached.body is not None and not self._state.session.is_for(cached.body):
                 return f"message {message_id.hex()} is for an account of another shard"
             entry = self._state.entries.get(message_id)
-            # What its author saw accepted elsewhere goes first; that is seen by each at another time. And before we have
-            # heard an announcement, we do not know when others think that it came.
+            # What its author saw accepted elsewhere goes first; that is seen by each at another time.
             if entry is None or entry.is_accepted_elsewhere or not entry.announced_by:
                 continue
-            order = entry.timestamp_ms, message_id
-            if last is not None and order < last:
+            # Its author may have heard fewer announcements than we have, or more. Whatever he heard, the order is wrong only
+            # if every announcement of one message is later than every one of the other behind it.
+            if last is not None and (entry.latest_ms, message_id) < last:
                 return f"message {message_id.hex()} stands behind a later one"
-            last = order
+            last = max(last or (0, b""), (entry.timestamp_ms, message_id))
         return None
+
+    def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
+        """Whether there is one that we have, and of which no member has spoken here yet."""
+        entries = map(self._state.entries.get, message_ids)
+        return any(entry is not None and not entry.is_spoken_of for entry in entries)
 
     def candidate_seen(self, block_id: BlockId, message_ids: Sequence[bytes]) -> None:
         for message_id in message_ids:

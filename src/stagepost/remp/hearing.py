@@ -173,16 +173,23 @@ class Hearing:
         status: MessageStatus = New()
         standing = Standing.OWN
         if is_forwarded:
-            status, standing = Ignored(Level.QUEUE), Standing.FORWARDED_OPEN
+            status, standing = self._status_of_forwarded(header), Standing.FORWARDED_OPEN
         elif self._state.is_full:
             status = Rejected(Level.QUEUE, OVERLOADED)
         cached = self._cache.add(header, status, standing, now)
         self._add_origin(cached, header)
         self._state.enter(cached, header.timestamp_ms)
         self._state.tell(cached, status)
-        if is_forwarded:
+        if isinstance(status, Ignored):
             self._state.tell(cached, New())
         return cached
+
+    def _status_of_forwarded(self, header: Header) -> MessageStatus:
+        """It came to nothing in the queue that it is forwarded from. Whoever may have said that it stands there, and would not
+        remember, says that it is in the queue: that may be said twice."""
+        if header.masterchain_seqno <= self._cache.forgotten_seqno:
+            return New()
+        return Ignored(Level.QUEUE)
 
     def _meet_again(self, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
         """Known from an earlier session of ours."""
@@ -196,9 +203,10 @@ class Hearing:
         """One says that it was processed, another that it is open: the first may be a lie that would silence it."""
         self._cache.adopt_header(cached, header)
         cached.standing = Standing.FORWARDED_OPEN
-        self._state.set_status(cached, Ignored(Level.QUEUE))
+        self._state.set_status(cached, self._status_of_forwarded(header))
         self._state.tell(cached, cached.status)
-        self._state.tell(cached, New())
+        if isinstance(cached.status, Ignored):
+            self._state.tell(cached, New())
 
     def _add_origin(self, cached: CachedMessage, header: Header) -> bool:
         """Whether a further full node is to hear of it."""

@@ -90,9 +90,14 @@ class Collected(NamedTuple):
         return self.total - self.accepted - self.rejected - self.header_only
 
 
+NOTHING_FORGOTTEN = -1
+
+
 class MessageCache:
     def __init__(self, window: LifeWindow | None = None, *, checks_uids: bool = True) -> None:
         self.window = window or LifeWindow()
+        self.forgotten_seqno = NOTHING_FORGOTTEN
+        """Of messages of catchains up to this one, an earlier life of ours may have said that they are in the queue."""
         self._checks_uids = checks_uids
         self._shelves: dict[int, dict[bytes, CachedMessage]] = {}
         self._by_uid: dict[UidKey, dict[bytes, None]] = {}

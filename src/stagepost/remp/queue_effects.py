@@ -17,6 +17,18 @@ class Tell(msgspec.Struct, frozen=True):
     status: MessageStatus
 
 
+class Introduce(msgspec.Struct, frozen=True):
+    """A full node that has sent the message later than others: it is to hear what they have heard, and where it stands now.
+    `statuses` says it as if it were new, for those who do not remember what was said."""
+
+    full_node: bytes
+    message_id: bytes
+    statuses: tuple[MessageStatus, ...]
+
+
+Telling: TypeAlias = Tell | Introduce
+
+
 class SpeakSoon(msgspec.Struct, frozen=True):
     """Records wait for the next block."""
 
@@ -35,4 +47,4 @@ class AskForBody(msgspec.Struct, frozen=True):
     message_id: bytes
 
 
-QueueEffect: TypeAlias = Tell | SpeakSoon | BroadcastBody | AskForBody
+QueueEffect: TypeAlias = Tell | Introduce | SpeakSoon | BroadcastBody | AskForBody

@@ -13,7 +13,7 @@ from stagepost.remp.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.message_states import BELOW_SHARD, COLLATABLE, TAKEN, Event, after, place_of
 from stagepost.remp.message_status import MessageStatus, New, Timeout, kind_of
 from stagepost.remp.pending_records import PendingRecords, RecordLimits
-from stagepost.remp.queue_effects import BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue_effects import BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue_records import Header, Record
 from stagepost.remp.shard import Shard
 from stagepost.remp.status import FIRST_KINDS
@@ -57,13 +57,14 @@ class Entry:
         "called_processed_by",
         "is_accepted_elsewhere",
         "is_ours",
+        "latest_ms",
         "rejected_by",
         "timestamp_ms",
     )
 
     def __init__(self, cached: CachedMessage, timestamp_ms: int) -> None:
         self.cached = cached
-        self.timestamp_ms = timestamp_ms
+        self.timestamp_ms = self.latest_ms = timestamp_ms
         self.announced_by: dict[int, int] = {}
         """Members, and the time that each gave."""
         self.called_processed_by: set[int] = set()
@@ -78,9 +79,17 @@ class Entry:
         self.set_time(blamed)
 
     def set_time(self, blamed: Collection[int]) -> None:
-        """The earliest that was announced. What the blamed say, others may not hear: they count only by themselves."""
+        """The earliest that was announced, and the latest. What the blamed say, others may not hear: they count only by
+        themselves."""
         times = [at for source, at in self.announced_by.items() if source not in blamed]
-        self.timestamp_ms = min(times or self.announced_by.values(), default=self.timestamp_ms)
+        known = times or self.announced_by.values() or (self.timestamp_ms,)
+        self.timestamp_ms, self.latest_ms = min(known), max(known)
+
+    @property
+    def is_spoken_of(self) -> bool:
+        """Whether a member has spoken of it in a block. Before that nobody knows which time it will go by: it came to each of
+        those who have it at another one, and only what is announced counts."""
+        return bool(self.announced_by or self.called_processed_by)
 
     @property
     def order(self) -> tuple[bool, int, bytes]:
@@ -225,12 +234,12 @@ class QueueState:
     def introduce(self, cached: CachedMessage, full_node: bytes) -> None:
         """A further full node has sent it, and hears how far it is, as if it had been there from the beginning."""
         place = place_of(cached.status)
+        statuses: tuple[MessageStatus, ...] = (cached.status,)
         if place in COLLATABLE or place == TAKEN:
-            self._effects.append(Tell(full_node, cached.message_id, New()))
-            return
-        if kind_of(cached.status).name not in FIRST_KINDS:
-            self._effects.append(Tell(full_node, cached.message_id, New()))
-        self._effects.append(Tell(full_node, cached.message_id, cached.status))
+            statuses = (New(),)
+        elif kind_of(cached.status).name not in FIRST_KINDS:
+            statuses = New(), cached.status
+        self._effects.append(Introduce(full_node, cached.message_id, statuses))
 
     def put(self, record: Record) -> None:
         self.pending.add(record)

@@ -53,7 +53,7 @@ class ReliableQueue:
 
     @property
     def has_collatable(self) -> bool:
-        """Whether `take` has something to give; what still waits for its bytes does not count."""
+        """Whether `take` has something to give; what still waits for its bytes, or to be announced, does not count."""
         return self._collation.has_collatable
 
     def entries(self) -> list[CachedMessage]:
@@ -156,6 +156,10 @@ class ReliableQueue:
     def check_candidate(self, message_ids: Sequence[bytes]) -> str | None:
         """Why a candidate with these external messages must be declined; None if it may stand."""
         return self._collation.check_candidate(message_ids)
+
+    def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
+        """Whether there is one among them that stands here, and of which we have heard from nobody."""
+        return self._collation.has_unspoken(message_ids)
 
     def candidate_seen(
         self, block_id: BlockId, message_ids: Sequence[bytes], now: float

@@ -13,7 +13,7 @@ from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.message_status import Accepted, Ignored, New, Rejected, kind_of
-from stagepost.remp.queue_effects import BroadcastBody, QueueEffect, Tell
+from stagepost.remp.queue_effects import BroadcastBody, Introduce, QueueEffect, Tell
 from stagepost.remp.queue_records import Digest, Header, Ids, Record, Reject, decode_payload, encode_payload
 from stagepost.remp.queue_state import QueueSession
 from stagepost.remp.reliable_queue import ReliableQueue
@@ -48,8 +48,18 @@ def hear(queue: ReliableQueue, source: int, *said: Record, now: float = 0.0) -> 
 
 
 def said(queue: ReliableQueue) -> list[Record]:
+    """In our next block, which we hear ourselves."""
     payload = queue.next_payload()
-    return [] if payload is None else decode_payload(payload)
+    if payload is None:
+        return []
+    queue.block_delivered(queue.session.index, payload, 0.0)
+    return decode_payload(payload)
+
+
+def take(queue: ReliableQueue, now: float, count: int) -> list[ExternalMessage]:
+    """After a block of ours: what nobody has announced is not taken."""
+    said(queue)
+    return queue.take(now, count)[0]
 
 
 def header(one: ExternalMessage, *, seqno: int = SEQNO, node: bytes = FULL_NODE) -> Header:
@@ -95,7 +105,7 @@ def test_what_is_final_is_remembered_from_its_master_block_on() -> None:
     queue.cache.advance(SEQNO + 2, 20.0)
     # Somebody announces it again: everybody still knows that it stands in the chain.
     hear(queue, 2, header(ONE, seqno=SEQNO + 2))
-    assert queue.take(21.0, 10)[0] == []
+    assert take(queue, 21.0, 10) == []
     assert queue.status(ONE.message_id) == Accepted(Level.MASTERCHAIN, BLOCK, MASTER)
 
 
@@ -135,13 +145,15 @@ def test_votes_outlive_a_message_that_another_announces_later() -> None:
 def test_a_further_full_node_hears_of_it_from_the_beginning() -> None:
     queue = make_queue()
     queue.offer(ONE, FULL_NODE, 0.0)
-    queue.take(0.0, 10)
-    assert told(queue.offer(ONE, OTHER_NODE, 1.0)) == ["PutIntoQueue"], (
+    take(queue, 0.0, 10)
+    introduced = queue.offer(ONE, OTHER_NODE, 1.0)
+    assert introduced == [Introduce(OTHER_NODE, ONE.message_id, (New(),))], (
         "what the collator took is in the queue"
     )
     queue.collated([(ONE.message_id, Executed(BLOCK))], 1.0)
     third = sha256(b"H").digest()
-    assert told(hear(queue, 2, header(ONE, node=third))) == ["PutIntoQueue", "IncludedIntoBlock"]
+    statuses = New(), Accepted(Level.COLLATOR, BLOCK)
+    assert hear(queue, 2, header(ONE, node=third)) == [Introduce(third, ONE.message_id, statuses)]
 
 
 def test_what_was_returned_is_in_the_queue_for_a_further_full_node() -> None:
@@ -149,7 +161,7 @@ def test_what_was_returned_is_in_the_queue_for_a_further_full_node() -> None:
     queue.offer(ONE, FULL_NODE, 0.0)
     queue.candidate_seen(BLOCK, [ONE.message_id], 1.0)
     queue.candidate_lost(BLOCK, 2.0)
-    assert queue.offer(ONE, OTHER_NODE, 3.0) == [Tell(OTHER_NODE, ONE.message_id, New())]
+    assert queue.offer(ONE, OTHER_NODE, 3.0) == [Introduce(OTHER_NODE, ONE.message_id, (New(),))]
 
 
 # Hearsay
@@ -165,7 +177,7 @@ def test_hearsay_does_not_silence_what_a_full_node_hands_over() -> None:
     assert [type(record) for record in records] == [Header, Header]
     assert {record.account for record in records if isinstance(record, Header)} == {ONE.account, TWO.account}
     assert {record.source_key_id for record in records if isinstance(record, Header)} == {FULL_NODE}
-    assert len(queue.take(2.0, 10)[0]) == 2
+    assert len(take(queue, 2.0, 10)) == 2
 
 
 def test_what_an_announcement_says_takes_the_place_of_hearsay() -> None:
@@ -221,11 +233,11 @@ def test_a_queue_that_ends_sets_free_what_waited_for_its_blocks() -> None:
     queue = make_queue()
     for one in (ONE, TWO):
         queue.offer(one, FULL_NODE, 0.0)
-    (taken,) = queue.take(0.0, 1)[0]
+    (taken,) = take(queue, 0.0, 1)
     other = TWO if taken is ONE else ONE
     queue.candidate_seen(BLOCK, [other.message_id], 1.0)
     assert told(queue.session_ended(2.0)) == ["IgnoredByShardchain", "PutIntoQueue"]
-    assert {one.message_id for one in queue.take(3.0, 10)[0]} == {ONE.message_id, TWO.message_id}
+    assert {one.message_id for one in take(queue, 3.0, 10)} == {ONE.message_id, TWO.message_id}
 
 
 def test_what_was_handed_on_stands_in_the_next_queue_before_any_block_tells_of_it() -> None:
@@ -278,7 +290,7 @@ def test_a_queue_collates_for_its_own_shard_alone() -> None:
         queue.offer(one, FULL_NODE, 0.0)
     foreign = next(one for one in ones if right.holds(0, one.account))
     assert "another shard" in (queue.check_candidate([foreign.message_id]) or "")
-    taken = queue.take(1.0, 20)[0]
+    taken = take(queue, 1.0, 20)
     assert taken
     assert all(left.holds(0, one.account) for one in taken)
 

@@ -22,7 +22,7 @@ from stagepost.remp.message_status import (
     Timeout,
     kind_of,
 )
-from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue_effects import AskForBody, BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue_records import (
     ERROR_TEXT_BYTES_MAX,
     Accept,
@@ -67,8 +67,12 @@ def told(effects: Sequence[QueueEffect]) -> list[str]:
 
 
 def records(queue: ReliableQueue) -> list[Record]:
+    """Of our next block, which we hear ourselves."""
     payload = queue.next_payload()
-    return [] if payload is None else decode_payload(payload)
+    if payload is None:
+        return []
+    queue.block_delivered(queue.session.index, payload, 0.0)
+    return decode_payload(payload)
 
 
 def hear(queue: ReliableQueue, source: int, *said: Record, now: float = 0.0) -> list[QueueEffect]:
@@ -80,6 +84,8 @@ def header(one: ExternalMessage, *, seqno: int = SEQNO, at_ms: int = 5, node: by
 
 
 def take(queue: ReliableQueue, count: int = 100) -> list[ExternalMessage]:
+    """What is announced, that is everything: there is time for a block of ours before."""
+    records(queue)
     return queue.take(0.0, count)[0]
 
 
@@ -109,7 +115,7 @@ def test_the_same_message_again_is_no_news_but_another_full_node_hears_how_far_i
     queue.offer(ONE, FULL_NODE, 0.0)
     records(queue)
     assert queue.offer(ONE, FULL_NODE, 1.0) == []
-    assert queue.offer(ONE, OTHER_NODE, 1.0) == [Tell(OTHER_NODE, ONE.message_id, New())]
+    assert queue.offer(ONE, OTHER_NODE, 1.0) == [Introduce(OTHER_NODE, ONE.message_id, (New(),))]
     take(queue)
     effects = queue.collated([(ONE.message_id, Executed(B1))], 2.0)
     assert {effect.full_node for effect in effects if isinstance(effect, Tell)} == {FULL_NODE, OTHER_NODE}
@@ -264,6 +270,7 @@ def test_a_second_message_with_the_same_body_for_the_same_account_is_refused() -
     )
     for one in pair:
         queue.offer(one, FULL_NODE, 0.0)
+    records(queue)
     taken, effects = queue.take(0.0, 10)
     assert taken == [pair[0]]
     assert told(effects) == ["RejectedByQueue"]
@@ -340,20 +347,61 @@ def test_when_a_message_came_to_ourselves_does_not_order_it_if_others_hear_of_it
     queue.offer(ONE, FULL_NODE, 0.010)
     hear(queue, 1, header(TWO, at_ms=20))
     queue.body_came(TWO, 0.0)
-    assert take(queue) == [ONE, TWO]
-    assert queue.check_candidate([TWO.message_id, ONE.message_id]) is None, "we have not heard of ONE yet"
-    queue.collated([(one.message_id, NotAskedFor()) for one in (ONE, TWO)], 0.0)
     hear(queue, 1, header(ONE, at_ms=30))
     assert not records(queue), "ours is not announced any more, so nobody else knows of 10"
     assert queue.check_candidate([TWO.message_id, ONE.message_id]) is None
     assert take(queue) == [TWO, ONE]
-    # Two who announced it without knowing of each other are both heard by all.
-    hear(queue, 2, header(ONE, at_ms=15))
-    hear(queue, 3, header(ONE, at_ms=40))
+
+
+def test_what_nobody_has_announced_is_not_taken_for_its_place_is_not_known() -> None:
+    queue = make_queue()
+    hear(queue, 1, header(TWO, at_ms=20))
+    queue.body_came(TWO, 0.0)
+    queue.offer(ONE, FULL_NODE, 0.010)
+    assert queue.has_unspoken([ONE.message_id, TWO.message_id])
+    assert queue.take(0.0, 10)[0] == [TWO]
+    had_more = queue.has_collatable
+    records(queue)
+    assert not queue.has_unspoken([ONE.message_id, TWO.message_id])
+    assert (had_more, queue.has_collatable) == (False, True)
+    assert queue.take(0.0, 10)[0] == [ONE]
+
+
+@pytest.mark.parametrize(
+    ("times_of_one", "times_of_two", "is_wrong"),
+    [
+        ((10,), (20,), True),
+        ((10,), (10,), False),  # decided by the ids, see below
+        ((10, 30), (20,), False),
+        ((10,), (20, 5), False),
+        ((10, 19), (20, 40), True),
+        ((10, 20), (20, 40), False),
+    ],
+)
+def test_a_candidate_is_out_of_order_only_if_it_is_so_by_every_announcement(
+    times_of_one: tuple[int, ...], times_of_two: tuple[int, ...], is_wrong: bool
+) -> None:
+    """Its author may have heard any of them, and no others, when he made it."""
+    first, second = sorted((ONE, TWO), key=lambda one: one.message_id, reverse=True)
+    queue = make_queue()
+    for one, times in ((first, times_of_one), (second, times_of_two)):
+        for source, at_ms in enumerate(times, start=1):
+            hear(queue, source, header(one, at_ms=at_ms))
+        queue.body_came(one, 0.0)
+    fault = queue.check_candidate([second.message_id, first.message_id])
+    assert (fault is not None) == is_wrong, fault
+
+
+def test_what_the_blamed_announce_may_be_heard_by_some_of_us_only() -> None:
+    queue = make_queue()
+    for source, one, at_ms in ((1, ONE, 30), (2, ONE, 15), (1, TWO, 20)):
+        hear(queue, source, header(one, at_ms=at_ms))
+    for one in (ONE, TWO):
+        queue.body_came(one, 0.0)
     assert queue.check_candidate([ONE.message_id, TWO.message_id]) is None
-    # What the blamed say may be heard by some of us only.
     queue.member_blamed(2, 0.0)
-    assert queue.check_candidate([TWO.message_id, ONE.message_id]) is None
+    assert "behind a later one" in (queue.check_candidate([ONE.message_id, TWO.message_id]) or "")
+    assert take(queue) == [TWO, ONE]
 
 
 def test_a_candidate_is_declined_for_repeats_unknown_messages_and_wrong_order() -> None:
@@ -488,6 +536,25 @@ def test_a_forwarded_message_that_is_unknown_comes_in_as_ignored_by_the_queue() 
     effects = hear(queue, 3, header(ONE))
     assert told(effects) == ["IgnoredByQueue", "PutIntoQueue"]
     assert queue.status(ONE.message_id) == Ignored(Level.QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "kinds"),
+    [
+        (SEQNO - 1, ["IgnoredByQueue", "PutIntoQueue"]),
+        (SEQNO, ["PutIntoQueue"]),
+        (SEQNO + 1, ["PutIntoQueue"]),
+    ],
+)
+def test_who_may_have_said_that_it_is_in_the_queue_and_forgot_it_says_that_again(
+    forgotten: int, kinds: list[str]
+) -> None:
+    """PutIntoQueue, crash, IgnoredByQueue: a step that no honest validator takes."""
+    queue = make_queue(seqno=SEQNO + 1)
+    queue.cache.forgotten_seqno = forgotten
+    assert told(hear(queue, 3, header(ONE))) == kinds
+    hear(queue, 3, Digest(SEQNO, (Ids(TWO.message_id, TWO.uid),)))
+    assert told(hear(queue, 4, header(TWO))) == kinds, "also if another says that it was processed"
 
 
 def test_a_forwarded_message_that_is_in_our_shard_block_comes_back_with_that_block() -> None:

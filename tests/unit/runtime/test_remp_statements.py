@@ -35,7 +35,8 @@ def test_what_follows_the_queue_is_written_before_it_is_spoken() -> None:
         disk = SessionsDisk(lambda: 0.01)
         statements = Statements(MemorySessionStore(disk), lambda: 3)
         spoken: list[str] = []
-        statements.say({ONE: receipts(ONE, New())}, lambda: spoken.append("in the queue"))
+        first = receipts(ONE, New())
+        statements.say({ONE: first}, lambda: spoken.append("in the queue"))
         assert spoken == ["in the queue"], "it may be said again, so nothing waits for the disk"
         seen = receipts(ONE, Duplicate(BLOCK))
         statements.say({ONE: seen}, lambda: spoken.append("in a candidate"))
@@ -47,7 +48,22 @@ def test_what_follows_the_queue_is_written_before_it_is_spoken() -> None:
         assert spoken == ["in the queue", "another", "in a candidate", "back"]
         disk.crash()
         found = Statements(MemorySessionStore(disk), lambda: 3).earlier
-        assert found == {ONE: (*seen, *back)}, "all that may not have been heard"
+        assert found == {ONE: (*first, *seen, *back)}, "all that may not have been heard"
+
+    in_virtual_time(main)
+
+
+def test_what_is_repeated_waits_for_what_is_being_written() -> None:
+    async def main() -> None:
+        statements = Statements(MemorySessionStore(SessionsDisk(lambda: 0.01)), lambda: 3)
+        spoken: list[str] = []
+        statements.say({ONE: receipts(ONE, Duplicate(BLOCK))}, lambda: spoken.append("in a candidate"))
+        statements.say({}, lambda: spoken.append("to a further one"), is_repeated=True)
+        assert spoken == []
+        await asyncio.sleep(1.0)
+        assert spoken == ["in a candidate", "to a further one"]
+        statements.say({}, lambda: spoken.append("to a third"), is_repeated=True)
+        assert spoken[2:] == ["to a third"], "the disk has it"
 
     in_virtual_time(main)
 

@@ -13,18 +13,19 @@ import pytest
 from stagepost.catchain.effects import Blamed, Halt, Recovered
 from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.remp.block_id import BlockId
 from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import Ignored, New
+from stagepost.remp.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
 from stagepost.remp.messages import MessageBody, MessageQuery, RempMessage
 from stagepost.remp.pending_records import RecordLimits
-from stagepost.remp.queue_effects import AskForBody, Tell
+from stagepost.remp.queue_effects import AskForBody, Introduce, Tell
 from stagepost.remp.queue_records import PAYLOAD_BYTES_MAX_OLDER, RECORDS_MAX_OLDER
 from stagepost.remp.queue_state import QueueOptions
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipt_packing import CoalescingPacking
 from stagepost.remp.staged_sending import OLDER_NETWORKS
 from stagepost.remp.status import Level
-from stagepost.runtime.remp import held_back, receipt_sending
+from stagepost.runtime.remp import held_back, lanes
 from stagepost.runtime.remp.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies
 from stagepost.runtime.remp.held_back import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_WAITED
 from stagepost.runtime.remp.session_plan import SessionOptions
@@ -235,13 +236,81 @@ def test_later_receipts_of_a_message_have_later_dates() -> None:
 
 
 def test_dates_are_remembered_of_so_many_messages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipt_sending, "DATED_MAX", 2)
+    monkeypatch.setattr(lanes, "LANES_MAX", 2)
+
+    async def act(world: OverlayWorld) -> None:
+        validator = world.houses[0].running
+        for number in (1, 2, 1, 3):
+            validator.receipts.tell([Tell(world.full_node.source_id, bytes([number]) * 32, New())])
+        remembered = validator.statements.lanes
+        assert [number for number in range(1, 4) if remembered[bytes([number]) * 32]] == [1, 3]
+
+    in_world(act)
+
+
+def heard_by(links: list[tuple[bytes, Receipt]], full_node: bytes) -> list[str]:
+    return [receipt.kind.name for who, receipt in links if who == full_node]
+
+
+def test_a_full_node_that_comes_later_hears_the_same_receipts_and_nobody_hears_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also those that are told in one go, as happens while the message is on its way to the disk."""
 
     async def act(world: OverlayWorld) -> None:
         receipts = world.houses[0].running.receipts
-        for number in (1, 2, 1, 3):
-            receipts.tell([Tell(world.full_node.source_id, bytes([number]) * 32, New())])
-        assert [message_id[0] for message_id in receipts._dated] == [1, 3]
+        spoken: list[tuple[bytes, Receipt]] = []
+        monkeypatch.setattr(receipts, "repeat", spoken.extend)
+        first, later, last = (bytes([number]) * 32 for number in (7, 8, 9))
+        one, block = bytes([1]) * 32, BlockId(seqno=3)
+        included = Accepted(Level.COLLATOR, block)
+        receipts.tell([Tell(first, one, New()), Tell(first, one, included)])
+        await asyncio.sleep(0.1)
+        receipts.tell([Introduce(later, one, (New(), included))])
+        accepted = Accepted(Level.SHARDCHAIN, block)
+        receipts.tell(
+            [
+                *(Tell(who, one, accepted) for who in (first, later)),
+                Introduce(last, one, (New(), accepted)),
+                *(
+                    Tell(who, one, status)
+                    for status in (Ignored(Level.MASTERCHAIN, block), New())
+                    for who in (first, later, last)
+                ),
+            ]
+        )
+        await asyncio.sleep(0.1)
+        names = ["PutIntoQueue", "IncludedIntoBlock", "IncludedIntoAcceptedBlock", "IgnoredByMasterchain"]
+        for who in (first, later, last):
+            assert heard_by(spoken, who) == [*names, "PutIntoQueue"]
+        assert len({receipt.timestamp_ms for _, receipt in spoken}) == 5, "each was made once"
+        assert receipts.signed == 5
+
+    in_world(act)
+
+
+@pytest.mark.parametrize(
+    ("now", "kinds"),
+    [
+        (Accepted(Level.SHARDCHAIN, BlockId(seqno=3)), ["Duplicate", "IncludedIntoAcceptedBlock"]),
+        (Duplicate(BlockId(seqno=3)), ["Duplicate"]),
+        (New(), ["Duplicate"]),
+    ],
+)
+def test_who_comes_later_hears_where_it_stands_now_if_that_follows(
+    monkeypatch: pytest.MonkeyPatch, now: MessageStatus, kinds: list[str]
+) -> None:
+    """The chain may have gone on while we were away, and nothing was said of it."""
+
+    async def act(world: OverlayWorld) -> None:
+        receipts = world.houses[0].running.receipts
+        spoken: list[tuple[bytes, Receipt]] = []
+        monkeypatch.setattr(receipts, "repeat", spoken.extend)
+        one, first, later = (bytes([number]) * 32 for number in (1, 7, 8))
+        receipts.tell([Tell(first, one, Duplicate(BlockId(seqno=3)))])
+        receipts.tell([Introduce(later, one, (now,))])
+        await asyncio.sleep(0.1)
+        assert heard_by(spoken, later) == kinds
 
     in_world(act)
 

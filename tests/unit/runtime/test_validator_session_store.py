@@ -12,7 +12,7 @@ import pytest
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import StagepostError, StorageError
 from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.queue_effects import Tell
+from stagepost.remp.queue_effects import Telling
 from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.remp.overlay import Answered
 from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
@@ -188,7 +188,7 @@ class NoLinks:
 
 
 def a_runner(store: SessionStore, session_id: bytes) -> SessionRunner:
-    def tell(tells: Sequence[Tell]) -> None:
+    def tell(tells: Sequence[Telling]) -> None:
         raise AssertionError("nothing happened")
 
     keys = tuple(public_key_of(number) for number in range(4))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stagepost.crypto import ed25519
-from stagepost.remp.queue_effects import Tell
+from stagepost.remp.message_status import MessageStatus, kind_of
+from stagepost.remp.queue_effects import Introduce, Tell, Telling
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipt_packing import ImmediatePacking, Packing
+from stagepost.remp.status import is_legal_step
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import ValidatorLinks
 from stagepost.runtime.remp.statements import Statements
 from stagepost.wire.tl import key_id
-
-DATED_MAX = 65_536
-"""Messages of which the time of the last receipt is remembered; the one that was dated longest ago is forgotten."""
 
 
 class ReceiptSending:
@@ -37,7 +36,6 @@ class ReceiptSending:
         self._clock = clock
         self._statements = statements
         self._packing: Packing = packing or ImmediatePacking()
-        self._dated: dict[bytes, int] = {}
         self._handle: asyncio.Handle | None = None
         self._is_stopped = False
 
@@ -46,19 +44,21 @@ class ReceiptSending:
         """Receipts for full nodes that were away for too long."""
         return self._packing.lost
 
-    def tell(self, tells: Sequence[Tell]) -> None:
-        # Several full nodes hear the same: one receipt, one signature.
-        made: dict[tuple[bytes, object], Receipt] = {}
+    def tell(self, tellings: Sequence[Telling]) -> None:
         said: dict[bytes, list[Receipt]] = {}
         spoken: list[tuple[bytes, Receipt]] = []
-        for one in tells:
-            key = one.message_id, one.status
-            receipt = made.get(key)
-            if receipt is None:
-                receipt = made[key] = self._receipt(one)
-                said.setdefault(one.message_id, []).append(receipt)
-            spoken.append((one.full_node, receipt))
-        self._statements.say(said, lambda: self.repeat(spoken))
+        is_repeated = False
+        for one in tellings:
+            if isinstance(one, Tell):
+                statuses: Sequence[MessageStatus] = (one.status,)
+            else:
+                lane = self._lane(one.message_id, said)
+                is_repeated |= bool(lane)
+                spoken += ((one.full_node, receipt) for receipt in lane)
+                statuses = _not_said(one, lane)
+            for status in statuses:
+                spoken.append((one.full_node, self._said(one.message_id, status, said)))
+        self._statements.say(said, lambda: self.repeat(spoken), is_repeated=is_repeated)
 
     def repeat(self, spoken: Iterable[tuple[bytes, Receipt]]) -> None:
         """What may be said as it is, each to the full node beside it."""
@@ -77,22 +77,25 @@ class ReceiptSending:
         if self._handle is not None:
             self._handle.cancel()
 
-    def _receipt(self, tell: Tell) -> Receipt:
+    def _lane(self, message_id: bytes, said: Mapping[bytes, Sequence[Receipt]]) -> tuple[Receipt, ...]:
+        """What was said of it before, and what is being said now."""
+        return (*self._statements.lanes[message_id], *said.get(message_id, ()))
+
+    def _said(self, message_id: bytes, status: MessageStatus, said: dict[bytes, list[Receipt]]) -> Receipt:
+        """Several full nodes hear the same, one after the other: one receipt, one signature."""
+        now = said.setdefault(message_id, [])
+        if not now or now[-1].status != status:
+            now.append(self._receipt(message_id, status, self._lane(message_id, said)))
+        return now[-1]
+
+    def _receipt(self, message_id: bytes, status: MessageStatus, lane: Sequence[Receipt]) -> Receipt:
         self.signed += 1
-        receipt = Receipt(
-            ExternalMessageId(tell.message_id), tell.status, self._date(tell.message_id), self.source_id
-        )
+        now_ms = int(self._clock.unix_s() * 1_000)
+        date_ms = max(now_ms, lane[-1].timestamp_ms + 1) if lane else now_ms
+        receipt = Receipt(ExternalMessageId(message_id), status, date_ms, self.source_id)
         return receipt.with_signature(
             ed25519.sign(self._seed, receipt.signed_bytes, public_key=self._public_key)
         )
-
-    def _date(self, message_id: bytes) -> int:
-        now_ms = int(self._clock.unix_s() * 1_000)
-        date_ms = max(now_ms, self._dated.pop(message_id, 0) + 1)
-        self._dated[message_id] = date_ms
-        if len(self._dated) > DATED_MAX:
-            del self._dated[next(iter(self._dated))]
-        return date_ms
 
     def _plan(self) -> None:
         """What else comes up in this turn of the loop leaves in the same packet."""
@@ -114,3 +117,12 @@ class ReceiptSending:
                 away.add(full_node)
                 self._packing.put_back(packet, now)
         self._plan()
+
+
+def _not_said(one: Introduce, lane: Sequence[Receipt]) -> Sequence[MessageStatus]:
+    """Beside its lane: where the message stands now, if that follows and is not what was said last."""
+    if not lane:
+        return one.statuses
+    last, now = lane[-1], one.statuses[-1]
+    follows = is_legal_step(last.kind, kind_of(now))
+    return (now,) if follows and last.status != now else ()

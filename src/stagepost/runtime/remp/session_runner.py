@@ -39,8 +39,17 @@ from stagepost.remp.body_search import ASK_AGAIN_S
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.message_states import ENTERING, place_of
+from stagepost.remp.message_status import MessageStatus
 from stagepost.remp.messages import BODY_ID, QUERY_ID, MessageBody, MessageQuery
-from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue_effects import (
+    AskForBody,
+    BroadcastBody,
+    Introduce,
+    QueueEffect,
+    SpeakSoon,
+    Tell,
+    Telling,
+)
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.reliable_queue import ReliableQueue
 from stagepost.runtime.clock import Clock
@@ -87,10 +96,10 @@ class SessionRunner:
         clock: Clock,
         random: Random,
         parse: Parse,
-        tell: Callable[[Sequence[Tell]], None],
+        tell: Callable[[Sequence[Telling]], None],
         options: SessionOptions | None = None,
         on_event: Callable[[SessionEvent], None] = lambda event: None,
-        untold: dict[bytes, list[Tell]] | None = None,
+        untold: dict[bytes, list[Telling]] | None = None,
         resuming: Resuming | None = None,
     ) -> None:
         self.plan = plan
@@ -335,11 +344,11 @@ class SessionRunner:
     # What the queue wants done
 
     def _do(self, effects: Sequence[QueueEffect]) -> None:
-        tells: list[Tell] = []
-        resumed: dict[bytes, list[Tell]] = {}
+        tells: list[Telling] = []
+        resumed: dict[bytes, list[Telling]] = {}
         for effect in effects:
             match effect:
-                case Tell(_, message_id):
+                case Tell(_, message_id) | Introduce(_, message_id):
                     if message_id in self._resuming.said:
                         resumed.setdefault(message_id, []).append(effect)
                     else:
@@ -358,13 +367,13 @@ class SessionRunner:
         for message_id, told in resumed.items():
             self._resume(message_id, told)
 
-    def _resume(self, message_id: bytes, tells: list[Tell]) -> None:
+    def _resume(self, message_id: bytes, tells: list[Telling]) -> None:
         """It is in the queue, as if it had never been. What was said last may not have been heard, and is said again as it
         was; what follows must follow from that."""
         said = self._resuming.said.pop(message_id)
         full_nodes = dict.fromkeys(one.full_node for one in tells)
         self._resuming.repeat([(full_node, receipt) for full_node in full_nodes for receipt in said])
-        if all(place_of(one.status) in ENTERING for one in tells):
+        if all(place_of(_status_in(one)) in ENTERING for one in tells):
             self._do(self.queue.resume(message_id, said[-1].status))
         else:
             self._do(tells)
@@ -376,7 +385,7 @@ class SessionRunner:
 
     def close_open(self, effects: Sequence[QueueEffect]) -> None:
         """After `stop`: full nodes still hear what became of their messages; nobody else hears anything."""
-        tells = [effect for effect in effects if isinstance(effect, Tell)]
+        tells = [effect for effect in effects if isinstance(effect, Tell | Introduce)]
         if tells:
             self._tell(tells)
 
@@ -443,3 +452,7 @@ class SessionRunner:
             if report is not None:
                 self._on_event(report)
         self._set_timer()
+
+
+def _status_in(telling: Telling) -> MessageStatus:
+    return telling.status if isinstance(telling, Tell) else telling.statuses[-1]

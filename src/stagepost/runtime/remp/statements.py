@@ -1,6 +1,6 @@
 """What a validator has said of each message, on disk before it is spoken: after a crash it must not say what contradicts it.
 
-That a message stands in the queue is written only if something else was said before: it may be said again.
+That a message stands in the queue is written together with what is said next: until then it may be said again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from stagepost.errors import StorageError
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import New
 from stagepost.remp.receipt import Receipt
+from stagepost.runtime.remp.lanes import Lanes
 from stagepost.runtime.remp.session_rows import StatementRow
 from stagepost.runtime.remp.session_store import SessionStore
 
 WRITE_AGAIN_S = 1.0
 ROW_RECEIPTS_MAX = 128
 """Each may name two blocks; a packet has room for twice as many."""
-
-LAST_SAID = 4
-"""Receipts of a message that are said again, as they were, after a crash: a return to the queue is said in two."""
 
 Then = Callable[[], None]
 Batch = list[tuple[list[Receipt], Then]]
@@ -33,6 +31,7 @@ class Statements:
 
     def __init__(self, store: SessionStore, catchain_seqno: Callable[[], int]) -> None:
         self.failures = 0
+        self.lanes = Lanes()
         self.earlier: dict[bytes, tuple[Receipt, ...]] = {}
         self._store = store
         self._catchain_seqno = catchain_seqno
@@ -43,21 +42,26 @@ class Statements:
         self._is_stopped = False
         for row in store.statements:
             for receipt in CombinedReceipt.decode(row.receipts).receipts:
-                before = self.earlier.get(receipt.message_id, ())
-                self.earlier[receipt.message_id] = (*before, receipt)[-LAST_SAID:]
+                self.earlier[receipt.message_id] = self.lanes.extend(receipt.message_id, (receipt,))
                 self._written[receipt.message_id] = row.catchain_seqno
 
-    def say(self, receipts: Mapping[bytes, Sequence[Receipt]], then: Then) -> None:
+    def say(
+        self, receipts: Mapping[bytes, Sequence[Receipt]], then: Then, *, is_repeated: bool = False
+    ) -> None:
         """By message, in order, what is said now. `then` speaks it, when it cannot be forgotten any more; never before
-        what was to be said earlier of the same messages."""
+        what was to be said earlier of the same messages. `is_repeated`: it also speaks what was said of others before."""
         seqno = self._catchain_seqno()
         written: list[Receipt] = []
         for message_id, said in receipts.items():
-            is_only_entering = all(isinstance(one.status, New) for one in said)
-            if message_id in self._written or not is_only_entering:
-                self._written[message_id] = seqno
+            lane = self.lanes.extend(message_id, said)
+            if message_id in self._written:
                 written += said
-        if not written:
+            elif not all(isinstance(one.status, New) for one in said):
+                written += lane
+            else:
+                continue
+            self._written[message_id] = seqno
+        if not written and not (is_repeated and self._is_writing):
             then()
             return
         self._waiting.append((written, then))
@@ -69,6 +73,7 @@ class Statements:
         for message_id in gone:
             del self._written[message_id]
             self.earlier.pop(message_id, None)
+            self.lanes.forget(message_id)
         if gone:
             self._store.remove_statements(catchain_seqno)
 

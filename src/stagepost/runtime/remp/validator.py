@@ -13,7 +13,7 @@ import msgspec
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.message_cache import Collected, MessageCache
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.queue_effects import Tell
+from stagepost.remp.queue_effects import Telling
 from stagepost.remp.receipt_packing import Packing
 from stagepost.remp.session_switch import CATCHAINS_OF_LIFE, to_forward
 from stagepost.runtime.clock import Clock
@@ -90,7 +90,8 @@ class Validator:
         self._full_node_keys = full_node_keys
         self._on_event = on_event
         self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
-        self._untold: dict[bytes, list[Tell]] = {}
+        self._untold: dict[bytes, list[Telling]] = {}
+        self._has_lived_before = bool(store.sessions)
         self._current: list[bytes] = []
         self._ended: dict[bytes, _Ended] = {}
         # Left, but messages that were received there are still open: each of them must come to an end.
@@ -214,6 +215,9 @@ class Validator:
     def master_advanced(self, masterchain_seqno: int) -> Collected:
         """A master block rotated: the clock of all messages goes on."""
         now = self._clock.unix_s()
+        if self._has_lived_before:
+            self._has_lived_before = False
+            self.cache.forgotten_seqno = masterchain_seqno
         collected = self.cache.advance(masterchain_seqno, now)
         for runner, _ in self._sessions.values():
             runner.perform(runner.queue.lives_over(collected.messages, now))
