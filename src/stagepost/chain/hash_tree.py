@@ -136,7 +136,7 @@ def _apart(one: _Leaf[Value], other: _Leaf[Value], bit: int) -> _Node[Value]:
     """Two leaves at one place: down to where their ways part."""
     parting = (one.number ^ other.number).bit_length()
     is_right = other.number >> (parting - 1) & 1
-    branch = _Branch[Value](one, other) if is_right else _Branch[Value](other, one)
+    branch: _Branch[Value] = _Branch(one, other) if is_right else _Branch(other, one)
     for level in range(parting + 1, bit + 1):
         branch = _Branch(None, branch) if one.number >> (level - 1) & 1 else _Branch(branch, None)
     return branch

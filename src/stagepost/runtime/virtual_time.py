@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+from stagepost.runtime.clock import telling_time
 from stagepost.runtime.loop_report import loop_report
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T], patience: Patience | None 
     loop = VirtualTimeLoop(patience=patience)
     try:
         with (
+            telling_time(loop.time),
             _interrupted_after(patience.real_s_max, loop),
             asyncio.Runner(loop_factory=lambda: loop) as runner,
         ):
