@@ -64,14 +64,35 @@ class WriterCounters(msgspec.Struct):
 
 
 class _Job(Generic[B]):
-    """`done` is None for what nobody waits for: it is kept until it is written, however often that fails."""
+    """Somebody waits for `done`, or is called: `settled`. What has neither is kept until it is written, however often that
+    fails."""
 
-    __slots__ = ("act", "done", "result")
+    __slots__ = ("act", "done", "result", "settled")
 
-    def __init__(self, act: Callable[[B], object], done: asyncio.Future[object] | None) -> None:
+    def __init__(
+        self,
+        act: Callable[[B], object],
+        done: asyncio.Future[object] | None = None,
+        settled: Settled | None = None,
+    ) -> None:
         self.act = act
         self.done = done
+        self.settled = settled
         self.result: object = None
+
+    @property
+    def is_owed(self) -> bool:
+        return self.done is None and self.settled is None
+
+    def settle(self, error: StorageError | None) -> None:
+        if self.settled is not None:
+            self.settled(error)
+        elif self.done is None or self.done.done():
+            return
+        elif error is None:
+            self.done.set_result(self.result)
+        else:
+            self.done.set_exception(error)
 
 
 class GroupWriter(Generic[B]):
@@ -104,24 +125,26 @@ class GroupWriter(Generic[B]):
 
     async def do(self, act: Callable[[B], R]) -> R:
         """The answer of `act`, once it is as durable as was asked for; `StorageError`, and it did not happen."""
-        return await self.ask(act)
+        done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._take(_Job(act, done))  # type: ignore[arg-type]  # a future is invariant
+        return await done
 
-    def ask(self, act: Callable[[B], R]) -> asyncio.Future[R]:
-        """`do` for those who would rather be called than wait."""
+    def ask(self, act: Callable[[B], object], settled: Settled) -> None:
+        """`do` for those who would rather be called than wait: in the turn of the loop in which the disk answers."""
+        self._take(_Job(act, settled=settled))
+
+    def _take(self, job: _Job[B]) -> None:
         self._require_open()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[R] = loop.create_future()
-        self._jobs.append(_Job(act, done))  # type: ignore[arg-type]  # a future is invariant
+        self._jobs.append(job)
         if not self._is_asked:
             # Whoever else is ready to run in this turn of the loop joins the group.
             self._is_asked = True
-            loop.call_soon(self._begin)
-        return done
+            asyncio.get_running_loop().call_soon(self._begin)
 
     def soon(self, act: Callable[[B], object]) -> None:
         """With the next group, or a little later; `act` must bear to be tried again."""
         self._require_open()
-        self._jobs.append(_Job(act, None))
+        self._jobs.append(_Job(act))
         if not self._is_asked and self._written is None:
             self._set_timer(self._ask, SOON_S)
 
@@ -195,7 +218,7 @@ class GroupWriter(Generic[B]):
     def _settled(self, error: StorageError | None) -> None:
         group, self._written = self._written, None
         assert group is not None
-        owed = [job for job in group if job.done is None]
+        owed = [job for job in group if job.is_owed]
         was_sync = self._is_sync_written
         was_repair, self._is_repair_due = self._is_repair_due, error is not None
         if error is None:
@@ -215,12 +238,14 @@ class GroupWriter(Generic[B]):
             if self._jobs and self._written is None and error is None:
                 self._set_timer(self._ask, SOON_S)
         for job in group:
-            if job.done is None or job.done.done():
-                continue
-            if error is None:
-                job.done.set_result(job.result)
-            else:
-                job.done.set_exception(error)
+            try:
+                job.settle(error)
+            except Exception as fault:
+                # Theirs, of whoever was called: the others hear of it all the same.
+                loop = asyncio.get_running_loop()
+                loop.call_exception_handler(
+                    {"message": "whoever was told of a write has failed", "exception": fault}
+                )
         # Once, until something goes well again: a full disk must not fill the log as well.
         if error is not None and (owed or was_sync) and not was_repair:
             self._on_error(error)

@@ -87,6 +87,41 @@ def test_what_is_asked_while_the_disk_is_busy_is_one_group_in_its_order() -> Non
     run_in_virtual_time(main())
 
 
+def test_who_would_rather_be_called_is_called_at_once_in_order_whatever_another_does() -> None:
+    async def main() -> None:
+        writer, hand, told = a_writer()
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: faults.append(context["exception"])
+        )
+        heard: list[str] = []
+
+        def fail(error: StorageError | None) -> None:
+            heard.append("b")
+            raise ValueError("its own")
+
+        writer.ask(lambda book: book.note("a"), lambda error: heard.append(f"a {error}"))
+        writer.ask(lambda book: book.note("b"), fail)
+        writer.ask(lambda book: book.note("c"), lambda error: heard.append(f"c {error}"))
+        await asyncio.sleep(0)
+        assert [words for words, _ in hand.groups] == [["a", "b", "c", "."]]
+        assert heard == []
+        hand.settle()
+        assert heard == ["a None", "b", "c None"], "nobody waits for another turn of the loop"
+        assert [type(fault) for fault in faults] == [ValueError]
+        writer.ask(lambda book: book.note("d"), lambda error: heard.append(f"d {type(error).__name__}"))
+        await asyncio.sleep(0)
+        hand.settle("no space")
+        assert heard[3:] == ["d StorageError"]
+        assert told == [], "whoever asked knows it"
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(2 * RETRY_S)
+        hand.settle()
+        await closing
+
+    run_in_virtual_time(main())
+
+
 def test_a_group_is_bounded_and_the_rest_follows_by_itself() -> None:
     async def main() -> None:
         writer, hand, _ = a_writer()

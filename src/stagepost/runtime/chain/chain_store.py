@@ -8,7 +8,6 @@ others, for whoever voted for them has them on disk.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -157,13 +156,7 @@ class ChainStore:
             rows.append((self._next_record, RecordRow(session_id, record.slot, record.frame)))
             self._next_record += 1
 
-        def settled(future: asyncio.Future[None]) -> None:
-            if not future.cancelled():
-                error = future.exception()
-                assert error is None or isinstance(error, StorageError), "a writer fails by storage alone"
-                written(error)
-
-        self._writer.ask(lambda book: book.put_records(rows)).add_done_callback(settled)
+        self._writer.ask(lambda book: book.put_records(rows), written)
 
     def end_session(self, session_id: bytes) -> None:
         """It is over, and the block that ended it stands before this in the file: what we said there is of no use."""

@@ -6,7 +6,6 @@ are written first, and `written` says when.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -106,13 +105,7 @@ class SessionStore:
         await self._writer.close()
 
     def _ask(self, act: Callable[[SessionBook], None], written: Written) -> None:
-        def settled(future: asyncio.Future[None]) -> None:
-            if not future.cancelled():
-                error = future.exception()
-                assert error is None or isinstance(error, StorageError), "a writer fails by storage alone"
-                written(error)
-
-        self._writer.ask(act).add_done_callback(settled)
+        self._writer.ask(act, written)
 
     def _report(self, error: StorageError) -> None:
         if self.on_error is not None:
