@@ -44,7 +44,8 @@ from tests.soak.results import write_lines
 RECEIPTS = 1_000_000
 LARGE = 10_000_000
 BARE_PIECES = 8
-BARE_LINES_PER_PIECE = 1_500
+BARE_LINES_PER_PIECE = 6_000
+"""Some seconds before and after: what a core does in one second says little about a minute in which neighbours come and go."""
 WARM_UP_RECEIPTS = 20_000
 WARM_UP_PIECE_BYTES = 2 * 1024 * 1024
 """Small enough for several pieces: a worker that has had none would start within what is measured."""
