@@ -199,8 +199,9 @@ class CheckedFiles:
     def _write_state(self) -> None:
         if len(self._state):
             file = ParquetFile(self._place, self._root, STATE_FILES, self._state_schema, _REPEATING_IN_STATE)
-            arrays = arrays_of_columns(self._state.columns(), self._state_schema)
-            file.write(pa.Table.from_arrays(arrays, schema=self._state_schema))
+            for columns in self._state.parts():
+                arrays = arrays_of_columns(columns, self._state_schema)
+                file.write(pa.Table.from_arrays(arrays, schema=self._state_schema))
             self._files[STATE_FILES].append(file.close())
             self._state = PartialState()
 

@@ -14,7 +14,7 @@ import msgspec
 
 from stagepost.errors import ConfigError, StorageError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_FILE = "manifest.json"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 RECORDS, STATE, LIVES = "records", "state", "lives"

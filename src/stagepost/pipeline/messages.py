@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.memberships import sessions_by_number
-from stagepost.pipeline.partial_state import QUARANTINE
+from stagepost.pipeline.partial_state import FULL_NODES, OF_MESSAGES, QUARANTINE, VALIDATORS
 from stagepost.pipeline.schemas import LIVES, MESSAGES, STAGES, STATE, expect
 from stagepost.pipeline.sessions import (
     deciding_session,
@@ -84,17 +84,18 @@ def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
     """What does not depend on sessions: stages, what full nodes said, ids of other layers, distinct receipts. Messages of
     which all receipts are quarantined have no row.
     """
-    of_full_node = F.col("role") == "full_node"
+    of_full_node = F.col("role") == FULL_NODES
     is_bad = F.col("role") == QUARANTINE
     before = _distinct(~is_bad & F.col("is_known")) if has_known else F.lit(0).cast("bigint")
     return (
-        state.groupBy("message_id")
+        state.where(F.col("role").isin(*OF_MESSAGES))
+        .groupBy("message_id")
         .agg(
             *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
             F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
             F.min(F.when(of_full_node, F.col("finalized_ms"))).alias("finalized_by_full_node_ms"),
             F.max("total_validators").alias("total_validators"),
-            F.bool_or(~of_full_node & ~is_bad).alias("has_validators"),
+            F.bool_or(F.col("role") == VALIDATORS).alias("has_validators"),
             F.min("delivery_id").alias("delivery_id"),
             F.min("dmq_id").alias("dmq_id"),
             _distinct(~is_bad).alias("receipts"),

@@ -88,8 +88,9 @@ STATE = _schema(
 """What is kept of receipts: maxima, minima and sets, so that joining two of them is order-free and may be repeated.
 
 `last` is the greatest (time, level, rank) as one number, 64 · time + 8 · level + rank: Spark's quick way of grouping takes
-the maximum of numbers, and not of structures. Of quarantined records a message has one row more, without a source, in which
-`signed_hashes` are those of the raw values.
+the maximum of numbers, and not of structures. Rows of validators have what each of them said last and when; a message has one row
+more for all validators together and one for all full nodes, without a source, with stages, ids and hashes. Of quarantined
+records it has another one, in which `signed_hashes` are those of the raw values.
 """
 
 MESSAGES = _schema(

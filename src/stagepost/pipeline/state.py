@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from stagepost.pipeline.schemas import STAGES, STATE
 
 ROW_KEY = ("message_id", "source_id", "role", "session_hint", "wc", "shard")
-"""Of one validator with one hint and one named shard, or none; of a full node, all that it said."""
+"""Of one validator with one hint and one named shard, or none; of all validators and of all full nodes, all that they said."""
 
 
 def code() -> Column:

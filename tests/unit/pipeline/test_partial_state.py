@@ -6,8 +6,9 @@ from random import Random
 from typing import Any
 
 from stagepost.pipeline.dump_lines import Record, read_line
-from stagepost.pipeline.partial_state import QUARANTINE, PartialState
+from stagepost.pipeline.partial_state import OF_MESSAGES, QUARANTINE, VALIDATORS, PartialState
 from stagepost.pipeline.record_checks import Checked, RecordChecks
+from stagepost.pipeline.schemas import STATE
 from stagepost.remp.message_status import New, SentToValidators, Timeout
 from stagepost.remp.receipt_fields import TIMESTAMP_MAX
 from stagepost.remp.validator_sets import parse_validator_sets
@@ -48,15 +49,19 @@ def test_the_last_word_is_the_greatest_time_level_and_rank_and_the_first_time_th
         written(line_of(signed(1, 0, status, time)))
         for status, time in ((New(), 7), (Timeout(), 7), (New(), TIMESTAMP_MAX), (New(), 3))
     ]
-    (row,) = state_of(checked(lines)).values()
+    rows = {key[2]: row for key, row in state_of(checked(lines)).items()}
+    assert set(rows) == {"validator", VALIDATORS}
 
-    last, last_ms, first_ms, has_finalized, sent_ms, queued_ms, *_, timeout_ms = row[:11]
+    last, last_ms, first_ms, has_finalized, sent_ms, queued_ms, *others = rows["validator"]
     assert (last, last_ms, first_ms) == (64 * TIMESTAMP_MAX + 8 + 1, TIMESTAMP_MAX, 3)
-    assert (has_finalized, sent_ms, queued_ms, timeout_ms) == (False, None, 3, 7)
-    assert len(row[-1]) == 4
+    assert (has_finalized, sent_ms, queued_ms) == (False, None, 3)
+    assert set(others) == {None}, "what does not depend on who said it stands in the other row"
+    *said, _, queued_ms, _, _, _, _, timeout_ms = rows[VALIDATORS][:11]
+    assert (set(said), queued_ms, timeout_ms) == ({None}, 3, 7)
+    assert len(rows[VALIDATORS][-1]) == 4
 
 
-def test_rows_of_a_validator_are_kept_apart_by_hint_and_those_of_a_full_node_are_not() -> None:
+def test_rows_of_a_validator_are_kept_apart_by_hint_and_those_of_full_nodes_are_one() -> None:
     hints = [{"session": digit * 64} for digit in "ab"]
     sent = SentToValidators(2, 4)
     lines = [
@@ -65,9 +70,26 @@ def test_rows_of_a_validator_are_kept_apart_by_hint_and_those_of_a_full_node_are
         for hint in hints
     ]
 
-    found = {(key[2], key[3]) for key in state_of(checked(lines))}
+    found = {(key[1] is None, key[2], key[3]) for key in state_of(checked(lines))}
 
-    assert found == {("validator", "a" * 64), ("validator", "b" * 64), ("full_node", None)}
+    assert found == {
+        (False, "validator", "a" * 64),
+        (False, "validator", "b" * 64),
+        (True, VALIDATORS, None),
+        (True, "full_node", None),
+    }
+
+
+def test_rows_of_validators_and_of_messages_are_parts_of_their_own() -> None:
+    state = PartialState()
+    assert list(state.parts()) == []
+    for record, outcome in checked(a_dump(3, 1, bad=0.2)):
+        state.add(record, outcome)
+    members, messages = state.parts()
+    assert set(members[2]) == {"validator"}
+    assert set(messages[2]) == set(OF_MESSAGES)
+    assert len(members) == len(messages) == len(STATE.fieldNames())
+    assert len(members[0]) + len(messages[0]) == len(state)
 
 
 def test_of_quarantined_records_a_message_keeps_the_hashes_alone() -> None:
