@@ -1,7 +1,7 @@
 """What the pipeline costs beside the bare work in it: `make bench PART=pipeline`.
 
 The bare work is one loop that parses a line and checks its receipt, in one process; it is measured before and after, on lines
-from all over the dump. Spark's figure is all processor time of its processes, driver, JVM and Python workers, from the
+from all over the dump, and both once more if the machine's pace has changed meanwhile. Spark's figure is all processor time of its processes, driver, JVM and Python workers, from the
 lines of a dump to published tables with a verdict for each message; net of start-up, after every worker has seen a small dump.
 Spark keeps all cores busy and the bare loop one of them, the others being idle; where cores share what they work with, that alone
 makes a difference. So the bare loop is measured on all cores at once as well. That figure is printed, and no target is set for it.
@@ -46,6 +46,8 @@ LARGE = 10_000_000
 BARE_PIECES = 8
 BARE_LINES_PER_PIECE = 6_000
 """Some seconds before and after: what a core does in one second says little about a minute in which neighbours come and go."""
+CALM_MAX = 0.03
+ATTEMPTS_MAX = 3
 WARM_UP_RECEIPTS = 20_000
 WARM_UP_PIECE_BYTES = 2 * 1024 * 1024
 """Small enough for several pieces: a worker that has had none would start within what is measured."""
@@ -91,9 +93,7 @@ def _measured(
 ) -> tuple[list[Reading], list[str]]:
     _warm_up(spark, folder)
     whole = _written(folder, receipts)
-    before_s = _bare_s(whole)
-    run = _backfill(spark, whole, folder / "spark")
-    bare_s = (before_s + _bare_s(whole)) / 2
+    run, bare_s, unrest = _calmest(spark, whole, folder)
     at_once_s = _bare_at_once_s(whole)
     duckdb_s = _by_duckdb(whole, folder / "duckdb")
     over_bare, over_duckdb = run.cpu_s / (bare_s * receipts), run.wall_s / duckdb_s
@@ -108,6 +108,7 @@ def _measured(
             over_bare,
             "x",
         ),
+        Reading("pipeline: the bare loop afterwards over before", 1 + unrest, "x"),
         Reading(
             f"pipeline: the same over the bare loop on {CORES} cores at once",
             run.cpu_s / (at_once_s * receipts),
@@ -129,6 +130,23 @@ def _measured(
             f"pipeline: Spark takes {over_duckdb:.2f} x DuckDB's time, target {SPARK_OVER_DUCKDB_MAX}"
         )
     return readings, missed
+
+
+def _calmest(spark: object, whole: Dump, folder: Path) -> tuple[Run, float, float]:
+    """A backfill, a receipt's time in the bare loop, and by what share that changed meanwhile. Of some attempts the one in
+    which the machine changed its pace the least: the two are not measured at the same moment."""
+    found: list[tuple[float, Run, float, float]] = []
+    before_s = _bare_s(whole)
+    for attempt in range(ATTEMPTS_MAX):
+        run = _backfill(spark, whole, folder / f"spark-{attempt}")
+        after_s = _bare_s(whole)
+        unrest = after_s / before_s - 1
+        found.append((abs(unrest), run, (before_s + after_s) / 2, unrest))
+        if abs(unrest) <= CALM_MAX:
+            break
+        before_s = after_s
+    _, run, bare_s, unrest = min(found, key=lambda one: one[0])
+    return run, bare_s, unrest
 
 
 def measure_large(few: int = RECEIPTS, many: int = LARGE) -> tuple[list[Reading], list[str]]:
