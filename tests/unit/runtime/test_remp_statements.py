@@ -47,8 +47,9 @@ def test_what_follows_the_queue_is_written_before_it_is_spoken() -> None:
         await asyncio.sleep(1.0)
         assert spoken == ["in the queue", "another", "in a candidate", "back"]
         disk.crash()
-        found = Statements(MemorySessionStore(disk), lambda: 3).earlier
-        assert found == {ONE: (*first, *seen, *back)}, "all that may not have been heard"
+        found = Statements(MemorySessionStore(disk), lambda: 3)
+        assert found.earlier == {ONE: (*first, *seen, *back)}, "all that may not have been heard"
+        assert found.lanes[ONE] == found.earlier[ONE], "and full nodes that come later hear it, too"
 
     in_virtual_time(main)
 
