@@ -65,14 +65,22 @@ class Station:
 
     def collate(self) -> bytes | None:
         """Takes from the queue, builds a candidate, and tells the queue what became of each message."""
-        messages, effects = self.queue.take(self.now, 100)
-        self.do(effects)
+        messages = self.take()
         collated = self.chain.propose(self.chain.whole.session_id, iter(messages))
         assert collated is not None
         asked = {message_id for message_id, _ in collated.reports}
         rest = [(one.message_id, NotAskedFor()) for one in messages if one.message_id not in asked]
         self.do(self.queue.collated([*collated.reports, *rest], self.now))
         return collated.payload
+
+    def take(self) -> list[ExternalMessage]:
+        """After a block of the queue: what nobody has announced is not taken."""
+        payload = self.queue.next_payload()
+        if payload is not None:
+            self.do(self.queue.block_delivered(self.queue.session.index, payload, self.now))
+        messages, effects = self.queue.take(self.now, 100)
+        self.do(effects)
+        return messages
 
     def hear(self, events: Sequence[LedgerEvent]) -> None:
         for event in events:
@@ -192,6 +200,6 @@ def test_a_candidate_that_is_lost_or_refused_gives_its_messages_back() -> None:
     other = chain.shard_block(session, [])
     assert other.payload != payload
     station.hear(chain.heard())
-    messages, _ = station.queue.take(station.now, 10)
+    messages = station.take()
 
     assert [one.message_id for one in messages] == [message.message_id]
