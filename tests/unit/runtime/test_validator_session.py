@@ -28,6 +28,7 @@ from stagepost.remp.status import Level
 from stagepost.runtime.remp import held_back, lanes
 from stagepost.runtime.remp.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies
 from stagepost.runtime.remp.held_back import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_WAITED
+from stagepost.runtime.remp.receipt_sending import ReceiptSending
 from stagepost.runtime.remp.session_plan import SessionOptions
 from stagepost.runtime.remp.session_runner import SessionRunner
 from stagepost.runtime.virtual_time import run_in_virtual_time
@@ -248,8 +249,18 @@ def test_dates_are_remembered_of_so_many_messages_and_no_more(monkeypatch: pytes
     in_world(act)
 
 
-def heard_by(links: list[tuple[bytes, Receipt]], full_node: bytes) -> list[str]:
-    return [receipt.kind.name for who, receipt in links if who == full_node]
+def overheard(
+    world: OverlayWorld, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ReceiptSending, list[tuple[bytes, Receipt]]]:
+    """How a validator gives receipts, and the list to which they go, each beside its full node."""
+    receipts = world.houses[0].running.receipts
+    spoken: list[tuple[bytes, Receipt]] = []
+    monkeypatch.setattr(receipts, "repeat", spoken.extend)
+    return receipts, spoken
+
+
+def heard_by(spoken: list[tuple[bytes, Receipt]], full_node: bytes) -> list[str]:
+    return [receipt.kind.name for who, receipt in spoken if who == full_node]
 
 
 def test_a_full_node_that_comes_later_hears_the_same_receipts_and_nobody_hears_others(
@@ -258,9 +269,7 @@ def test_a_full_node_that_comes_later_hears_the_same_receipts_and_nobody_hears_o
     """Also those that are told in one go, as happens while the message is on its way to the disk."""
 
     async def act(world: OverlayWorld) -> None:
-        receipts = world.houses[0].running.receipts
-        spoken: list[tuple[bytes, Receipt]] = []
-        monkeypatch.setattr(receipts, "repeat", spoken.extend)
+        receipts, spoken = overheard(world, monkeypatch)
         first, later, last = (bytes([number]) * 32 for number in (7, 8, 9))
         one, block = bytes([1]) * 32, BlockId(seqno=3)
         included = Accepted(Level.COLLATOR, block)
@@ -303,9 +312,7 @@ def test_who_comes_later_hears_where_it_stands_now_if_that_follows(
     """The chain may have gone on while we were away, and nothing was said of it."""
 
     async def act(world: OverlayWorld) -> None:
-        receipts = world.houses[0].running.receipts
-        spoken: list[tuple[bytes, Receipt]] = []
-        monkeypatch.setattr(receipts, "repeat", spoken.extend)
+        receipts, spoken = overheard(world, monkeypatch)
         one, first, later = (bytes([number]) * 32 for number in (1, 7, 8))
         receipts.tell([Tell(first, one, Duplicate(BlockId(seqno=3)))])
         receipts.tell([Introduce(later, one, (now,))])

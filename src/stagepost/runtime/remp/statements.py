@@ -49,7 +49,7 @@ class Statements:
         self, receipts: Mapping[bytes, Sequence[Receipt]], then: Then, *, is_repeated: bool = False
     ) -> None:
         """By message, in order, what is said now. `then` speaks it, when it cannot be forgotten any more; never before
-        what was to be said earlier of the same messages. `is_repeated`: it also speaks what was said of others before."""
+        what was to be said earlier of the same messages. `is_repeated`: it also speaks what was said before."""
         seqno = self._catchain_seqno()
         written: list[Receipt] = []
         for message_id, said in receipts.items():
