@@ -51,7 +51,7 @@ class HashVersion(IntEnum):
     WITH_REFERENCES = 2
 
 
-class Dependency(msgspec.Struct, frozen=True):
+class Dependency(msgspec.Struct, frozen=True, gc=False):
     """A reference to a block, with its author's signature: enough to know that it exists, without having it."""
 
     source: int
@@ -66,7 +66,7 @@ class Dependency(msgspec.Struct, frozen=True):
         writer.write_bytes(self.signature)
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True, gc=False):
     """As it travels, with its payload behind it."""
 
     incarnation: bytes

@@ -33,6 +33,8 @@ from stagepost.catchain.queries import (
 )
 
 SYNC_MIN_S, SYNC_MAX_S = 0.1, 0.2
+CALM_MAX = 3
+"""How often the pause between questions doubles, where blocks come to us anyway and nobody has one that we lack."""
 ROTATE_MIN_S, ROTATE_MAX_S = 60.0, 120.0
 QUERY_TIMEOUT_S = 2.0
 ASKED_AT_ONCE_MAX = 16
@@ -62,6 +64,7 @@ class CatchingUp:
         self._numbers = 0
         self._asked: dict[int, tuple[int, Query, float]] = {}
         self._blocks_asked: dict[bytes, int] = {}
+        self._calm = 0
         self._next_sync = now + self._pause()
         self._neighbours: list[int] = []
         self._rotate_at = now
@@ -93,6 +96,11 @@ class CatchingUp:
 
     # Asking
 
+    def helped(self, now: float) -> None:
+        """A block came that its maker has not brought us: more may have got lost."""
+        self._calm = 0
+        self._next_sync = min(self._next_sync, now + self._pause())
+
     def tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for vertex in self._to_pass_on:
@@ -114,6 +122,8 @@ class CatchingUp:
     def ask_for_missing(self, vertex: Vertex, peer: int, now: float) -> list[Effect]:
         """Whoever sent a block has what it rests on, if he is honest."""
         missing = self._graph.missing_parents(vertex)
+        if missing:
+            self._calm = 0
         return [
             self._ask(peer, GetBlock(one.hash), now)
             for one in missing[:ASKED_AT_ONCE_MAX]
@@ -149,6 +159,8 @@ class CatchingUp:
             return False
         match query, answer:
             case GetDifference(), Difference() | DifferenceFork():
+                # What he sent ahead of it came before it, and has said so if it helped.
+                self._calm = min(self._calm + 1, CALM_MAX)
                 return True
             case GetBlock(block_hash), BlockResult(block):
                 graph = self._graph
@@ -184,7 +196,10 @@ class CatchingUp:
         return self._random.choice(others) if others else None
 
     def _pause(self) -> float:
-        return self._random.uniform(self._options.sync_min_s, self._options.sync_max_s)
+        """Where blocks go to a few only, asking is how they spread; where they go to all, it finds what got lost."""
+        options = self._options
+        factor = 1 << self._calm if options.neighbours is None else 1
+        return factor * self._random.uniform(options.sync_min_s, options.sync_max_s)
 
     # Answering
 

@@ -218,6 +218,8 @@ class Member:
                 return
             if known is None or known.block is None:
                 self._effects.append(Recovered(block.height))
+        if block.source != peer:
+            self._sync.helped(now)
         vertex, outcome = graph.receive(block)
         self._effects.append(Persist(vertex.hash, block.encode(), is_own=False))
         self._settle(outcome, now)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 KEY_BYTES = 32
 KEY_BITS = KEY_BYTES * 8
@@ -19,40 +21,40 @@ LEAF_TAG, BRANCH_TAG = b"\x00", b"\x01"
 Value = TypeVar("Value")
 
 
-class _Leaf(Generic[Value]):
-    __slots__ = ("_hash", "key", "number", "value")
-
-    def __init__(self, key: bytes, value: Value) -> None:
-        self.key = key
-        self.number = int.from_bytes(key, "big")
-        self.value = value
-        self._hash = b""
-
-    def hash(self, of_value: Callable[[Value], bytes]) -> bytes:
-        if not self._hash:
-            self._hash = sha256(LEAF_TAG + self.key + of_value(self.value)).digest()
-        return self._hash
+# Structs, for they are made in C, and by the thousand; without the garbage collector, for a tree has no circles.
 
 
-class _Branch(Generic[Value]):
+class _Leaf(msgspec.Struct, eq=False, gc=False):
+    """`number` is the key's."""
+
+    key: bytes
+    number: int
+    value: Any
+    known_hash: bytes = b""
+
+    def hash(self, of_value: Callable[[Any], bytes]) -> bytes:
+        if not self.known_hash:
+            self.known_hash = sha256(LEAF_TAG + self.key + of_value(self.value)).digest()
+        return self.known_hash
+
+
+class _Branch(msgspec.Struct, eq=False, gc=False):
     """At least two keys stand below it, maybe all on one side."""
 
-    __slots__ = ("_hash", "left", "right")
+    left: _Leaf | _Branch | None
+    right: _Leaf | _Branch | None
+    known_hash: bytes = b""
 
-    def __init__(self, left: _Node[Value], right: _Node[Value]) -> None:
-        self.left = left
-        self.right = right
-        self._hash = b""
-
-    def hash(self, of_value: Callable[[Value], bytes]) -> bytes:
-        if not self._hash:
+    def hash(self, of_value: Callable[[Any], bytes]) -> bytes:
+        if not self.known_hash:
             left = EMPTY_HASH if self.left is None else self.left.hash(of_value)
             right = EMPTY_HASH if self.right is None else self.right.hash(of_value)
-            self._hash = sha256(BRANCH_TAG + left + right).digest()
-        return self._hash
+            self.known_hash = sha256(BRANCH_TAG + left + right).digest()
+        return self.known_hash
 
 
-_Node = _Leaf[Value] | _Branch[Value] | None
+_Node = _Leaf | _Branch | None
+"""Values are of any type here; `HashTree` is where they have theirs."""
 
 
 class HashTree(Generic[Value]):
@@ -60,7 +62,7 @@ class HashTree(Generic[Value]):
 
     __slots__ = ("_of_value", "_root")
 
-    def __init__(self, of_value: Callable[[Value], bytes], root: _Node[Value] = None) -> None:
+    def __init__(self, of_value: Callable[[Value], bytes], root: _Node = None) -> None:
         self._of_value = of_value
         self._root = root
 
@@ -85,11 +87,16 @@ class HashTree(Generic[Value]):
         while isinstance(node, _Branch):
             bit -= 1
             node = node.right if number >> bit & 1 else node.left
-        return node.value if node is not None and node.key == key else None
+        if node is None or node.key != key:
+            return None
+        value: Value = node.value
+        return value
 
     def with_value(self, key: bytes, value: Value) -> HashTree[Value]:
         assert len(key) == KEY_BYTES, "every key has 256 bits"
-        return HashTree(self._of_value, _put(self._root, _Leaf(key, value), KEY_BITS))
+        return HashTree(
+            self._of_value, _put(self._root, _Leaf(key, int.from_bytes(key, "big"), value), KEY_BITS)
+        )
 
     def without(self, key: bytes) -> HashTree[Value]:
         root = _drop(self._root, int.from_bytes(key, "big"), KEY_BITS)
@@ -121,7 +128,7 @@ def tree_of(of_value: Callable[[Value], bytes], items: Iterable[tuple[bytes, Val
     return tree
 
 
-def _put(node: _Node[Value], leaf: _Leaf[Value], bit: int) -> _Node[Value]:
+def _put(node: _Node, leaf: _Leaf, bit: int) -> _Node:
     """`bit` counts those that are left below this place."""
     if node is None:
         return leaf
@@ -132,17 +139,17 @@ def _put(node: _Node[Value], leaf: _Leaf[Value], bit: int) -> _Node[Value]:
     return _Branch(_put(node.left, leaf, bit - 1), node.right)
 
 
-def _apart(one: _Leaf[Value], other: _Leaf[Value], bit: int) -> _Node[Value]:
+def _apart(one: _Leaf, other: _Leaf, bit: int) -> _Node:
     """Two leaves at one place: down to where their ways part."""
     parting = (one.number ^ other.number).bit_length()
     is_right = other.number >> (parting - 1) & 1
-    branch: _Branch[Value] = _Branch(one, other) if is_right else _Branch(other, one)
+    branch: _Branch = _Branch(one, other) if is_right else _Branch(other, one)
     for level in range(parting + 1, bit + 1):
         branch = _Branch(None, branch) if one.number >> (level - 1) & 1 else _Branch(branch, None)
     return branch
 
 
-def _drop(node: _Node[Value], number: int, bit: int) -> _Node[Value]:
+def _drop(node: _Node, number: int, bit: int) -> _Node:
     if node is None:
         return None
     if isinstance(node, _Leaf):
@@ -154,7 +161,7 @@ def _drop(node: _Node[Value], number: int, bit: int) -> _Node[Value]:
     return node if left is node.left else _branch(left, node.right)
 
 
-def _branch(left: _Node[Value], right: _Node[Value]) -> _Node[Value]:
+def _branch(left: _Node, right: _Node) -> _Node:
     """A leaf that is alone now moves up."""
     if left is None and not isinstance(right, _Branch):
         return right
@@ -163,7 +170,7 @@ def _branch(left: _Node[Value], right: _Node[Value]) -> _Node[Value]:
     return _Branch(left, right)
 
 
-def _part(node: _Node[Value], prefix: int, bits: int, bit: int) -> _Node[Value]:
+def _part(node: _Node, prefix: int, bits: int, bit: int) -> _Node:
     if node is None or not bits:
         return node
     if isinstance(node, _Leaf):
@@ -174,7 +181,7 @@ def _part(node: _Node[Value], prefix: int, bits: int, bit: int) -> _Node[Value]:
     return _branch(_part(node.left, below, bits - 1, bit - 1), None)
 
 
-def _join(one: _Node[Value], other: _Node[Value], bit: int) -> _Node[Value]:
+def _join(one: _Node, other: _Node, bit: int) -> _Node:
     if one is None or other is None:
         return one or other
     if isinstance(one, _Leaf):

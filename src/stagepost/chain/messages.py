@@ -25,7 +25,7 @@ REMEMBERED_BYTES_MAX = 1_024
 REMEMBERED_MAX = 4_096
 
 
-class ReadMessage(msgspec.Struct, frozen=True):
+class ReadMessage(msgspec.Struct, frozen=True, gc=False):
     """`expires_at_s`: the first second at which it is of no use any more, `NEVER` if it does not say.
     `content`: what the contract is given."""
 

@@ -42,7 +42,7 @@ _ACCOUNT_BYTES_MIN = 48
 _RECENT_BYTES = 44
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """Places among the recent messages of accounts, all of one block."""
 
     inclusion: Inclusion

@@ -179,6 +179,6 @@ class ComplaintBook:
                 self._complain(complaint.sign(self._seed))
 
     def _forget(self, message_id: bytes) -> None:
-        for source in self._receipts.pop(message_id, {}):
-            for kind in ComplaintKind:
-                self._made.discard((message_id, source, kind))
+        sources = self._receipts.pop(message_id, {})
+        if self._made:
+            self._made -= {(message_id, source, kind) for source in sources for kind in ComplaintKind}

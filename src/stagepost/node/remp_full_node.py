@@ -25,6 +25,7 @@ from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_status import Accepted, MessageStatus, Rejected
 from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
 from stagepost.remp.staged_sending import CATCHAINS_KEPT, SendingOptions
 from stagepost.remp.status import Level, is_finally_accepted
@@ -250,7 +251,7 @@ class RempFullNode:
         session = self._session_for(handed.workchain, handed.account)
         if session is None:
             return None
-        is_member = any(member.key_id == source_id for member in session.facts.members)
+        is_member = source_id in member_ids(session.facts)
         return session.session_id if is_member or source_id == self.source_id else None
 
     # The chain

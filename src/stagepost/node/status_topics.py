@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from stagepost.bus.topic import Place, Record, TopicWriter
 from stagepost.errors import StorageError
 from stagepost.remp.receipt import Receipt
+from stagepost.runtime.turn_end import turn_end
 
 TOGETHER_MAX = 32
 """Records of one append: receipts of the largest size would still fit."""
@@ -56,7 +56,7 @@ class StatusTopic:
         record = Record(receipt.message_id.hex().encode(), receipt.to_json().encode(), headers)
         self._waiting.append((record, settled))
         if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._hand_over)
+            turn_end()(self._hand_over)
         elif len(self._waiting) >= TOGETHER_MAX:
             self._hand_over()
 

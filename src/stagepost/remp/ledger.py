@@ -68,7 +68,7 @@ class Collated(msgspec.Struct, frozen=True):
     reports: tuple[tuple[bytes, Report], ...]
 
 
-class FinalBlock(msgspec.Struct, frozen=True):
+class FinalBlock(msgspec.Struct, frozen=True, gc=False):
     """A shard block that a master block holds, and its external messages in order."""
 
     block_id: BlockId

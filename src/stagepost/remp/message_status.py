@@ -15,7 +15,7 @@ from stagepost.wire.tl import Reader, Writer, constructor_id
 ERROR_TEXT_BYTES_MAX = 60_000
 
 
-class SentToValidators(msgspec.Struct, frozen=True):
+class SentToValidators(msgspec.Struct, frozen=True, gc=False):
     sent_to: int
     total_validators: int
 
@@ -23,12 +23,12 @@ class SentToValidators(msgspec.Struct, frozen=True):
     level = Level.FULLNODE
 
 
-class New(msgspec.Struct, frozen=True):
+class New(msgspec.Struct, frozen=True, gc=False):
     status = Status.NEW
     level = Level.QUEUE
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class Rejected(msgspec.Struct, frozen=True, gc=False):
     level: Level
     error: str
     block_id: BlockId = UNKNOWN_BLOCK
@@ -36,7 +36,7 @@ class Rejected(msgspec.Struct, frozen=True):
     status = Status.REJECTED
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     level: Level
     block_id: BlockId = UNKNOWN_BLOCK
     master_id: BlockId = UNKNOWN_BLOCK
@@ -44,21 +44,21 @@ class Accepted(msgspec.Struct, frozen=True):
     status = Status.ACCEPTED
 
 
-class Ignored(msgspec.Struct, frozen=True):
+class Ignored(msgspec.Struct, frozen=True, gc=False):
     level: Level
     block_id: BlockId = UNKNOWN_BLOCK
 
     status = Status.IGNORED
 
 
-class Duplicate(msgspec.Struct, frozen=True):
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
     block_id: BlockId = UNKNOWN_BLOCK
 
     status = Status.DUPLICATE
     level = Level.QUEUE
 
 
-class Timeout(msgspec.Struct, frozen=True):
+class Timeout(msgspec.Struct, frozen=True, gc=False):
     status = Status.TIMEOUT
     level = Level.QUEUE
 

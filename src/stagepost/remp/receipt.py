@@ -6,8 +6,9 @@ from the other. What a text form leaves out (a block that is not named) stands i
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
+from binascii import a2b_base64
+from functools import lru_cache
 from typing import NewType
 
 import msgspec
@@ -15,12 +16,12 @@ import msgspec
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp import receipt_fields
-from stagepost.remp.message_status import MessageStatus, kind_of, read_status, write_status
+from stagepost.remp.message_status import MessageStatus, Rejected, kind_of, read_status, write_status
 from stagepost.remp.receipt_shapes import read_usual
 from stagepost.remp.status import Kind, Level, is_finally_accepted
 from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, Source, ValidatorSets
-from stagepost.wire.tl import Reader, Writer, constructor_id, key_id
+from stagepost.wire.tl import Reader, Writer, constructor_bytes, constructor_id, key_id
 
 ExternalMessageId = NewType("ExternalMessageId", bytes)
 """Representation hash of an external message's root cell: 32 bytes."""
@@ -35,9 +36,17 @@ RECEIPT_BYTES_MAX = 65_536
 FUTURE_MS_MAX = 300_000
 SIGNATURE_BYTES = 64
 SIGNATURE_HEX_DIGITS = 128
+SIGNATURE_BASE64_DIGITS = 88
+_LAST_DIGITS = "AQgw"
+"""Before the two that fill up: others have bits behind the last byte, and would be a second way of writing the same."""
+
+STATUSES_REMEMBERED = 1_024
+"""Whose bytes are not made again: all messages of a block have the same."""
+
+_RECEIPT_BEGINS = constructor_bytes(RECEIPT_ID)
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """`signature_text` is as it was received, empty if unsigned: it is looked at only when it is checked."""
 
     message_id: ExternalMessageId
@@ -52,10 +61,13 @@ class Receipt(msgspec.Struct, frozen=True):
 
     @property
     def signed_bytes(self) -> bytes:
+        status = self.status
+        # A refusal's text may be long, and is seldom said twice.
+        status_bytes = _write_anew(status) if isinstance(status, Rejected) else _bytes_of(status)
         writer = Writer()
-        writer.write_constructor(RECEIPT_ID)
+        writer.write_raw(_RECEIPT_BEGINS)
         writer.write_int256(self.message_id)
-        write_status(writer, self.status)
+        writer.write_raw(status_bytes)
         writer.write_long(self.timestamp_ms)
         writer.write_int256(self.source_id)
         return writer.written()
@@ -128,6 +140,15 @@ class Receipt(msgspec.Struct, frozen=True):
         )
 
 
+def _write_anew(status: MessageStatus) -> bytes:
+    writer = Writer()
+    write_status(writer, status)
+    return writer.written()
+
+
+_bytes_of = lru_cache(STATUSES_REMEMBERED)(_write_anew)
+
+
 def read_receipt(data: bytes) -> Receipt:
     """The boxed binary form, without a signature."""
     reader = Reader(data)
@@ -141,18 +162,18 @@ def read_receipt(data: bytes) -> Receipt:
 
 
 def read_signature(text: str) -> bytes | None:
+    if len(text) == SIGNATURE_BASE64_DIGITS and text[-3] in _LAST_DIGITS:
+        try:
+            signature = a2b_base64(text, strict_mode=True)
+        except ValueError:
+            return None
+        return signature if len(signature) == SIGNATURE_BYTES else None
     if len(text) == SIGNATURE_HEX_DIGITS:
         try:
             return bytes.fromhex(text) if text.isalnum() else None
         except ValueError:
             return None
-    try:
-        signature = b64decode(text, validate=True)
-    except (Base64Error, ValueError):
-        return None
-    # Bits behind the last byte would be a second way of writing the same.
-    is_standard = b64encode(signature).decode("ascii") == text
-    return signature if len(signature) == SIGNATURE_BYTES and is_standard else None
+    return None
 
 
 def _fault(code: ErrorCode, text: str) -> DecodeError:

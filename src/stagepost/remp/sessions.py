@@ -63,6 +63,12 @@ def session_id(facts: SessionFacts) -> bytes:
 
 
 @lru_cache(SESSIONS_REMEMBERED)
+def member_ids(facts: SessionFacts) -> frozenset[bytes]:
+    """The key ids of those who take part."""
+    return frozenset(member.key_id for member in facts.members)
+
+
+@lru_cache(SESSIONS_REMEMBERED)
 def queue_id(facts: SessionFacts) -> bytes:
     """Of the message queue: members are the previous validators, then the present ones, repeated where they repeat."""
     return _hash(QUEUE_ID, facts)

@@ -19,9 +19,9 @@ class Shard(msgspec.Struct, frozen=True):
     def holds(self, workchain: int, account: bytes) -> bool:
         if workchain != self.workchain:
             return False
-        bits = self.bits
+        below = ((self.prefix & -self.prefix) << 1) - 1
         beginning = int.from_bytes(account[:8], "big")
-        return bits == 0 or beginning >> (64 - bits) == self.prefix >> (64 - bits)
+        return (beginning ^ self.prefix) | below == below
 
     @property
     def children(self) -> tuple[Shard, Shard]:

@@ -19,6 +19,7 @@ from stagepost.errors import (
 )
 from stagepost.runtime.bearer_channel import BearerChannel
 from stagepost.runtime.channel import Channel
+from stagepost.runtime.turn_end import turn_end
 from stagepost.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
@@ -56,6 +57,7 @@ class Bearer(asyncio.BufferedProtocol):
         self.closed = asyncio.Event()
         self.reason: StagepostError | None = None  # why it closed; None after an orderly end
         self._loop = asyncio.get_running_loop()
+        self._put_off = turn_end()
         self._trace = trace
         self._demultiplexer = Demultiplexer(None if trace is None else self._trace_received)
         self._reader = self._demultiplexer.reader
@@ -266,11 +268,11 @@ class Bearer(asyncio.BufferedProtocol):
 
     def _schedule_flush(self) -> None:
         # Later, so that all that is said until then shares a batch, in fair order: after what is being received has
-        # been answered, or one turn of the loop later.
+        # been answered, or at the end of the turn.
         if not self._is_flush_scheduled and not self._is_paused and self._transport is not None:
             self._is_flush_scheduled = True
             if not self._is_receiving:
-                self._loop.call_soon(self._flush)
+                self._put_off(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False

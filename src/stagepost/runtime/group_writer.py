@@ -17,6 +17,7 @@ import msgspec
 from stagepost.errors import StorageError
 from stagepost.runtime.table_file import TableFile
 from stagepost.runtime.tables import Draft
+from stagepost.runtime.turn_end import PutOff, turn_end
 
 GROUP_JOBS_MAX = 4_096
 SOON_S = 0.1
@@ -113,6 +114,7 @@ class GroupWriter(Generic[B]):
         self._on_error = on_error
         self._jobs: list[_Job[B]] = []
         self._written: list[_Job[B]] | None = None
+        self._put_off: PutOff | None = None
         self._is_asked = False
         self._is_closed = False
         self._is_sync_due = False
@@ -139,7 +141,9 @@ class GroupWriter(Generic[B]):
         if not self._is_asked:
             # Whoever else is ready to run in this turn of the loop joins the group.
             self._is_asked = True
-            asyncio.get_running_loop().call_soon(self._begin)
+            if self._put_off is None:
+                self._put_off = turn_end()
+            self._put_off(self._begin)
 
     def soon(self, act: Callable[[B], object]) -> None:
         """With the next group, or a little later; `act` must bear to be tried again."""

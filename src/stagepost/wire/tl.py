@@ -192,10 +192,11 @@ class Reader:
             )
 
     def _unpack(self, form: Struct, name: str) -> Any:
-        if form.size > self.remaining_bytes:
-            raise self._cut_short(name, form.size)
         start = self.offset
-        self.offset += form.size
+        end = start + form.size
+        if end > len(self._data):
+            raise self._cut_short(name, form.size)
+        self.offset = end
         return form.unpack_from(self._data, start)[0]
 
     def _cut_short(self, name: str, count: int) -> DecodeError:
@@ -247,7 +248,7 @@ class Writer:
         self._written.append(value)
 
     def write_int256(self, value: bytes) -> None:
-        self._written += _exactly(value, INT256_BYTES, "int256")
+        self._written += value if len(value) == INT256_BYTES else _exactly(value, INT256_BYTES, "int256")
 
     def write_int512(self, value: bytes) -> None:
         self._written += _exactly(value, INT512_BYTES, "int512")
@@ -279,7 +280,7 @@ class Writer:
         self._written += _signed(count, 4, "vector count")
 
     def write_constructor(self, identifier: int) -> None:
-        self._written += constructor_bytes(identifier)
+        self._written += _UNSIGNED_INT.pack(identifier)
 
 
 def _signed(value: int, size: int, name: str) -> bytes:

@@ -16,7 +16,7 @@ CANDIDATE_ID = constructor_id(
 )
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """`parent` is the hash of the block before it, or of the session's start."""
 
     slot: int

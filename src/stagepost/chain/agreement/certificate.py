@@ -38,7 +38,7 @@ Verify = Callable[[bytes, bytes, bytes], bool]
 """Public key, message, signature."""
 
 
-class Certificate(msgspec.Struct, frozen=True):
+class Certificate(msgspec.Struct, frozen=True, gc=False):
     """`signatures`: who signed, by rising index, and its signature."""
 
     session_id: bytes

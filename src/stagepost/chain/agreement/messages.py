@@ -30,7 +30,7 @@ FINAL_BLOCK_ID = constructor_id(
 )
 
 
-class Proposal(msgspec.Struct, frozen=True):
+class Proposal(msgspec.Struct, frozen=True, gc=False):
     """A candidate with its leader's signature, and why its parent may be built upon."""
 
     candidate: Candidate
@@ -60,7 +60,7 @@ class Want(msgspec.Struct, frozen=True):
         return writer.written()
 
 
-class FinalBlock(msgspec.Struct, frozen=True):
+class FinalBlock(msgspec.Struct, frozen=True, gc=False):
     """As it is stored and given to whoever is behind: the certificate is of the best kind that was at hand."""
 
     candidate: Candidate

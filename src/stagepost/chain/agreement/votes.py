@@ -35,7 +35,7 @@ class VoteKind(IntEnum):
 CERTIFIABLE = frozenset({VoteKind.NOTARISE, VoteKind.SKIP, VoteKind.FINALISE})
 
 
-class Vote(msgspec.Struct, frozen=True):
+class Vote(msgspec.Struct, frozen=True, gc=False):
     validator: int
     slot: int
     kind: VoteKind

@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import isinf
+from math import inf
 from random import Random
 from typing import Protocol, TypeAlias
 
@@ -114,6 +114,7 @@ class AgreementRunner:
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = inf
         self._is_stopped = False
         self._overlay: Overlay
 
@@ -275,16 +276,16 @@ class AgreementRunner:
 
     def _set_timer(self) -> None:
         wake_at = self.member.next_wake
-        if self._is_stopped or isinf(wake_at):
+        # After every frame: what costs nothing is looked at first.
+        if self._is_stopped or self._wakes_at <= wake_at:
             return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + max(wake_at - self._clock.mono_s(), 0.0)
         if self._timer is not None:
-            if self._timer.when() <= at and not self._timer.cancelled():
-                return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._wake)
+        delay_s = max(wake_at - self._clock.mono_s(), 0.0)
+        self._wakes_at = wake_at
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
+        self._wakes_at = inf
         self._perform(self.member.tick(self._clock.mono_s()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 
 import msgspec
@@ -75,6 +76,7 @@ class FullNode:
         self._checks = ReceiptChecks(self._judged, verifier)
         self._frames: dict[bytes, bytes] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = inf
 
     def use_sets(self, sets: ValidatorSets) -> None:
         self._sets = sets
@@ -120,6 +122,7 @@ class FullNode:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._wakes_at = inf
 
     # Receipts
 
@@ -189,16 +192,16 @@ class FullNode:
 
     def _set_timer(self) -> None:
         at = self.sending.next_wake
-        if at is None:
+        # After every receipt: what costs nothing is looked at first.
+        if at is None or self._wakes_at <= at:
             return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, at - self._clock.mono_s())
         if self._timer is not None:
-            if self._timer.when() <= when:
-                return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._wake)
+        delay_s = max(0.0, at - self._clock.mono_s())
+        self._wakes_at = at
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
+        self._wakes_at = inf
         self._perform(self.sending.tick(self._clock.mono_s()))

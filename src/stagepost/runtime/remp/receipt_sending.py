@@ -14,6 +14,7 @@ from stagepost.remp.status import is_legal_step
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import ValidatorLinks
 from stagepost.runtime.remp.statements import Statements
+from stagepost.runtime.turn_end import turn_end
 from stagepost.wire.tl import key_id
 
 
@@ -36,7 +37,8 @@ class ReceiptSending:
         self._clock = clock
         self._statements = statements
         self._packing: Packing = packing or ImmediatePacking()
-        self._handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_put_off = False
         self._is_stopped = False
 
     @property
@@ -74,8 +76,8 @@ class ReceiptSending:
     def stop(self) -> None:
         self._is_stopped = True
         self._statements.stop()
-        if self._handle is not None:
-            self._handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _lane(self, message_id: bytes, said: Mapping[bytes, Sequence[Receipt]]) -> tuple[Receipt, ...]:
         """What was said of it before, and what is being said now."""
@@ -100,14 +102,23 @@ class ReceiptSending:
     def _plan(self) -> None:
         """What else comes up in this turn of the loop leaves in the same packet."""
         at = self._packing.next_wake
-        if self._handle is not None or at is None or self._is_stopped:
+        if at is None or self._is_stopped:
             return
-        loop = asyncio.get_running_loop()
         delay_s = at - self._clock.mono_s()
-        self._handle = loop.call_soon(self._send) if delay_s <= 0 else loop.call_later(delay_s, self._send)
+        if delay_s <= 0:
+            if not self._is_put_off:
+                self._is_put_off = True
+                turn_end()(self._send)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._send)
 
     def _send(self) -> None:
-        self._handle = None
+        self._is_put_off = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_stopped:
+            return
         now = self._clock.mono_s()
         away: set[bytes] = set()
         for packet in self._packing.packets(now):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from stagepost.errors import StorageError
 from stagepost.runtime.remp.session_rows import BodyRow
 from stagepost.runtime.remp.session_store import SessionStore, Written
 
 WRITE_AGAIN_S = 1.0
+
+Write = Callable[[Written], None]
+Then = Callable[[], None]
 
 
 class SessionWriting:
@@ -19,11 +23,11 @@ class SessionWriting:
         self._session_id = session_id
         self._is_stopped = False
 
-    def block(self, frame: bytes, then: Callable[[], None]) -> None:
-        self._write(lambda written: self._store.put_block(self._session_id, frame, written), then)
+    def block(self, frame: bytes, then: Then) -> None:
+        self._write(partial(self._store.put_block, self._session_id, frame), then)
 
-    def body(self, row: BodyRow, then: Callable[[], None]) -> None:
-        self._write(lambda written: self._store.put_body(row, written), then)
+    def body(self, row: BodyRow, then: Then) -> None:
+        self._write(partial(self._store.put_body, row), then)
 
     def body_soon(self, row: BodyRow) -> None:
         """Nothing was promised for it, and others have it, too."""
@@ -33,18 +37,17 @@ class SessionWriting:
         """Nothing follows any more from what gets written."""
         self._is_stopped = True
 
-    def _write(self, write: Callable[[Written], None], then: Callable[[], None]) -> None:
-        def written(error: StorageError | None) -> None:
-            if self._is_stopped:
-                return
-            if error is None:
-                then()
-            else:
-                self.failures += 1
-                asyncio.get_running_loop().call_later(WRITE_AGAIN_S, again)
+    def _write(self, write: Write, then: Then) -> None:
+        # Methods and no functions inside of this one: those would refer to each other, and thousands of such circles a
+        # second are work for the garbage collector, which lets the loop wait.
+        if not self._is_stopped:
+            write(partial(self._written, write, then))
 
-        def again() -> None:
-            if not self._is_stopped:
-                write(written)
-
-        write(written)
+    def _written(self, write: Write, then: Then, error: StorageError | None) -> None:
+        if self._is_stopped:
+            return
+        if error is None:
+            then()
+        else:
+            self.failures += 1
+            asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write, write, then)
