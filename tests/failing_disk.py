@@ -33,6 +33,22 @@ class Disk:
 
         return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Failing)
 
+    def commits(self) -> list[str]:
+        """How well each transaction is synced: those that were ended, and single statements that are one by themselves."""
+        levels: list[str] = []
+        level, is_open = "FULL", False
+        for statement in self.statements:
+            if statement.startswith("PRAGMA synchronous = "):
+                level = statement.removeprefix("PRAGMA synchronous = ")
+            elif statement.startswith("BEGIN"):
+                is_open = True
+            elif statement == "ROLLBACK":
+                is_open = False
+            elif statement == "COMMIT" or (statement.startswith("INSERT INTO joined_tables") and not is_open):
+                is_open = False
+                levels.append(level)
+        return levels
+
     def call(self, act: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         self.calls += 1
         if self.calls != self.fails_at:

@@ -9,12 +9,15 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.runtime.clock import loop_time
+from stagepost.runtime.loop_load import LoopLoad
 from stagepost.runtime.table_file import TableFile
 from stagepost.runtime.tables import Draft
 from stagepost.runtime.turn_end import PutOff, turn_end
@@ -24,6 +27,9 @@ SOON_S = 0.1
 """How long something may wait for company that nobody waits for."""
 SYNC_EVERY_S = 0.5
 """Half of what is promised, so that a slow disk has the other half."""
+REST_MAX_S = 0.05
+CALM_SHARE, BUSY_SHARE = 0.5, 0.8
+"""Of the loop's time: up to the first nothing rests, from the second on for as long as it may."""
 RETRY_S = 1.0
 LAST_ATTEMPTS = 2
 """The second one opens the file anew."""
@@ -51,6 +57,10 @@ class Writer(Protocol[B_co]):
 
 
 class Backend(Protocol):
+    def rest_s(self) -> float:
+        """How long after the beginning of one write the next should not begin yet, so that more comes together."""
+        ...
+
     def write(self, fill: Callable[[Draft], None], is_synced: bool, settled: Settled) -> None:
         """Let the draft be filled, make it durable, and say so on the event loop. One at a time."""
         ...
@@ -115,6 +125,7 @@ class GroupWriter(Generic[B]):
         self._jobs: list[_Job[B]] = []
         self._written: list[_Job[B]] | None = None
         self._put_off: PutOff | None = None
+        self._began_at = -inf
         self._is_asked = False
         self._is_closed = False
         self._is_sync_due = False
@@ -206,6 +217,12 @@ class GroupWriter(Generic[B]):
         if not self._is_asked or not self._has_work:
             self._is_asked = False
             return
+        now = loop_time()
+        rest_s = 0.0 if self._is_closed else self._began_at + self._backend.rest_s() - now
+        if rest_s > 0:
+            self._set_timer(self._begin, rest_s)
+            return
+        self._began_at = now
         self._written, self._jobs = self._jobs[:GROUP_JOBS_MAX], self._jobs[GROUP_JOBS_MAX:]
         self._is_asked = bool(self._jobs)
         self._is_sync_written, self._is_sync_due = self._is_sync_due, False
@@ -258,16 +275,27 @@ class GroupWriter(Generic[B]):
 
 
 class FileBackend:
-    """A thread that writes to a file. Its first use starts it; `close` ends it, closes the file and calls `release`."""
+    """A thread that writes to a file. Its first use starts it; `close` ends it, closes the file and calls `release`.
 
-    def __init__(self, file: TableFile, name: str, release: Callable[[], None]) -> None:
+    `rests`: where many stores share a loop, and the loop has hardly any time left, each write waits for company: it costs the
+    same however much is in it."""
+
+    def __init__(
+        self, file: TableFile, name: str, release: Callable[[], None], *, rests: bool = False
+    ) -> None:
         self._file = file
+        self._load = LoopLoad() if rests else None
         self._name = name
         self._release = release
         self._thread: threading.Thread | None = None
         self._tasks: SimpleQueue[tuple[Callable[[Draft], None], bool, Settled] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_unsynced = False
+
+    def rest_s(self) -> float:
+        if self._load is None:
+            return 0.0
+        return REST_MAX_S * min(max(self._load.share() - CALM_SHARE, 0.0) / (BUSY_SHARE - CALM_SHARE), 1.0)
 
     def write(self, fill: Callable[[Draft], None], is_synced: bool, settled: Settled) -> None:
         if self._thread is None:

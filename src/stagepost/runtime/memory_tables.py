@@ -69,6 +69,9 @@ class MemoryBackend:
         for change in disk.unsynced:
             change(self.held)
 
+    def rest_s(self) -> float:
+        return 0.0
+
     def write(self, fill: Callable[[Draft], None], is_synced: bool, settled: Settled) -> None:
         draft = Draft(self.held)
         fill(draft)

@@ -97,9 +97,15 @@ def sync_folder(folder: Path) -> None:
 
 
 class SqliteFile:
-    """An open file. Errors are SQLite's own; the store decides what they mean."""
+    """An open file. Errors are SQLite's own; the store decides what they mean. `set_up`: what the connection runs first."""
 
-    def __init__(self, path: Path, connect: Connect = connect, schema: Mapping[str, str] = SCHEMA) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connect: Connect = connect,
+        schema: Mapping[str, str] = SCHEMA,
+        set_up: Iterable[str] = (),
+    ) -> None:
         self._schema = schema
         self._path = path
         if path.exists() and not os.access(path, os.W_OK):
@@ -112,6 +118,8 @@ class SqliteFile:
             if mode != (b"wal",):
                 raise DamagedFile(f"the file cannot be put into WAL mode, it stays in {mode!r}")
             self._check()
+            for statement in set_up:
+                self._connection.execute(statement)
         except UnicodeDecodeError as error:
             # SQLite quotes what it found, and Python cannot read the quotation.
             self.close()
@@ -150,6 +158,16 @@ class SqliteFile:
     def call(self, statement: str, values: Sequence[object]) -> None:
         """Once, with all of the values."""
         self._connection.execute(statement, values)
+
+    def write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> None:
+        """All of them as one transaction; returns when it is durable."""
+        if len(statements) == 1:
+            self._connection.execute(*statements[0])  # which is one by itself
+            return
+        self.begin()
+        for text, values in statements:
+            self._connection.execute(text, values)
+        self.commit()
 
     def commit(self) -> None:
         """Returns when the transaction is durable."""

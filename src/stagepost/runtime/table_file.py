@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.errors import StorageError
+from stagepost.runtime.joined_tables import JoinedTables, PlacedRow, calls
 from stagepost.runtime.sqlite_damage import named_rows, numbered_rows, open_whole, rename_damaged
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, connect, create, is_damage
 from stagepost.runtime.sqlite_rows import SET_ASIDE, DamagedRow, Row, content_of
-from stagepost.runtime.tables import AnyTable, Draft, Held, Statement, Table, empty
+from stagepost.runtime.tables import AnyTable, Draft, Held, Table, empty
 
 COUNTS = Table("counts", str, int)
 """How many rows each table has: rows that vanish without a trace are noticed."""
@@ -70,11 +71,6 @@ def _good_rows(
             found.damage.append(f"a row of {table.name} was set aside: {fault} (key {row[0]!r})")
 
 
-def _run(file: SqliteFile, statement: Statement, rows: Sequence[Row]) -> None:
-    for text, values in statement.calls(rows):
-        file.call(text, values)
-
-
 class TableFile:
     """`StorageError` from the constructor if the file cannot be had. Used by one thread at a time."""
 
@@ -87,9 +83,10 @@ class TableFile:
         self._what = what
         self._connect = connect
         self._schema = schema_of(tables)
+        self._joined = JoinedTables((*tables, COUNTS))
         self._is_syncing = True
         self.commit_s = 0.0
-        """Spent waiting for the disk, mostly in fsync."""
+        """Spent in transactions, mostly in fsync."""
         found, damage = open_whole(
             path, f"{what} in", create=self._create, read=self._open_first, salvage=self._salvage
         )
@@ -102,7 +99,7 @@ class TableFile:
 
     def _open(self) -> SqliteFile:
         self._is_syncing = True
-        return SqliteFile(self._path, self._connect, self._schema)
+        return SqliteFile(self._path, self._connect, self._schema, self._joined.set_up())
 
     def _open_first(self) -> Found:
         self._file: SqliteFile | None = self._open()
@@ -122,13 +119,20 @@ class TableFile:
         file.run(SET_ASIDE, notes)
         for table, row in found.bad:
             file.run(table.drop_damaged, [(row[0],)])
+        file.run("DELETE FROM counts", [()])
+        joined = self._joined
+        changes: list[PlacedRow] = []
         for table in self._tables:
             there, rows = found.held[table.name], wanted[table.name]
-            _run(file, table.drop, [(key,) for key in there if key not in rows])
-            missing = [table.write(key, value) for key, value in rows.items() if there.get(key) != value]
-            _run(file, table.put, missing)
-        file.run("DELETE FROM counts", [()])
-        _run(file, COUNTS.put, [COUNTS.write(name, len(rows)) for name, rows in wanted.items()])
+            changes += (joined.drop(table, key) for key in there if key not in rows)
+            changes += (
+                joined.put(table, table.write(key, value))
+                for key, value in rows.items()
+                if there.get(key) != value
+            )
+        changes += (joined.put(COUNTS, COUNTS.write(name, len(rows))) for name, rows in wanted.items())
+        for text, values in calls(changes):
+            file.call(text, values)
         file.commit()
 
     def _salvage(self, why: str) -> str:
@@ -180,17 +184,21 @@ class TableFile:
         if is_synced is not self._is_syncing:
             file.sync_commits(is_synced)
             self._is_syncing = is_synced
-        file.begin()
+        joined = self._joined
+        rows: list[PlacedRow] = []
         for name, changed in draft.changes.items():
             table = self._by_name[name]
-            _run(file, table.drop, [(key,) for key, value in changed.items() if value is None])
-            put = [table.write(key, value) for key, value in changed.items() if value is not None]
-            _run(file, table.put, put)
+            rows += (joined.drop(table, key) for key, value in changed.items() if value is None)
+            rows += (
+                joined.put(table, table.write(key, value))
+                for key, value in changed.items()
+                if value is not None
+            )
         # An empty draft writes the counts all the same: there must be something that a sync can wait for.
         counted = [self._by_name[name] for name in draft.changes] or self._tables
-        _run(file, COUNTS.put, [COUNTS.write(table.name, draft.count(table)) for table in counted])
+        rows += (joined.put(COUNTS, COUNTS.write(table.name, draft.count(table))) for table in counted)
         began_s = time.monotonic()
-        file.commit()
+        file.write(calls(rows))
         self.commit_s += time.monotonic() - began_s
 
     def _reopened(self) -> SqliteFile:

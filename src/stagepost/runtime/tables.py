@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -18,34 +18,10 @@ Held: TypeAlias = dict[str, dict[Any, Any]]
 K = TypeVar("K", bound=Key)
 V = TypeVar("V")
 
-ROWS_AT_ONCE_MAX = 64
-"""That one call writes; a power of two."""
-
 _COLUMN_TYPES = {int: "INTEGER", bytes: "BLOB", str: "TEXT"}
 _NUMBER = Struct(">q")
 _LENGTH = Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Statement:
-    """One that takes any number of rows: with few calls for many rows, since each call lets go of Python's lock, and a
-    thread that wants it back may have to wait for a busy loop."""
-
-    def __init__(self, begin: str, each: str, around: str = "{}") -> None:
-        # Sizes that double: any number of rows is put together from few of them, and few are kept prepared.
-        self._texts = {
-            1 << power: begin + around.format(", ".join([each] * (1 << power)))
-            for power in range(ROWS_AT_ONCE_MAX.bit_length())
-        }
-
-    def calls(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
-        """The texts to run, in order, each with its values."""
-        start, size = 0, ROWS_AT_ONCE_MAX
-        while start < len(rows):
-            while size > len(rows) - start:
-                size //= 2
-            yield self._texts[size], [value for row in rows[start : start + size] for value in row]
-            start += size
 
 
 class Table(Generic[K, V]):
@@ -64,8 +40,6 @@ class Table(Generic[K, V]):
             f"CREATE TABLE {name} (key {_COLUMN_TYPES[key]} PRIMARY KEY, content BLOB NOT NULL, "
             f"checksum BLOB NOT NULL){'' if key is int else ' WITHOUT ROWID'}"
         )
-        self.put = Statement(f"REPLACE INTO {name} VALUES ", "(?, ?, ?)")
-        self.drop = Statement(f"DELETE FROM {name} WHERE key IN ", "?", around="({})")
         # Text is read as bytes, and a damaged key may have any type: it must be met all the same.
         self.drop_damaged = f"DELETE FROM {name} WHERE key IS ?1 OR CAST(key AS BLOB) = ?1"
         self._begin = name.encode() + b"\0"

@@ -33,7 +33,11 @@ class Hand:
     def __init__(self) -> None:
         self.groups: list[tuple[list[str], bool]] = []
         self.closings = 0
+        self.rests_s = 0.0
         self._settled: Settled | None = None
+
+    def rest_s(self) -> float:
+        return self.rests_s
 
     def write(self, fill: Callable[[Draft], None], is_synced: bool, settled: Settled) -> None:
         assert self._settled is None, "one at a time"
@@ -254,5 +258,47 @@ def test_closing_goes_on_when_whoever_closes_stops_waiting() -> None:
         assert [words for words, _ in hand.groups] == [["mark", "."]]
         with pytest.raises(StorageError, match="closed"):
             await writer.do(lambda book: book.note("late"))
+
+    run_in_virtual_time(main())
+
+
+def test_a_write_that_rests_takes_along_what_comes_meanwhile() -> None:
+    async def main() -> None:
+        writer, hand, _ = a_writer("commit")
+        hand.rests_s = 0.5
+
+        def ask(text: str) -> asyncio.Task[str]:
+            return asyncio.create_task(writer.do(lambda book: book.note(text)))
+
+        first = ask("a")
+        await asyncio.sleep(0.01)
+        assert hand.groups == [(["a", "."], True)], "after a silence there is nothing to wait for"
+        hand.settle()
+        others = [ask("b")]
+        await asyncio.sleep(0.4)
+        others.append(ask("c"))
+        assert len(hand.groups) == 1
+        await asyncio.sleep(0.1)
+        assert hand.groups[1:] == [(["b", "c", "."], True)]
+        hand.settle()
+        await asyncio.gather(first, *others)
+
+    run_in_virtual_time(main())
+
+
+def test_the_last_writes_do_not_rest() -> None:
+    async def main() -> None:
+        writer, hand, _ = a_writer("commit")
+        hand.rests_s = 1_000.0
+        first = asyncio.create_task(writer.do(lambda book: book.note("a")))
+        await asyncio.sleep(0.01)
+        hand.settle()
+        last = asyncio.create_task(writer.do(lambda book: book.note("b")))
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0.01)
+        assert hand.groups[1:] == [(["b", "."], True)]
+        hand.settle()
+        await asyncio.gather(first, last, closing)
 
     run_in_virtual_time(main())

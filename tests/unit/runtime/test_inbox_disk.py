@@ -48,13 +48,13 @@ def test_claims_and_verdicts_at_once_share_one_transaction_that_waits_for_the_di
             *(inbox.claim(an_id(number)) for number in range(50)),
             *(inbox.put(seen(number)) for number in range(50, 90)),
         )
-        assert disk.statements.count("COMMIT") == 1
+        assert len(disk.commits()) == 1
         assert not any("synchronous" in statement for statement in disk.statements), (
             "it was FULL from the start"
         )
         # A claim that is refused changes nothing, and needs no disk.
         assert not await inbox.claim(an_id(1))
-        assert disk.statements.count("COMMIT") == 1
+        assert len(disk.commits()) == 1
         await inbox.close()
 
     asyncio.run(main())
@@ -120,4 +120,4 @@ def test_a_failure_at_every_call_gives_no_claim_twice_and_none_away(
         assert {record.delivery_id for record in content.records if record.is_claimed} == claimed
         assert content.damage == ()
         at += 1
-    assert at > 25
+    assert at > 7

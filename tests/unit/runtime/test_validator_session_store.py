@@ -127,7 +127,7 @@ def test_what_a_failing_disk_did_not_write_is_said_to_be_missing_and_is_not_ther
         disk = Disk()
         store = open_session_store(tmp_path, connect=disk.connect)
         await put_block(store, ONE, b"first")
-        disk.fails_at = disk.calls + 2
+        disk.fails_at = disk.calls + 1
         with pytest.raises(StorageError, match="cannot be written"):
             await put_block(store, ONE, b"lost")
         await put_block(store, ONE, b"second")

@@ -224,7 +224,7 @@ def open_chain_store(
     """`ErrQueueLocked` if another process has the folder, `StorageError` if it cannot be used."""
     file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect)
     try:
-        backend = FileBackend(file, "chain", lock.release)
+        backend = FileBackend(file, "chain", lock.release, rests=True)
         return ChainStore(file.held, file.damage, backend, genesis, keeps_all=keeps_all)
     except BaseException:
         file.close()

@@ -1,0 +1,31 @@
+"""How much of its time the event loop works, lately: whoever can wait lets it be when it has hardly any left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+WINDOW_S = 0.1
+
+
+class LoopLoad:
+    """Asked on the loop, for its thread alone."""
+
+    def __init__(
+        self, now_s: Callable[[], float] = time.monotonic, worked_s: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._now = now_s
+        self._worked = worked_s
+        self._since_s = now_s()
+        self._worked_s = worked_s()
+        self._share = 0.0
+
+    def share(self) -> float:
+        """From 0 to 1, over the last tenth of a second or what has passed since it was asked before, if that is longer."""
+        now_s = self._now()
+        passed_s = now_s - self._since_s
+        if passed_s >= WINDOW_S:
+            worked_s = self._worked()
+            self._share = min((worked_s - self._worked_s) / passed_s, 1.0)
+            self._since_s, self._worked_s = now_s, worked_s
+        return self._share
