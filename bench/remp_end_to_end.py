@@ -42,7 +42,7 @@ CHECKS = 500
 FIRST_P99_MS_MAX = 200.0
 FINAL_P99_MS_MAX = 2_000.0
 
-RAMP = (200, 300, 400, 600, 800, 1_200)
+RAMP = (125, 150, 200, 300, 400, 600, 800, 1_200)
 RAMP_STEP_S = 3.0
 RAMP_BEHIND_S = 1.0
 """The queue grows when more is open at the end of a step than comes in so long."""
