@@ -7,10 +7,13 @@ again because time has passed.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from stagepost.pipeline.built_once import built_once
 from stagepost.pipeline.memberships import sessions_by_number
 from stagepost.pipeline.partial_state import FULL_NODES, OF_MESSAGES, QUARANTINE, VALIDATORS
 from stagepost.pipeline.schemas import LIVES, MESSAGES, STAGES, STATE, expect
@@ -59,7 +62,7 @@ def lives(
     facts = message_facts(near, has_known=known is not None)
     # Both sides are small for each message and already in place: a table of one side, and no sorting of both.
     found = facts.join(heard.hint("shuffle_hash"), on="message_id", how="left")
-    found = found.withColumn("decided", deciding_session(F.col("sessions"), F.col("total_validators")))
+    found = found.withColumn("decided", deciding_session())
     names = F.broadcast(sessions_by_number(state.sparkSession, sets))
     found = found.join(names, on=F.col("decided.number") == names["session"], how="left")
     return found.select(*_columns(generation))
@@ -84,25 +87,41 @@ def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
     """What does not depend on sessions: stages, what full nodes said, ids of other layers, distinct receipts. Messages of
     which all receipts are quarantined have no row.
     """
+    facts = _facts()
+    before = facts.known if has_known else facts.none_known
+    found = state.where(facts.is_of_messages).groupBy("message_id").agg(*facts.joined, before)
+    return found.where(facts.has_receipts)
+
+
+class _Facts(NamedTuple):
+    is_of_messages: Column
+    joined: tuple[Column, ...]
+    known: Column
+    none_known: Column
+    has_receipts: Column
+
+
+@built_once
+def _facts() -> _Facts:
     of_full_node = F.col("role") == FULL_NODES
     is_bad = F.col("role") == QUARANTINE
-    before = _distinct(~is_bad & F.col("is_known")) if has_known else F.lit(0).cast("bigint")
-    return (
-        state.where(F.col("role").isin(*OF_MESSAGES))
-        .groupBy("message_id")
-        .agg(
-            *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
-            F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
-            F.min(F.when(of_full_node, F.col("finalized_ms"))).alias("finalized_by_full_node_ms"),
-            F.max("total_validators").alias("total_validators"),
-            F.bool_or(F.col("role") == VALIDATORS).alias("has_validators"),
-            F.min("delivery_id").alias("delivery_id"),
-            F.min("dmq_id").alias("dmq_id"),
-            _distinct(~is_bad).alias("receipts"),
-            _distinct(is_bad).alias("receipts_bad"),
-            before.alias("receipts_before"),
-        )
-        .where(F.col("receipts") > 0)
+    joined = (
+        *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
+        F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
+        F.min(F.when(of_full_node, F.col("finalized_ms"))).alias("finalized_by_full_node_ms"),
+        F.max("total_validators").alias("total_validators"),
+        F.bool_or(F.col("role") == VALIDATORS).alias("has_validators"),
+        F.min("delivery_id").alias("delivery_id"),
+        F.min("dmq_id").alias("dmq_id"),
+        _distinct(~is_bad).alias("receipts"),
+        _distinct(is_bad).alias("receipts_bad"),
+    )
+    return _Facts(
+        F.col("role").isin(*OF_MESSAGES),
+        joined,
+        _distinct(~is_bad & F.col("is_known")).alias("receipts_before"),
+        F.lit(0).cast("bigint").alias("receipts_before"),
+        F.col("receipts") > 0,
     )
 
 
@@ -156,16 +175,25 @@ def verdict(is_over: Column) -> Column:
 
 
 def _columns(generation: int) -> list[Column]:
+    present = F.lit(f"{generation:0{GENERATION_DIGITS}d}").alias("generation")
+    return [present if column is None else column for column in _columns_but_generation()]
+
+
+@built_once
+def _columns_but_generation() -> list[Column | None]:
+    """In the order of `LIVES`; None where the generation stands."""
     empty = F.array().cast("array<int>")
     members = F.sequence(F.lit(0), F.col("decided.size") - 1)
     computed = {
         "verdict_alive": verdict(F.lit(False)),
         "verdict_over": verdict(F.lit(True)),
         "first_seen_ms": first_seen(),
-        "generation": F.lit(f"{generation:0{GENERATION_DIGITS}d}"),
         "validators": F.col("decided.size"),
         "queued_at": F.coalesce(F.col("decided.queued_at"), empty),
         "rejected_by": F.coalesce(F.col("decided.rejected_by"), empty),
         "silent": F.coalesce(F.array_except(members, F.col("decided.heard")), empty),
     }
-    return [computed.get(name, F.col(name)).alias(name) for name in LIVES.fieldNames()]
+    return [
+        None if name == "generation" else computed.get(name, F.col(name)).alias(name)
+        for name in LIVES.fieldNames()
+    ]

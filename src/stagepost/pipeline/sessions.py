@@ -6,10 +6,12 @@ Column expressions of the rules that `remp.verdict` states in plain Python; a pr
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from stagepost.pipeline.built_once import built_once
 from stagepost.pipeline.memberships import memberships
 from stagepost.pipeline.state import code
 from stagepost.remp.status import KINDS, Kind, Level, Status, is_closed
@@ -23,12 +25,27 @@ def with_holding_sessions(state: DataFrame, sets: ValidatorSets) -> DataFrame:
     each with `is_candidate` and `is_hinted`.
     """
     table = F.broadcast(memberships(state.sparkSession, sets))
-    rows = state.where(F.col("role") == "validator").join(table, on="source_id", how="inner")
-    rows = rows.withColumn("held", F.filter("memberships", _meets))
-    rows = rows.withColumns(
-        {"has_hinted": F.exists("held", _is_hinted), "has_of_shard": F.exists("held", _is_of_shard)}
+    holding = _holding()
+    rows = state.where(holding.is_of_validator).join(table, on="source_id", how="inner")
+    rows = rows.withColumn("held", holding.held).withColumns(holding.has)
+    return rows.select(*state.columns, holding.judged)
+
+
+class _Holding(NamedTuple):
+    is_of_validator: Column
+    held: Column
+    has: dict[str, Column]
+    judged: Column
+
+
+@built_once
+def _holding() -> _Holding:
+    return _Holding(
+        F.col("role") == "validator",
+        F.filter("memberships", _meets),
+        {"has_hinted": F.exists("held", _is_hinted), "has_of_shard": F.exists("held", _is_of_shard)},
+        F.transform("held", _judged).alias("holding"),
     )
-    return rows.select(*state.columns, F.transform("held", _judged).alias("holding"))
 
 
 def _meets(session: Column) -> Column:
@@ -65,13 +82,32 @@ def _judged(session: Column) -> Column:
 
 def members_said(rows: DataFrame) -> DataFrame:
     """One row for each message, session and member: its rows there, joined. `last` is null where none is a candidate."""
-    each = rows.select(
-        "message_id", "last", "last_ms", "first_ms", "queued_ms", "has_finalized", F.inline_outer("holding")
-    )
+    spoken = _spoken()
+    each = rows.select(*spoken.columns).where(spoken.has_session)
+    joined = each.groupBy("message_id", "session", "validator").agg(*spoken.joined)
+    return joined.withColumn("code", code())
+
+
+class _Spoken(NamedTuple):
+    columns: tuple[Column | str, ...]
+    has_session: Column
+    joined: tuple[Column, ...]
+
+
+@built_once
+def _spoken() -> _Spoken:
     # Outer, or Spark would look into every list a second time before, only to find out whether it is empty.
-    each = each.where(F.col("session").isNotNull())
+    columns = (
+        "message_id",
+        "last",
+        "last_ms",
+        "first_ms",
+        "queued_ms",
+        "has_finalized",
+        F.inline_outer("holding"),
+    )
     counting = F.col("is_candidate")
-    joined = each.groupBy("message_id", "session", "validator").agg(
+    joined = (
         F.max("size").alias("size"),
         F.max(F.when(counting, F.col("last"))).alias("last"),
         F.max(F.when(counting, F.col("last_ms"))).alias("last_ms"),
@@ -80,13 +116,18 @@ def members_said(rows: DataFrame) -> DataFrame:
         F.bool_or("is_hinted").alias("is_hinted"),
         F.bool_or("has_finalized").alias("has_finalized"),
     )
-    return joined.withColumn("code", code())
+    return _Spoken(columns, F.col("session").isNotNull(), joined)
 
 
 def sessions_said(members: DataFrame) -> DataFrame:
     """One row for each message and session that holds a row of it: its members' words, counted."""
+    return members.groupBy("message_id", "session").agg(*_counted())
+
+
+@built_once
+def _counted() -> tuple[Column, ...]:
     spoke = F.col("last").isNotNull()
-    return members.groupBy("message_id", "session").agg(
+    return (
         F.max("size").alias("size"),
         _count(spoke).alias("speakers"),
         _count(F.col("is_hinted")).alias("hinted"),
@@ -151,18 +192,26 @@ _SUMMARY = (
 
 def sessions_of_messages(sessions: DataFrame) -> DataFrame:
     """One row for each message that a validator spoke of: all its sessions, and whether one of them has finalized it."""
+    return sessions.groupBy("message_id").agg(*_summed_up())
+
+
+@built_once
+def _summed_up() -> tuple[Column, ...]:
     summary = F.struct(F.col("session").alias("number"), *(F.col(name) for name in _SUMMARY))
     is_candidate = F.col("speakers") > 0
-    return sessions.groupBy("message_id").agg(
+    return (
         F.collect_list(F.when(is_candidate, summary)).alias("sessions"),
         F.bool_or(3 * F.col("finalizing") > F.col("size")).alias("is_finalized_by_validators"),
     )
 
 
-def deciding_session(sessions: Column, total_validators: Column) -> Column:
-    """The greatest by: heard under its own hint by more than a third; then, among those, the newest; among the others the
+@built_once
+def deciding_session() -> Column:
+    """Of `sessions`, the greatest by: heard under its own hint by more than a third; then, among those, the newest; among the others the
     most speakers, the size that the full node counted, the newest.
     """
+
+    total_validators = F.col("total_validators")
 
     def placed(session: Column) -> Column:
         is_heard = 3 * session["hinted"] > session["size"]
@@ -174,4 +223,4 @@ def deciding_session(sessions: Column, total_validators: Column) -> Column:
             session.alias("session"),
         )
 
-    return F.array_max(F.transform(sessions, placed))["session"]
+    return F.array_max(F.transform("sessions", placed))["session"]
