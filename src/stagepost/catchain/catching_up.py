@@ -111,6 +111,7 @@ class CatchingUp:
         self._to_pass_on = []
         for number in [number for number, (_, _, until) in self._asked.items() if now >= until]:
             self._forget(number)
+            self._calm = 0
         if now >= self._next_sync:
             self._next_sync = now + self._pause()
             peer = self._somebody()
@@ -154,6 +155,7 @@ class CatchingUp:
         whom, query, _ = asked
         self._forget(number)
         if answer is None:
+            self._calm = 0  # where some are silent, it takes longer to find one who has what we miss
             return True
         if whom != peer:
             return False

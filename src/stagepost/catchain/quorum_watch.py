@@ -19,6 +19,9 @@ REPORT_WITHIN_S = 60.0
 ALLOWANCE_S = 28.0
 """Beyond the idle time-out: for blocks that get lost, for partitions that pass, and for restarts."""
 
+OVERDUE_S = 10.0
+"""Beyond the idle time-out a member that is there has been heard of, even where its block got lost and others had to be asked."""
+
 
 class QuorumReport(msgspec.Struct, frozen=True):
     """`is_lost` False: it had been lost, and is there again."""
@@ -63,6 +66,7 @@ class QuorumWatch:
         self._current = tuple(range(graph.size)) if current is None else tuple(sorted(current))
         idle_s = member.options.idle_timeout_s
         self.silence_s = idle_s + ALLOWANCE_S if silence_s is None else silence_s
+        self._overdue_s = min(self.silence_s, idle_s + OVERDUE_S)
         self._heights = {index: graph.top(index).height for index in self._current}
         self._heard_at = dict.fromkeys(self._current, now)
         self.is_lost = False
@@ -81,17 +85,21 @@ class QuorumWatch:
             if is_here or height > self._heights[index]:
                 self._heard_at[index] = now
             self._heights[index] = height
-        silent = tuple(
-            index
-            for index in self._current
-            if index in graph.blamed or now >= self._heard_at[index] + self.silence_s
-        )
-        heard = len(self._current) - len(silent)
-        is_lost = heard < self.needed
+        is_lost = len(self._current) - len(self._silent(now, self.silence_s)) < self.needed
         if is_lost == self.is_lost:
             return None
         self.is_lost = is_lost
+        # Whoever reads that looks after all who are overdue, not only after those that were silent long enough to say so.
+        silent = self._silent(now, self._overdue_s if is_lost else self.silence_s)
+        heard = len(self._current) - len(silent)
         return QuorumReport(is_lost, heard, self.needed, len(self._current), silent)
+
+    def _silent(self, now: float, for_s: float) -> tuple[int, ...]:
+        return tuple(
+            index
+            for index in self._current
+            if index in self._member.graph.blamed or now >= self._heard_at[index] + for_s
+        )
 
 
 assert IDLE_TIMEOUT_S + ALLOWANCE_S < REPORT_WITHIN_S, "a silent third is told in time"

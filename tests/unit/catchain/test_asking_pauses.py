@@ -95,3 +95,16 @@ def test_a_block_of_its_maker_changes_nothing() -> None:
 def test_where_blocks_go_to_a_few_it_never_asks_less_often(neighbours: int) -> None:
     member = member_of(0, SyncOptions(neighbours=neighbours))
     assert longest(asks_until(member, 0.0, 20.0)) <= SYNC_MAX_S + 0.001
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_where_somebody_does_not_answer_it_asks_as_often_as_ever(is_told: bool) -> None:
+    member = member_of(0, SyncOptions())
+    asks_until(member, 0.0, 30.0)
+    now = member.next_wake
+    (ask,) = (one for one in member.tick(now) if isinstance(one, Ask))
+    if is_told:
+        member.answered(ask.peer, ask.number, None, now)
+    now += SyncOptions().query_timeout_s
+    first, second, *_ = asks_until(member, now, now + 2.0)
+    assert second - first <= SYNC_MAX_S * 2 + 0.001
