@@ -122,7 +122,7 @@ def test_a_validator_may_be_killed_and_all_go_on_and_agree(tmp_path: Path) -> No
                 chain, ["show", "--data", str(tmp_path), "--json"], standalone_mode=False
             )
             assert shown.exception is None
-            assert shown.return_value == 0
+            assert shown.return_value == 0, shown.output
             rows = [json.loads(line) for line in shown.output.splitlines()]
             assert [row["master_state_hash"] for row in rows] == [
                 process.facts()["master"] for process in processes

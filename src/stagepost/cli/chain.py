@@ -90,6 +90,8 @@ def _print(shown: ChainShown) -> None:
     for one in shown.sessions:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(one.certificates.items()))
         checked = "no: its validators are not known" if not one.is_checked else one.fault or "all hold"
+        if one.unproved:
+            checked += f"; the last {one.unproved} wait for theirs"
         rows.append(
             (
                 one.session_id[:_SHORT] + (" *" if one.is_at_work else ""),

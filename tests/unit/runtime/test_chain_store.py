@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -232,6 +233,26 @@ def test_show_names_a_certificate_that_does_not_hold(tmp_path: Path) -> None:
     assert [fault for fault in shown.faults if "is not its own" in fault] != []
     result = CliRunner().invoke(chain_command, ["show", "--data", str(tmp_path)], standalone_mode=False)
     assert result.return_value == 1
+
+
+def test_a_block_whose_proof_is_a_later_one_that_was_not_written_is_told_and_is_no_fault(
+    tmp_path: Path,
+) -> None:
+    """A process may be stopped between the two: then the last block has the certificate of its votes alone."""
+
+    def act(store: ChainStore) -> None:
+        grown = CertifiedChain(a_genesis(), store)
+        grown.grow(2)
+        vars(grown)["finalise"] = partial(grown.finalise, kind=VoteKind.NOTARISE)
+        grown.shard_block(grown.whole.session_id, [some_primes(9, salt=grown.now_ms)])
+
+    with_store(tmp_path, act)
+    shown = show_chain(tmp_path)
+    assert shown.faults == []
+    assert [one.unproved for one in shown.sessions if one.unproved] == [1]
+    result = CliRunner().invoke(chain_command, ["show", "--data", str(tmp_path)], standalone_mode=False)
+    assert result.return_value == 0
+    assert "all hold; the last 1 wait for theirs" in result.output
 
 
 def test_show_prints_shards_sessions_and_certificates_of_every_folder(tmp_path: Path) -> None:

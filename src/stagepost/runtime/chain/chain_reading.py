@@ -54,6 +54,8 @@ class SessionShown(msgspec.Struct, frozen=True):
     certificates: dict[str, int]
     is_checked: bool
     fault: str | None = None
+    unproved: int = 0
+    """Blocks at its end, known as final when the process stopped, by a later one that was not written any more."""
 
 
 class ShardShown(msgspec.Struct, frozen=True):
@@ -242,21 +244,23 @@ def _sessions(
             proofs[-1].slot if proofs else 0,
             dict(kinds),
             session is not None,
-            None if session is None else _fault_in(session, blocks, committed),
+            *((None, 0) if session is None else _checked(session, blocks, committed)),
         )
 
 
-def _fault_in(session: LedgerSession, blocks: Sequence[KeptBlock], committed: set[BlockId]) -> str | None:
-    """Every certificate, and that each block is final by its own, by a later one's, or by the masterchain."""
+def _checked(
+    session: LedgerSession, blocks: Sequence[KeptBlock], committed: set[BlockId]
+) -> tuple[str | None, int]:
+    """Every certificate, and that each block is final by its own, by a later one's, or by the masterchain: what is wrong, and
+    of how many blocks at the end the later one is not here. A process may be stopped between the two."""
     chain = FinalChain(session.session_id, session.public_keys)
     try:
         for number, kept in enumerate(blocks, start=1):
-            chain.offered(number, final_block(kept).encode(), committed)
+            if chain.offered(number, final_block(kept).encode(), committed) is None:
+                return f"blocks {chain.count + 1} to {number - 1} have no proof that they are final", 0
     except StagepostError as error:
-        return error.text
-    if chain.count < len(blocks):
-        return f"block {chain.count + 1} has no proof that it is final"
-    return None
+        return error.text, 0
+    return None, len(blocks) - chain.count
 
 
 def _committed(kept: Sequence[KeptBlock]) -> set[BlockId]:
