@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagepost.catchain.member import IDLE_TIMEOUT_S
-from stagepost.catchain.quorum_watch import ALLOWANCE_S, REPORT_WITHIN_S, QuorumWatch
+from stagepost.catchain.quorum_watch import ALLOWANCE_S, OVERDUE_S, REPORT_WITHIN_S, QuorumWatch
 from stagepost.errors import ErrorCode
 from tests.quorum_runs import LOOK_EVERY_S, SETTLED_S, run_quiet, run_quorum, watching_world
 
@@ -67,6 +67,23 @@ def test_silence_counts_from_the_moment_of_its_limit_and_not_before() -> None:
     assert report.silent == (1, 2, 3), "we hear ourselves"
     assert watch.look(limit_s + 1.0) is None, "told once"
     assert limit_s + LOOK_EVERY_S < REPORT_WITHIN_S
+
+
+@pytest.mark.parametrize(("before_s", "is_named"), [(0.0, True), (0.001, False)])
+def test_whoever_is_overdue_when_a_quorum_is_lost_is_named_and_nobody_else(
+    before_s: float, is_named: bool
+) -> None:
+    world, peers = watching_world(4, 1)
+    world.start_all()
+    watch = QuorumWatch(peers[0].member, 0.0)
+    lost_at = watch.silence_s
+    # Two are silent long enough for a quorum to be lost; of the third nothing was heard for just so long, or not quite.
+    watch._heard_at[3] = lost_at - IDLE_TIMEOUT_S - OVERDUE_S + before_s
+    report = watch.look(lost_at)
+    assert report is not None
+    assert report.is_lost
+    assert report.silent == ((1, 2, 3) if is_named else (1, 2))
+    assert report.heard == 4 - len(report.silent)
 
 
 def test_previous_members_do_not_count() -> None:

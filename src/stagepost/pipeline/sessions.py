@@ -207,10 +207,9 @@ def _summed_up() -> tuple[Column, ...]:
 
 @built_once
 def deciding_session() -> Column:
-    """Of `sessions`, the greatest by: heard under its own hint by more than a third; then, among those, the newest; among the others the
-    most speakers, the size that the full node counted, the newest.
+    """Of `sessions` the greatest by: heard under its own hint by more than a third; then, among those, the newest; among
+    the others the most speakers, the size that the full node counted, the newest.
     """
-
     total_validators = F.col("total_validators")
 
     def placed(session: Column) -> Column:

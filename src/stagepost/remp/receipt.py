@@ -21,7 +21,7 @@ from stagepost.remp.receipt_shapes import read_usual
 from stagepost.remp.status import Kind, Level, is_finally_accepted
 from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, Source, ValidatorSets
-from stagepost.wire.tl import Reader, Writer, constructor_bytes, constructor_id, key_id
+from stagepost.wire.tl import Reader, Writer, constructor_id, key_id
 
 ExternalMessageId = NewType("ExternalMessageId", bytes)
 """Representation hash of an external message's root cell: 32 bytes."""
@@ -43,8 +43,6 @@ _LAST_DIGITS = "AQgw"
 STATUSES_REMEMBERED = 1_024
 """Whose bytes are not made again: all messages of a block have the same."""
 
-_RECEIPT_BEGINS = constructor_bytes(RECEIPT_ID)
-
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """`signature_text` is as it was received, empty if unsigned: it is looked at only when it is checked."""
@@ -65,7 +63,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         # A refusal's text may be long, and is seldom said twice.
         status_bytes = _write_anew(status) if isinstance(status, Rejected) else _bytes_of(status)
         writer = Writer()
-        writer.write_raw(_RECEIPT_BEGINS)
+        writer.write_constructor(RECEIPT_ID)
         writer.write_int256(self.message_id)
         writer.write_raw(status_bytes)
         writer.write_long(self.timestamp_ms)

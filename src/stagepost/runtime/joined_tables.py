@@ -8,10 +8,9 @@ A single statement is a transaction by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from stagepost.runtime.sqlite_rows import Row
 from stagepost.runtime.tables import AnyTable
 
 ROWS_AT_ONCE_MAX = 64
@@ -46,12 +45,11 @@ class JoinedTables:
                 f"BEGIN DELETE FROM {table.name} WHERE key = NEW.key; END"
             )
 
-    def put(self, table: AnyTable, row: Row) -> PlacedRow:
-        key, content, checksum = row
-        return self._places[table.name], key, content, checksum
-
-    def drop(self, table: AnyTable, key: object) -> PlacedRow:
-        return self._places[table.name], key, None, None
+    def rows(self, table: AnyTable, changed: Mapping[Any, Any]) -> Iterator[PlacedRow]:
+        """By key, the value that the table shall have; None: none."""
+        place = self._places[table.name]
+        for key, value in changed.items():
+            yield (place, key, None, None) if value is None else (place, *table.write(key, value))
 
 
 def calls(rows: Sequence[PlacedRow]) -> list[tuple[str, list[Any]]]:

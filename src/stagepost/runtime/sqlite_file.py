@@ -161,13 +161,13 @@ class SqliteFile:
 
     def write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> None:
         """All of them as one transaction; returns when it is durable."""
-        if len(statements) == 1:
-            self._connection.execute(*statements[0])  # which is one by itself
-            return
-        self.begin()
+        is_one_by_itself = len(statements) == 1
+        if not is_one_by_itself:
+            self.begin()
         for text, values in statements:
-            self._connection.execute(text, values)
-        self.commit()
+            self.call(text, values)
+        if not is_one_by_itself:
+            self.commit()
 
     def commit(self) -> None:
         """Returns when the transaction is durable."""

@@ -120,18 +120,14 @@ class TableFile:
         for table, row in found.bad:
             file.run(table.drop_damaged, [(row[0],)])
         file.run("DELETE FROM counts", [()])
-        joined = self._joined
-        changes: list[PlacedRow] = []
+        rows: list[PlacedRow] = []
         for table in self._tables:
-            there, rows = found.held[table.name], wanted[table.name]
-            changes += (joined.drop(table, key) for key in there if key not in rows)
-            changes += (
-                joined.put(table, table.write(key, value))
-                for key, value in rows.items()
-                if there.get(key) != value
-            )
-        changes += (joined.put(COUNTS, COUNTS.write(name, len(rows))) for name, rows in wanted.items())
-        for text, values in calls(changes):
+            there, held = found.held[table.name], wanted[table.name]
+            too_many = {key: None for key in there if key not in held}
+            missing = {key: value for key, value in held.items() if there.get(key) != value}
+            rows += self._joined.rows(table, too_many | missing)
+        rows += self._joined.rows(COUNTS, {name: len(held) for name, held in wanted.items()})
+        for text, values in calls(rows):
             file.call(text, values)
         file.commit()
 
@@ -184,19 +180,12 @@ class TableFile:
         if is_synced is not self._is_syncing:
             file.sync_commits(is_synced)
             self._is_syncing = is_synced
-        joined = self._joined
         rows: list[PlacedRow] = []
         for name, changed in draft.changes.items():
-            table = self._by_name[name]
-            rows += (joined.drop(table, key) for key, value in changed.items() if value is None)
-            rows += (
-                joined.put(table, table.write(key, value))
-                for key, value in changed.items()
-                if value is not None
-            )
+            rows += self._joined.rows(self._by_name[name], changed)
         # An empty draft writes the counts all the same: there must be something that a sync can wait for.
         counted = [self._by_name[name] for name in draft.changes] or self._tables
-        rows += (joined.put(COUNTS, COUNTS.write(table.name, draft.count(table))) for table in counted)
+        rows += self._joined.rows(COUNTS, {table.name: draft.count(table) for table in counted})
         began_s = time.monotonic()
         file.write(calls(rows))
         self.commit_s += time.monotonic() - began_s

@@ -27,7 +27,7 @@ from stagepost.delivery.errors import ErrQueueLocked
 from stagepost.errors import StorageError
 from stagepost.runtime.chain.chain_reading import chain_folders, show_chain
 from stagepost.runtime.chain.chain_store import STORE_FILE, ChainStore, open_chain_store
-from stagepost.runtime.chain.final_proof import Proof, kept_block
+from stagepost.runtime.chain.final_proof import PENDING_MAX, Proof, kept_block
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import START_MS, DecidedChain, some_primes
 
@@ -253,6 +253,23 @@ def test_a_block_whose_proof_is_a_later_one_that_was_not_written_is_told_and_is_
     result = CliRunner().invoke(chain_command, ["show", "--data", str(tmp_path)], standalone_mode=False)
     assert result.return_value == 0
     assert "all hold; the last 1 wait for theirs" in result.output
+
+
+@pytest.mark.parametrize(("count", "is_fault"), [(PENDING_MAX, False), (PENDING_MAX + 1, True)])
+def test_more_unproved_blocks_than_agreement_leaves_open_are_a_fault(
+    tmp_path: Path, count: int, is_fault: bool
+) -> None:
+    def act(store: ChainStore) -> None:
+        grown = CertifiedChain(a_genesis(), store)
+        grown.grow(1)
+        vars(grown)["finalise"] = partial(grown.finalise, kind=VoteKind.NOTARISE)
+        for number in range(count):
+            grown.shard_block(grown.whole.session_id, [some_primes(number, salt=grown.now_ms)])
+
+    with_store(tmp_path, act)
+    shown = show_chain(tmp_path)
+    assert ["have no proof that they are final" in fault for fault in shown.faults] == [True] * is_fault
+    assert sum(one.unproved for one in shown.sessions) == (0 if is_fault else count)
 
 
 def test_show_prints_shards_sessions_and_certificates_of_every_folder(tmp_path: Path) -> None:

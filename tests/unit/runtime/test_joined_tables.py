@@ -60,18 +60,18 @@ def test_what_is_put_is_there_and_what_is_dropped_is_gone_in_every_table(count: 
         for text, values in calls(rows):
             connection.execute(text, values)
 
-    def named(key: int) -> list[PlacedRow]:
-        return [
-            joined.put(NUMBERS, NUMBERS.write(key, 2 * key)),
-            joined.put(NAMES, NAMES.write(f"n{key}", bytes([key % 256]))),
-            joined.put(HASHES, HASHES.write(key.to_bytes(2, "big"), f"{key}")),
+    run(
+        [
+            *joined.rows(NUMBERS, {key: 2 * key for key in range(count)}),
+            *joined.rows(NAMES, {f"n{key}": bytes([key % 256]) for key in range(count)}),
+            *joined.rows(HASHES, {key.to_bytes(2, "big"): f"{key}" for key in range(count)}),
         ]
-
-    run([row for key in range(count) for row in named(key)])
-    run([joined.put(NUMBERS, NUMBERS.write(key, 3 * key)) for key in range(0, count, 2)])
-    run([joined.drop(NUMBERS, key) for key in range(0, count, 3)])
-    run([joined.drop(NAMES, f"n{key}") for key in range(0, count, 2)])
-    run([joined.drop(HASHES, b"\xff\xff\xff")])
+    )
+    # Rows that come and rows that go, together and by themselves.
+    run(list(joined.rows(NUMBERS, {key: 3 * key if key % 3 else None for key in range(0, count, 2)})))
+    run(list(joined.rows(NUMBERS, dict.fromkeys(range(3, count, 6)))))
+    run(list(joined.rows(NAMES, {f"n{key}": None for key in range(0, count, 2)})))
+    run(list(joined.rows(HASHES, {b"\xff\xff\xff": None})))
     found = dict(map(NUMBERS.read, connection.execute("SELECT * FROM numbers ORDER BY key")))
     assert found == {key: (2 if key % 2 else 3) * key for key in range(count) if key % 3}
     names = dict(map(NAMES.read, connection.execute("SELECT * FROM names")))

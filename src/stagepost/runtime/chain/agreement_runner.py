@@ -13,7 +13,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from random import Random
 from typing import Protocol, TypeAlias
 
@@ -40,6 +39,7 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VOTE_ID
 from stagepost.errors import StorageError
+from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.final_proof import final_block
 from stagepost.runtime.clock import Clock
@@ -113,8 +113,7 @@ class AgreementRunner:
         self._writing_late: asyncio.TimerHandle | None = None
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = inf
+        self._alarm = Alarm(clock, self._wake)
         self._is_stopped = False
         self._overlay: Overlay
 
@@ -155,9 +154,9 @@ class AgreementRunner:
         """Nothing is said any more. What is on its way to the disk still gets there."""
         self._is_stopped = True
         self._effects.clear()
-        for timer in (self._timer, self._writing_late):
-            if timer is not None:
-                timer.cancel()
+        self._alarm.cancel()
+        if self._writing_late is not None:
+            self._writing_late.cancel()
 
     # From those above
 
@@ -203,7 +202,8 @@ class AgreementRunner:
                 self._do(self._effects.popleft())
         finally:
             self._is_performing = False
-        self._set_timer()
+        if not self._is_stopped:
+            self._alarm.set(self.member.next_wake)
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -274,18 +274,5 @@ class AgreementRunner:
 
         self._store.put_records(self.session_id, records, written)
 
-    def _set_timer(self) -> None:
-        wake_at = self.member.next_wake
-        # After every frame: what costs nothing is looked at first.
-        if self._is_stopped or self._wakes_at <= wake_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = max(wake_at - self._clock.mono_s(), 0.0)
-        self._wakes_at = wake_at
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
-
     def _wake(self) -> None:
-        self._timer = None
-        self._wakes_at = inf
         self._perform(self.member.tick(self._clock.mono_s()))

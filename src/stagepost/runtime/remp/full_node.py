@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import inf
 from random import Random
 
 import msgspec
@@ -26,6 +24,7 @@ from stagepost.remp.staged_sending import (
 )
 from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
@@ -75,8 +74,7 @@ class FullNode:
         self._on_receipt = on_receipt
         self._checks = ReceiptChecks(self._judged, verifier)
         self._frames: dict[bytes, bytes] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = inf
+        self._alarm = Alarm(clock, self._wake)
 
     def use_sets(self, sets: ValidatorSets) -> None:
         self._sets = sets
@@ -119,10 +117,7 @@ class FullNode:
         return over
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._wakes_at = inf
+        self._alarm.cancel()
 
     # Receipts
 
@@ -182,7 +177,7 @@ class FullNode:
                     self._report(message_id, SentToValidators(sent_to, total))
                 case Forget(message_id):
                     self._frames.pop(message_id, None)
-        self._set_timer()
+        self._alarm.set(self.sending.next_wake)
 
     def _report(self, message_id: bytes, status: SentToValidators) -> None:
         date_ms = int(self._clock.unix_s() * 1_000)
@@ -190,18 +185,5 @@ class FullNode:
         signature = ed25519.sign(self._seed, receipt.signed_bytes, public_key=self._public_key)
         self._on_receipt(receipt.with_signature(signature))
 
-    def _set_timer(self) -> None:
-        at = self.sending.next_wake
-        # After every receipt: what costs nothing is looked at first.
-        if at is None or self._wakes_at <= at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = max(0.0, at - self._clock.mono_s())
-        self._wakes_at = at
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
-
     def _wake(self) -> None:
-        self._timer = None
-        self._wakes_at = inf
         self._perform(self.sending.tick(self._clock.mono_s()))

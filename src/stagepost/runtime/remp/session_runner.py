@@ -52,6 +52,7 @@ from stagepost.remp.queue_effects import (
 )
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.early_bodies import EarlyBodies
 from stagepost.runtime.remp.held_back import HeldBack
@@ -123,7 +124,7 @@ class SessionRunner:
         self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(clock, self._wake)
         self._is_timer_due = False
         self._is_stopped = False
         self._quorum_at = 0.0
@@ -175,8 +176,7 @@ class SessionRunner:
     def stop(self) -> None:
         """Nothing is sent any more. What is on its way to the disk still gets there."""
         self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         self._held_back.clear()
         self._writing.stop()
         for message_id in self._being_written:
@@ -429,20 +429,13 @@ class SessionRunner:
         self._is_timer_due = False
         if self._is_stopped:
             return
-        delay_s = self._member.next_wake - self._clock.mono_s()
+        at = self._member.next_wake
         queue_wake = self.queue.next_wake
         if queue_wake is not None:
-            delay_s = min(delay_s, queue_wake - self._clock.unix_s())
-        loop = asyncio.get_running_loop()
-        at = loop.time() + max(delay_s, 0.0)
-        if self._timer is not None:
-            if self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(at, self._wake)
+            at = min(at, self._clock.mono_s() + queue_wake - self._clock.unix_s())
+        self._alarm.set(at)
 
     def _wake(self) -> None:
-        self._timer = None
         now = self._clock.mono_s()
         self._perform(self._member.tick(now))
         self._do(self.queue.tick(self._clock.unix_s()))
