@@ -12,6 +12,7 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from bench.delivery.socket_transport import SocketTransport
@@ -29,6 +30,8 @@ from tests.outbox_records import sent
 LANES_PER_KIND = 3
 WAITING_MAX = 200
 PAUSE_S = 0.005
+AFTER_ACT_S = 0.02
+"""A handler goes on for a while after its act: a kill falls into that time, and then only the claim knows of the act."""
 DEFECTS = ("none", "answers before it writes", "finishes before it sends", "claims without writing")
 
 
@@ -52,15 +55,18 @@ class ForgetfulOutbox(SqliteOutbox):
         await self.flush()
 
 
-class HastyInbox(SqliteInbox):
-    """Planted defect: a claim is given before it is written."""
+class ForgetfulInbox(SqliteInbox):
+    """Planted defect: a claim is given and never written, so that only this life knows of it."""
 
     async def claim(self, delivery_id: bytes | str, keep_until_ms: int | None = None) -> bool:
         assert isinstance(delivery_id, str)
-        key, keep_ms = bytes.fromhex(delivery_id), int(self._clock.unix_s() * 1_000) + 3_600_000
-        record = self._held["inbox"].get(key)
-        self._writer.soon(lambda book: book.claim(key, keep_ms))
-        return record is None or not record.is_claimed
+        before = len(self._claimed)
+        self._claimed.add(delivery_id)
+        return len(self._claimed) > before
+
+    @cached_property
+    def _claimed(self) -> set[str]:
+        return set()
 
 
 class Report:
@@ -146,7 +152,7 @@ async def receive(folder: Path, defect: str) -> None:
     ledger.execute("CREATE TABLE IF NOT EXISTS effects (message_id TEXT)")
     calls = Report(folder / "calls")
     transport = SocketTransport("receiver")
-    inbox = (HastyInbox if defect == "claims without writing" else SqliteInbox)(folder / "inbox")
+    inbox = (ForgetfulInbox if defect == "claims without writing" else SqliteInbox)(folder / "inbox")
 
     def on_ledger(message: Message) -> None:
         ledger.execute("BEGIN IMMEDIATE")
@@ -157,6 +163,7 @@ async def receive(folder: Path, defect: str) -> None:
     async def on_calls(message: Message) -> None:
         if await inbox.claim(message.message_id):
             calls.line(message.message_id)
+            await asyncio.sleep(AFTER_ACT_S)
 
     handlers = {"plain": lambda message: None, "ledger": on_ledger, "calls": on_calls}
     config = ReceiverConfig(ack_delay=0.005, handlers_per_sender=8)

@@ -78,7 +78,7 @@ class World:
         publisher = Process("publish", str(self.folder), str(number), self._defect)
         try:
             publisher.live_for(chance.uniform(0.05, LIFE_S_MAX))
-            if chance.random() < 0.5:
+            if number % 2 == 0:
                 self._receiver.kill()
                 self._receiver = None
                 self.receiver_kills += 1
