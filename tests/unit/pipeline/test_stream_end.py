@@ -1,0 +1,98 @@
+"""A stream that is told to stop finishes the batch in hand, takes no other, and leaves the rest to the next one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stagepost.pipeline.reader import Reader
+from stagepost.pipeline.stream_options import StreamOptions
+from stagepost.pipeline.summary import counts
+from tests.pipeline_oracle import recompute
+from tests.pipeline_spark import small_spark
+from tests.pipeline_topics import a_topic
+from tests.pipeline_world import a_dump, sets_bytes, world_sets
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CODE_BYTES_MIN = 200 * 2**20
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return small_spark()
+
+
+def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
+    spark: SparkSession, tmp_path: Path, run_seed: int
+) -> None:
+    from stagepost.pipeline.stream import follow
+
+    assert threading.current_thread() is threading.main_thread(), "or the signal would end the tests"
+    lines = a_topic(tmp_path / "data", a_dump(6, run_seed)).read_bytes().splitlines()
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    options = StreamOptions(
+        tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables", rows_max=len(lines) // 3
+    )
+    told: list[str] = []
+
+    def at_point(name: str) -> None:
+        if name == "before write" and not told:
+            told.append(name)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped = follow(spark, options, at_point=at_point)
+
+    assert told, "nobody told it to stop"
+    assert len(stopped.batches) == 1
+    assert 0 < counts(stopped)["rows"] < len(lines)
+
+    resumed = follow(spark, options._replace(is_once=True))
+
+    assert counts(resumed)["rows"] == len(lines)
+    reader = Reader(tmp_path / "tables")
+    try:
+        found = {row["message_id"]: row for row in reader.table("messages")}
+    finally:
+        reader.close()
+    assert found == recompute(lines, world_sets()).messages
+
+
+def test_a_batch_that_comes_after_the_end_is_not_taken(
+    spark: SparkSession, tmp_path: Path, run_seed: int
+) -> None:
+    from stagepost.pipeline.stream import Following, StreamIsOver
+    from stagepost.pipeline.tables import Tables
+
+    a_topic(tmp_path / "data", a_dump(1, run_seed))
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
+    tables = Tables(options.out)
+    try:
+        following = Following(spark, tables, options, lambda text: None)
+        following.end()
+
+        with pytest.raises(StreamIsOver):
+            following.take(spark.range(0), 0)
+
+        assert tables.manifest.batches == []
+    finally:
+        tables.close()
+
+
+def test_the_jvm_has_room_for_what_it_compiles(spark: SparkSession) -> None:
+    """By default it has 48 MiB with one compiler; when they are full, it compiles nothing any more."""
+    jvm = spark._jvm
+    assert jvm is not None
+    pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    code = [pool.getUsage().getMax() for pool in pools if str(pool.getName()).startswith("Code")]
+
+    assert sum(code) >= CODE_BYTES_MIN
