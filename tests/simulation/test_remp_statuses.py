@@ -137,6 +137,11 @@ def test_the_main_sequence() -> None:
         for lane in lanes(world, message_id):
             assert [lane[0], lane[-1]] == ["PutIntoQueue", "IncludedIntoAcceptedBlock"]
             assert lane in collators or lane[1:-1] in ([], ["Duplicate"])
+        # Told when three have it, and dated when it went out.
+        (node,) = world.full_nodes
+        receipts = [receipt for receipt in map(read_record, node.records()) if isinstance(receipt, Receipt)]
+        first = min(receipts, key=lambda receipt: receipt.timestamp_ms)
+        assert first.kind.name == "SentToValidators"
 
     in_world(scenario)
 

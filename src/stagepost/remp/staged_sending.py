@@ -65,11 +65,12 @@ class SendTo(msgspec.Struct, frozen=True):
 
 
 class ReportSent(msgspec.Struct, frozen=True):
-    """Once for each message: enough validators have it, or all have been told."""
+    """Once for each message: enough validators have it, or all have been told. `since`: when the first of them was."""
 
     message_id: bytes
     sent_to: int
     total: int
+    since: float
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -95,6 +96,7 @@ class History:
         "receipts_seen",
         "reported",
         "round",
+        "sent_since",
         "sent_to",
         "targets",
     )
@@ -103,6 +105,7 @@ class History:
         self.message_id = message_id
         self.targets = targets
         self.lives_until_seqno = lives_until_seqno
+        self.sent_since = now
         self.sent_to: dict[bytes, float] = {}
         self.round: set[bytes] = set()
         self.answered: set[bytes] = set()
@@ -300,6 +303,8 @@ class StagedSending:
             return
         validator = self._first_of(untold, now)
         history.round.add(validator)
+        if not history.sent_to:
+            history.sent_since = now
         history.sent_to[validator] = now
         self._effects.append(SendTo(validator, history.message_id))
         self._set_timer(history, now + self._pause_s())
@@ -330,7 +335,9 @@ class StagedSending:
     def _report(self, history: History) -> None:
         if not history.reported and history.sent_to:
             history.reported = True
-            self._effects.append(ReportSent(history.message_id, len(history.sent_to), len(history.targets)))
+            self._effects.append(
+                ReportSent(history.message_id, len(history.sent_to), len(history.targets), history.sent_since)
+            )
 
     def _look_for_end(self, history: History, now: float) -> None:
         """One validator's refusal is an opinion; that of all is the end."""

@@ -200,7 +200,7 @@ def test_one_that_only_a_dishonest_validator_had_is_sent_to_more_when_it_comes_a
         number = await sent_to_one(lives, is_honest=False)
         if is_sent_told:
             # All others could be told of it, as it seemed: what they were told stands in the sockets of this process.
-            lives.node.node._report(id_of(number), SentToValidators(4, 4))
+            lives.node.node._report(id_of(number), SentToValidators(4, 4), 0.0)
         for _ in range(3):  # until it is handed over, and written
             await asyncio.sleep(0)
         assert lives.node.is_under_way(id_of(number))

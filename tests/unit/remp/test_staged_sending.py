@@ -108,7 +108,7 @@ def test_a_receipt_makes_the_next_be_told_at_once_until_more_than_a_third_has_it
     (third,) = told(one.receipt_came(receipt(second), 0.02))
     # 3 · 2 is not more than 7, 3 · 3 is.
     effects = one.receipt_came(receipt(third), 0.03)
-    assert effects == [ReportSent(ID, 3, 7)]
+    assert effects == [ReportSent(ID, 3, 7, 0.0)]
     assert one.next_wake is None
     assert one.tick(100.0) == []
 
@@ -168,7 +168,7 @@ def test_when_all_were_told_only_those_who_have_not_answered_are_told_again() ->
         found += told(one.tick(wake))
     wake = one.next_wake
     assert wake is not None
-    assert one.tick(wake) == [ReportSent(ID, 7, 7)]
+    assert one.tick(wake) == [ReportSent(ID, 7, 7, 0.0)]
     again_at = one.next_wake
     assert again_at == pytest.approx(wake + ROUND_PAUSE_S)
     answered = found[0]
@@ -195,6 +195,8 @@ def test_without_a_link_the_next_is_told_at_once_and_nobody_counts_as_told() -> 
     (again,) = told(one.validator_linked(0.5))
     assert again in SEVEN.validators
     assert one.validator_linked(0.6) == []
+    (report,) = (effect for effect in one.finalized(ID, 0.9) if isinstance(effect, ReportSent))
+    assert (report.sent_to, report.since) == (1, 0.5)
 
 
 def test_near_a_switch_enough_of_each_set_must_have_it() -> None:

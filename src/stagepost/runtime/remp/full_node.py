@@ -173,14 +173,15 @@ class FullNode:
                         self.counters.not_sent += 1
                         now = self._clock.mono_s()
                         waiting += self.sending.not_sent(validator, message_id, now)
-                case ReportSent(message_id, sent_to, total):
-                    self._report(message_id, SentToValidators(sent_to, total))
+                case ReportSent(message_id, sent_to, total, since):
+                    self._report(message_id, SentToValidators(sent_to, total), since)
                 case Forget(message_id):
                     self._frames.pop(message_id, None)
         self._alarm.set(self.sending.next_wake)
 
-    def _report(self, message_id: bytes, status: SentToValidators) -> None:
-        date_ms = int(self._clock.unix_s() * 1_000)
+    def _report(self, message_id: bytes, status: SentToValidators, since: float) -> None:
+        """Told when enough of them have it, and dated when it went out: everybody counts the times of later stages from it."""
+        date_ms = int((self._clock.unix_s() - (self._clock.mono_s() - since)) * 1_000)
         receipt = Receipt(ExternalMessageId(message_id), status, date_ms, self.source_id)
         signature = ed25519.sign(self._seed, receipt.signed_bytes, public_key=self._public_key)
         self._on_receipt(receipt.with_signature(signature))
