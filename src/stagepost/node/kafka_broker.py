@@ -162,6 +162,9 @@ def _write_properties(plan: BrokerPlan, port: int, controller_port: int) -> None
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # One that was killed is let in again when its last life counts as over; nobody else could have taken its place.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "1000",
     }
     for name, value in plan.properties.items():
         # Listeners may be added to ours, whose ports are known only now.
