@@ -225,8 +225,10 @@ class Driver:
         near = found.join(self._state(fresh).select("message_id"), on="message_id", how="left_semi")
         return near.select(*schemas.STATE.fieldNames())
 
-    def report(self, evaluation: Evaluation) -> None:
-        """Every table but `messages`, as of a moment. Batches may come in meanwhile."""
+    def report(self, evaluation: Evaluation, after_each: Callable[[], None] = lambda: None) -> None:
+        """Every table but `messages`, as of a moment. Batches may come in meanwhile; `after_each` piece of work is the time for
+        them.
+        """
         with self.tables.work() as folder:
             before = self.tables.manifest
             moment = self._moment(before, evaluation)
@@ -243,6 +245,7 @@ class Driver:
                 self.sets,
                 moment,
                 write,
+                after_each,
             )
 
             def show(current: Manifest) -> Manifest:

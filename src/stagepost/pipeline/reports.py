@@ -35,30 +35,42 @@ def write_others(
     sets: ValidatorSets,
     moment: Moment,
     write: Write,
+    after_each: Callable[[], None],
 ) -> dict[str, list[str]]:
     """Everything but `messages`. Small results are read back where another table needs them: cheaper than working them
-    out twice.
+    out twice. `after_each` is called between pieces of work, none of which is long.
     """
     made: dict[str, list[str]] = {}
+    kept: list[DataFrame] = []
+
+    def make(name: str, frame: DataFrame) -> None:
+        made[name] = write(frame, name)
+        after_each()
+
+    def keep(frame: DataFrame) -> DataFrame:
+        """Worked out now, for several tables."""
+        kept.append(frame.cache())
+        frame.write.format("noop").mode("overwrite").save()
+        after_each()
+        return frame
 
     def again(name: str) -> DataFrame:
         return read_files(spark, folder, made[name], schemas.TABLES[name])
 
-    verdicts = messages(newest(read_files(spark, folder, life_files, schemas.LIVES)), moment).cache()
     distinct = distinct_receipts(records)
-    members = members_of_deciding_sessions(state, verdicts, sets).cache()
-    illegal = contradictions(distinct, sets).cache()
     try:
-        made["rejections"] = write(rejections(distinct), "rejections")
-        made["replays"] = write(replays(distinct), "replays")
-        made["stage_latency"] = write(stage_latency(verdicts, sets), "stage_latency")
-        made["validators"] = write(validators(members, verdicts, records, illegal, sets), "validators")
-        made["complaints"] = write(complaints(members, illegal, records), "complaints")
-        made["alerts"] = write(alerts(verdicts, again("validators"), again("replays"), moment), "alerts")
-        made["dmq_messages"] = write(dmq_messages(records), "dmq_messages")
-        made["delivery_events"] = write(delivery_events(records), "delivery_events")
+        verdicts = keep(messages(newest(read_files(spark, folder, life_files, schemas.LIVES)), moment))
+        make("rejections", rejections(distinct))
+        make("replays", replays(distinct))
+        make("stage_latency", stage_latency(verdicts, sets))
+        members = keep(members_of_deciding_sessions(state, verdicts, sets))
+        illegal = keep(contradictions(distinct, sets))
+        make("validators", validators(members, verdicts, records, illegal, sets))
+        make("complaints", complaints(members, illegal, records))
+        make("alerts", alerts(verdicts, again("validators"), again("replays"), moment))
+        make("dmq_messages", dmq_messages(records))
+        make("delivery_events", delivery_events(records))
     finally:
-        members.unpersist()
-        illegal.unpersist()
-        verdicts.unpersist()
+        for frame in reversed(kept):
+            frame.unpersist()
     return made

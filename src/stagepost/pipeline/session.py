@@ -23,6 +23,7 @@ ROWS_PER_ARROW_BATCH = 10_000
 SHUFFLE_PARTITIONS_EMBEDDED = 4
 GROUPS_IN_MEMORY_MAX = 200_000
 FILES_LISTED_HERE_MAX = 10_000
+CLASSES_KEPT_MAX = 2_000
 # Short jobs spend most of their time starting: the first compiler and the plain collector halve what that costs. So they do
 # for streams: their JVM plans small queries again and again and sees few rows, for the checks are done in the workers.
 # With the first compiler alone the JVM would set 48 MiB aside for what it compiles. A stream fills them within a minute, and
@@ -40,6 +41,14 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
+UPKEEP = "upkeep"
+"""The pool of what is done beside a stream's batches, by the thread that says so."""
+# A pool that has fewer tasks running than its minimum is served first; this one always has. So upkeep gets what batches leave.
+_POOLS = f"""<allocations>
+  <pool name="default"><schedulingMode>FAIR</schedulingMode><minShare>1000000</minShare></pool>
+  <pool name="{UPKEEP}"><schedulingMode>FAIR</schedulingMode><minShare>0</minShare></pool>
+</allocations>
+"""
 
 Start = Callable[[str, Mapping[str, str]], "SparkSession"]
 elsewhere: ContextVar[Start | None] = ContextVar("elsewhere", default=None)
@@ -102,11 +111,16 @@ def cache_folder() -> Path:
 
 def quiet_log() -> Path:
     """Errors only: what a job has to say to people it says itself."""
-    path = cache_folder() / "log4j2.properties"
-    if not path.exists() or path.read_text(encoding="utf-8") != _LOG_SETTINGS:
+    return _kept("log4j2.properties", _LOG_SETTINGS)
+
+
+def _kept(name: str, content: str) -> Path:
+    """A file for Spark to read, in our cache."""
+    path = cache_folder() / name
+    if not path.exists() or path.read_text(encoding="utf-8") != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(_LOG_SETTINGS, encoding="utf-8")
+        temporary.write_text(content, encoding="utf-8")
         temporary.replace(path)
     return path
 
@@ -130,6 +144,8 @@ def _settings(master: str, *, is_short: bool) -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         # Small batches bring small files: listing them in a job of its own takes longer than listing them here.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": str(FILES_LISTED_HERE_MAX),
+        # Batches and tables of a stream need three hundred, again and again; with Spark's hundred each would be compiled anew.
+        "spark.sql.codegen.cache.maxEntries": str(CLASSES_KEPT_MAX),
         # A stream's batches go on beside the upkeep of its tables.
         "spark.scheduler.mode": "FAIR",
         # Plans are built for every batch; where each of their columns was written down is of use to nobody then.
@@ -145,6 +161,7 @@ def _settings(master: str, *, is_short: bool) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": DRIVER_MEMORY,
+            "spark.scheduler.allocation.file": _kept("pools.xml", _POOLS).as_uri(),
             "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_EMBEDDED),
         }
         quick = f" {QUICK_START}" if is_short else ""

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +17,7 @@ from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.folding import worth_folding
 from stagepost.pipeline.manifest import Manifest
+from stagepost.pipeline.session import UPKEEP
 from stagepost.pipeline.stream_options import StreamOptions
 from stagepost.pipeline.tables import Point, Tables, pass_by, root_cause
 from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
@@ -27,6 +29,9 @@ WHOLE_EVERY_S = 60.0
 WHOLE_SHARE_MAX = 0.1
 """no more than this share of the time."""
 
+BATCH_PASSES_WITHIN_S = 10.0
+"""How long upkeep waits at most between two tables, until a batch has had the machine to itself."""
+
 IDLE_REFRESH_S = 5.0
 """Without new records verdicts still change, for lives end: the tables move on to the present moment."""
 
@@ -35,14 +40,15 @@ LAST_BATCH_WITHIN_S = 30.0
 """Who is told to stop finishes the batch in hand first, unless that takes longer; then it is cut off, and comes again."""
 
 BATCHES_BEFORE_FOLDING = 25
-UPKEEP = "upkeep"
-"""Spark's pool for it: batches and upkeep have equal shares of the cores, whatever came first."""
-
 Say = Callable[[str], None]
 
 
 class StreamIsOver(Exception):
     """To Spark, about a batch that comes when none is taken any more: it counts as not taken, and comes again."""
+
+
+class _Told(Exception):
+    """To stop: what upkeep was about is done again at the end."""
 
 
 class Following:
@@ -54,8 +60,10 @@ class Following:
         self._tables = tables
         self._sets_file = read_sets_file(options.sets_path)
         self._driver = Driver(spark, tables, self._sets_file)
+        self.is_told = threading.Event()
         self._turn = threading.Lock()
         self._is_over = False
+        self._batches = 0
         self._whole_every_s = WHOLE_EVERY_S
         # What people wait for comes first; the other tables have their turn when the stream has run for a while.
         self._evaluated_at = self._whole_at = time.monotonic()
@@ -72,6 +80,7 @@ class Following:
                 self._say(
                     f"batch {number}: {sum(batch.rows for batch in self._tables.manifest.batches)} records in all"
                 )
+        self._batches += 1
 
     def upkeep(self) -> None:
         """Called again and again, while batches come."""
@@ -80,11 +89,33 @@ class Following:
         self._move_on()
         if len(self._tables.manifest.batches) > BATCHES_BEFORE_FOLDING:
             self._driver.fold(worth_folding(self._tables.manifest.batches))
+        is_due = time.monotonic() - self._whole_at >= self._whole_every_s
+        if is_due and self._tables.manifest.reports is not None:
+            self._report()
+
+    def _report(self) -> None:
+        began, waited_s = time.monotonic(), 0.0
+
+        def let_batches_pass() -> None:
+            nonlocal waited_s
+            waited_s += self._let_batches_pass()
+            if self.is_told.is_set():
+                raise _Told
+
+        with suppress(_Told):
+            self._driver.report(self._moment(Evaluated.ALL), let_batches_pass)
+        self._whole_at = time.monotonic()
+        worked_s = self._whole_at - began - waited_s
+        self._whole_every_s = max(WHOLE_EVERY_S, worked_s / WHOLE_SHARE_MAX)
+
+    def _let_batches_pass(self) -> float:
+        """The one in hand had to share the machine; the one after it has it to itself. How long that took."""
         began = time.monotonic()
-        if began - self._whole_at >= self._whole_every_s and self._tables.manifest.reports is not None:
-            self._driver.report(self._moment(Evaluated.ALL))
-            self._whole_at = time.monotonic()
-            self._whole_every_s = max(WHOLE_EVERY_S, (self._whole_at - began) / WHOLE_SHARE_MAX)
+        if self._turn.locked():
+            wanted, end = self._batches + 2, began + BATCH_PASSES_WITHIN_S
+            while self._batches < wanted and time.monotonic() < end and not self.is_told.wait(LOOK_EVERY_S):
+                pass
+        return time.monotonic() - began
 
     def _move_on(self) -> None:
         """To the present moment, when no batch has done so for a while and none is about to."""
@@ -138,11 +169,10 @@ def follow(
         trigger = (
             {"availableNow": True} if options.is_once else {"processingTime": f"{options.every_s} seconds"}
         )
-        is_told = threading.Event()
-        with _stopping(is_told):
+        with _stopping(following.is_told):
             query = writer.trigger(**trigger).start()
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", UPKEEP)
-            while query.isActive and not is_told.wait(LOOK_EVERY_S):
+            while query.isActive and not following.is_told.wait(LOOK_EVERY_S):
                 following.upkeep()
             following.end()
             query.stop()

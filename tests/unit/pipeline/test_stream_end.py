@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagepost.pipeline.reader import Reader
+from stagepost.pipeline.batch_names import OfDump
+from stagepost.pipeline.dumps import survey
+from stagepost.pipeline.reader import TABLES, Reader
 from stagepost.pipeline.stream_options import StreamOptions
 from stagepost.pipeline.summary import counts
 from tests.pipeline_oracle import recompute
@@ -84,6 +86,84 @@ def test_a_batch_that_comes_after_the_end_is_not_taken(
             following.take(spark.range(0), 0)
 
         assert tables.manifest.batches == []
+    finally:
+        tables.close()
+
+
+def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
+    spark: SparkSession, tmp_path: Path, run_seed: int
+) -> None:
+    from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
+    from stagepost.pipeline.tables import Tables
+
+    dump = tmp_path / "dump.jsonl"
+    dump.write_bytes(b"".join(line + b"\n" for line in a_dump(2, run_seed)))
+    tables = Tables(tmp_path / "tables")
+    try:
+        driver = Driver(spark, tables, sets_bytes())
+        found = survey(dump)
+        driver.take_dump(found, Evaluation(what=Evaluated.MESSAGES), OfDump(found.digest))
+        before = tables.manifest
+        pieces = 0
+
+        def told() -> None:
+            nonlocal pieces
+            pieces += 1
+            if pieces == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            driver.report(Evaluation(), told)
+
+        assert tables.manifest == before
+        files = {str(file.relative_to(tables.folder)) for file in tables.folder.glob("data/**/*.parquet")}
+        assert files == set(before.published())
+        jvm = spark._jsc
+        assert jvm is not None
+        assert len(jvm.getPersistentRDDs()) == 0, "what was kept in memory for several tables"
+
+        driver.report(Evaluation())
+
+        assert tables.manifest.reports is not None
+        assert set(tables.manifest.reports.files) == set(TABLES) - {"messages", "receipts", "quarantine"}
+    finally:
+        tables.close()
+
+
+def test_upkeep_waits_for_the_batch_in_hand_and_for_the_next_one(
+    spark: SparkSession, tmp_path: Path, run_seed: int
+) -> None:
+    from stagepost.pipeline.stream import Following
+    from stagepost.pipeline.tables import Tables
+
+    a_topic(tmp_path / "data", a_dump(1, run_seed))
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
+    tables = Tables(options.out)
+    try:
+        following = Following(spark, tables, options, lambda text: None)
+        following._let_batches_pass()  # returns: none is in hand
+        assert following._batches == 0
+
+        def batches() -> None:
+            with following._turn:
+                begun.set()
+                passing.wait()
+            following._batches += 1
+            following._batches += 1
+
+        begun, passing = threading.Event(), threading.Event()
+        taking = threading.Thread(target=batches)
+        taking.start()
+        begun.wait()
+        threading.Timer(0.05, passing.set).start()
+        following._let_batches_pass()
+        assert following._batches == 2
+        taking.join()
+
+        with following._turn:
+            following.is_told.set()
+            following._let_batches_pass()  # returns: nobody waits for batches who is told to stop
     finally:
         tables.close()
 
