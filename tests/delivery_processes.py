@@ -25,6 +25,7 @@ from stagepost.runtime.delivery.publisher import ReliablePublisher
 from stagepost.runtime.delivery.receiver import Message, Receiver
 from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+from tests.line_reports import open_report
 from tests.outbox_records import sent
 
 LANES_PER_KIND = 3
@@ -73,7 +74,7 @@ class Report:
     """Lines that survive the end of the process that wrote them."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._file = open_report(path)
 
     def line(self, *words: str) -> None:
         os.write(self._file, " ".join(words).encode() + b"\n")

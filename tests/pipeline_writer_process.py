@@ -20,6 +20,7 @@ from typing import NamedTuple
 from stagepost.bus.file_topic import open_topic
 from stagepost.bus.files import Files
 from stagepost.pipeline.topics import STATUSES
+from tests.line_reports import open_report
 from tests.pipeline_topics import records_of
 
 POINTS = ("within a block", "before sync", "after sync", "after mark")
@@ -82,7 +83,7 @@ async def write(data: Path, given: Path, told: Path, files: KillingFiles) -> Non
     records = records_of(given.read_bytes().splitlines())
     at = len(read_told(told))
     chance = Random(at)
-    report = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    report = open_report(told)
     writer = open_topic(data, STATUSES).writer(files=files)
     files.is_armed = True
     while at < len(records):

@@ -18,6 +18,7 @@ from stagepost.bus.files import Files, write_all
 from stagepost.bus.partition_log import PartitionLog
 from stagepost.bus.topic import Place, Record
 from stagepost.errors import StorageError
+from tests.line_reports import open_report
 from tests.topic_disks import QuickFiles
 
 NAME = "stagepost.remp.statuses"
@@ -59,7 +60,7 @@ def name_in(value: bytes | None) -> str:
 
 async def write(data: Path, told: Path, life: int, defect: str) -> None:
     """Appends on several lanes until it is killed, or has no disk any more; tells what was acknowledged, in a file."""
-    report = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    report = open_report(told)
     if defect == "marks before it writes":
         setattr(file_topic, "PartitionLog", MarksFirst)  # noqa: B010  # the name is the topic's own import
     files = QuickFiles() if defect == "never syncs" else Files()

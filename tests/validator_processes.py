@@ -44,6 +44,7 @@ from stagepost.runtime.remp.validator import Validator
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from stagepost.wire.tl import key_id
 from tests.catchain_world import public_key_of, seed_of
+from tests.line_reports import open_report
 from tests.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +96,7 @@ class Report:
     """Lines that survive the end of the process that wrote them."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file = open_report(path)
 
     def line(self, *words: str) -> None:
         os.write(self._file, " ".join(words).encode() + b"\n")

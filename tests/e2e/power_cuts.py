@@ -29,6 +29,7 @@ from stagepost.dmq.outcome import Accepted
 from stagepost.errors import ErrorCode
 from stagepost.runtime.sqlite_store import SqliteStore
 from tests.e2e.test_kill_intake import BATCH, LANES, ROOT, Node, load_lines, look
+from tests.line_reports import open_report
 from tests.pool_signers import Signer
 
 IMAGE_BYTES = 64 * 1024 * 1024
@@ -130,7 +131,7 @@ async def load(folder: Path, accepted: Path, seed: int, is_control: bool) -> Non
     if is_control:
         vars(intake_process)["SqliteStore"] = partial(SqliteStore, connect=_connect_without_sync)
     node = Node(folder)
-    report = os.open(accepted, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    report = open_report(accepted)
     expires_at = int(time.time()) + 900
     print("ready", flush=True)
 

@@ -21,6 +21,7 @@ from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.sqlite_store import SqliteStore
 from stagepost.runtime.verifier import Verifier
+from tests.line_reports import open_report
 from tests.pool_signers import KnownPools, Signer
 
 CYCLES = 10
@@ -58,7 +59,7 @@ class Node:
 async def load(folder: Path, seed: int) -> None:
     """The life of the process that is killed: several lanes submit, every acceptance is reported after the fact."""
     node = Node(folder)
-    report = os.open(folder / "accepted", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    report = open_report(folder / "accepted")
     expires_at = int(time.time()) + 900
     print("ready", flush=True)
 

@@ -43,7 +43,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 UPKEEP = "upkeep"
 """The pool of what is done beside a stream's batches, by the thread that says so."""
-# A pool that has fewer tasks running than its minimum is served first; this one always has. So upkeep gets what batches leave.
+# Batches are in the default pool. It is always below its minimum and therefore served first: upkeep gets what batches leave.
 _POOLS = f"""<allocations>
   <pool name="default"><schedulingMode>FAIR</schedulingMode><minShare>1000000</minShare></pool>
   <pool name="{UPKEEP}"><schedulingMode>FAIR</schedulingMode><minShare>0</minShare></pool>

@@ -104,6 +104,9 @@ def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
         found = survey(dump)
         driver.take_dump(found, Evaluation(what=Evaluated.MESSAGES), OfDump(found.digest))
         before = tables.manifest
+        jvm = spark._jsc
+        assert jvm is not None
+        kept_by_others = set(jvm.getPersistentRDDs())
         pieces = 0
 
         def told() -> None:
@@ -118,9 +121,7 @@ def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
         assert tables.manifest == before
         files = {str(file.relative_to(tables.folder)) for file in tables.folder.glob("data/**/*.parquet")}
         assert files == set(before.published())
-        jvm = spark._jsc
-        assert jvm is not None
-        assert len(jvm.getPersistentRDDs()) == 0, "what was kept in memory for several tables"
+        assert set(jvm.getPersistentRDDs()) <= kept_by_others, "what was kept in memory for several tables"
 
         driver.report(Evaluation())
 
