@@ -17,7 +17,8 @@ from typing import Any
 
 from bench.whole_path import Reading
 from tests.chain_processes import ChainNode, ChainProcess, Orders, say
-from tests.validator_processes import Report, free_ports, until
+from tests.line_reports import Report
+from tests.validator_processes import free_ports, until
 
 VALIDATORS = 7
 IDLE_EVERY_S = 0.3

@@ -21,7 +21,8 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.session_switch import Shard
 from stagepost.runtime.garbage import look_less_often
 from tests.chain_processes import ChainNode, Orders
-from tests.validator_processes import Report, free_ports, until
+from tests.line_reports import Report
+from tests.validator_processes import free_ports, until
 
 WHOLE = Shard(0, 1 << 63)
 WARM_UP_MESSAGES = 50

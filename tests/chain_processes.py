@@ -49,7 +49,8 @@ from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import some_primes
-from tests.validator_processes import Report, address_of, our_end
+from tests.line_reports import Report
+from tests.validator_processes import address_of, our_end
 
 ROOT = Path(__file__).parents[1]
 MESSAGES_FILE = "messages"

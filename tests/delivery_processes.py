@@ -7,7 +7,6 @@ handler claims in the inbox and then acts; `plain`, which asks for no confirmati
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from stagepost.runtime.delivery.publisher import ReliablePublisher
 from stagepost.runtime.delivery.receiver import Message, Receiver
 from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
-from tests.line_reports import open_report
+from tests.line_reports import Report
 from tests.outbox_records import sent
 
 LANES_PER_KIND = 3
@@ -68,16 +67,6 @@ class ForgetfulInbox(SqliteInbox):
     @cached_property
     def _claimed(self) -> set[str]:
         return set()
-
-
-class Report:
-    """Lines that survive the end of the process that wrote them."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = open_report(path)
-
-    def line(self, *words: str) -> None:
-        os.write(self._file, " ".join(words).encode() + b"\n")
 
 
 class ReportingTransport(SocketTransport):

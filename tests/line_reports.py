@@ -13,3 +13,13 @@ def open_report(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     os.truncate(file, path.read_bytes().rfind(b"\n") + 1)
     return file
+
+
+class Report:
+    """Lines that survive the end of the process that wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open_report(path)
+
+    def line(self, *words: str) -> None:
+        os.write(self._file, " ".join(words).encode() + b"\n")

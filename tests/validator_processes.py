@@ -44,7 +44,7 @@ from stagepost.runtime.remp.validator import Validator
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from stagepost.wire.tl import key_id
 from tests.catchain_world import public_key_of, seed_of
-from tests.line_reports import open_report
+from tests.line_reports import Report
 from tests.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse
 
 ROOT = Path(__file__).parents[1]
@@ -90,16 +90,6 @@ def our_end(seed: bytes) -> OurEnd:
 
 
 # One validator
-
-
-class Report:
-    """Lines that survive the end of the process that wrote them."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = open_report(path)
-
-    def line(self, *words: str) -> None:
-        os.write(self._file, " ".join(words).encode() + b"\n")
 
 
 def make_mortal(store: SessionStore, orders: Orders) -> None:

@@ -62,7 +62,6 @@ class Following:
         self._driver = Driver(spark, tables, self._sets_file)
         self.is_told = threading.Event()
         self._turn = threading.Lock()
-        self._is_over = False
         self._batches = 0
         self._whole_every_s = WHOLE_EVERY_S
         # What people wait for comes first; the other tables have their turn when the stream has run for a while.
@@ -70,7 +69,7 @@ class Following:
 
     def take(self, raw: DataFrame, number: int) -> None:
         with self._turn:
-            if self._is_over:
+            if self.is_told.is_set():
                 raise StreamIsOver
             self._look_at_sets()
             # A run that takes what is there evaluates once, at its end.
@@ -131,7 +130,7 @@ class Following:
         """No batch is taken from now on; the one in hand is finished. Cut off in its middle, Spark would tell of every part
         of it that failed, in a thousand lines.
         """
-        self._is_over = True
+        self.is_told.set()
         if self._turn.acquire(timeout=LAST_BATCH_WITHIN_S):
             self._turn.release()
 

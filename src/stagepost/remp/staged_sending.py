@@ -96,7 +96,6 @@ class History:
         "receipts_seen",
         "reported",
         "round",
-        "sent_since",
         "sent_to",
         "targets",
     )
@@ -105,7 +104,6 @@ class History:
         self.message_id = message_id
         self.targets = targets
         self.lives_until_seqno = lives_until_seqno
-        self.sent_since = now
         self.sent_to: dict[bytes, float] = {}
         self.round: set[bytes] = set()
         self.answered: set[bytes] = set()
@@ -303,8 +301,6 @@ class StagedSending:
             return
         validator = self._first_of(untold, now)
         history.round.add(validator)
-        if not history.sent_to:
-            history.sent_since = now
         history.sent_to[validator] = now
         self._effects.append(SendTo(validator, history.message_id))
         self._set_timer(history, now + self._pause_s())
@@ -335,8 +331,9 @@ class StagedSending:
     def _report(self, history: History) -> None:
         if not history.reported and history.sent_to:
             history.reported = True
+            since = min(history.sent_to.values())
             self._effects.append(
-                ReportSent(history.message_id, len(history.sent_to), len(history.targets), history.sent_since)
+                ReportSent(history.message_id, len(history.sent_to), len(history.targets), since)
             )
 
     def _look_for_end(self, history: History, now: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,27 @@ pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from stagepost.pipeline.stream import Following
+
 CODE_BYTES_MIN = 200 * 2**20
 
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     return small_spark()
+
+
+@pytest.fixture
+def following(spark: SparkSession, tmp_path: Path) -> Iterator[Following]:
+    """A stream into empty tables, to which no batch has come."""
+    from stagepost.pipeline.stream import Following
+    from stagepost.pipeline.tables import Tables
+
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
+    tables = Tables(options.out)
+    yield Following(spark, tables, options, lambda text: None)
+    tables.close()
 
 
 def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
@@ -68,26 +84,15 @@ def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
     assert found == recompute(lines, world_sets()).messages
 
 
-def test_a_batch_that_comes_after_the_end_is_not_taken(
-    spark: SparkSession, tmp_path: Path, run_seed: int
-) -> None:
-    from stagepost.pipeline.stream import Following, StreamIsOver
-    from stagepost.pipeline.tables import Tables
+def test_a_batch_that_comes_after_the_end_is_not_taken(spark: SparkSession, following: Following) -> None:
+    from stagepost.pipeline.stream import StreamIsOver
 
-    a_topic(tmp_path / "data", a_dump(1, run_seed))
-    (tmp_path / "sets.json").write_bytes(sets_bytes())
-    options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
-    tables = Tables(options.out)
-    try:
-        following = Following(spark, tables, options, lambda text: None)
-        following.end()
+    following.end()
 
-        with pytest.raises(StreamIsOver):
-            following.take(spark.range(0), 0)
+    with pytest.raises(StreamIsOver):
+        following.take(spark.range(0), 0)
 
-        assert tables.manifest.batches == []
-    finally:
-        tables.close()
+    assert following._tables.manifest.batches == []
 
 
 def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
@@ -131,42 +136,29 @@ def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
         tables.close()
 
 
-def test_upkeep_waits_for_the_batch_in_hand_and_for_the_next_one(
-    spark: SparkSession, tmp_path: Path, run_seed: int
-) -> None:
-    from stagepost.pipeline.stream import Following
-    from stagepost.pipeline.tables import Tables
+def test_upkeep_waits_for_the_batch_in_hand_and_for_the_next_one(following: Following) -> None:
+    following._let_batches_pass()  # returns: none is in hand
+    assert following._batches == 0
 
-    a_topic(tmp_path / "data", a_dump(1, run_seed))
-    (tmp_path / "sets.json").write_bytes(sets_bytes())
-    options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
-    tables = Tables(options.out)
-    try:
-        following = Following(spark, tables, options, lambda text: None)
-        following._let_batches_pass()  # returns: none is in hand
-        assert following._batches == 0
-
-        def batches() -> None:
-            with following._turn:
-                begun.set()
-                passing.wait()
-            following._batches += 1
-            following._batches += 1
-
-        begun, passing = threading.Event(), threading.Event()
-        taking = threading.Thread(target=batches)
-        taking.start()
-        begun.wait()
-        threading.Timer(0.05, passing.set).start()
-        following._let_batches_pass()
-        assert following._batches == 2
-        taking.join()
-
+    def batches() -> None:
         with following._turn:
-            following.is_told.set()
-            following._let_batches_pass()  # returns: nobody waits for batches who is told to stop
-    finally:
-        tables.close()
+            begun.set()
+            passing.wait()
+        following._batches += 1
+        following._batches += 1
+
+    begun, passing = threading.Event(), threading.Event()
+    taking = threading.Thread(target=batches)
+    taking.start()
+    begun.wait()
+    threading.Timer(0.05, passing.set).start()
+    following._let_batches_pass()
+    assert following._batches == 2
+    taking.join()
+
+    with following._turn:
+        following.is_told.set()
+        following._let_batches_pass()  # returns: nobody waits for batches who is told to stop
 
 
 def test_the_jvm_has_room_for_what_it_compiles(spark: SparkSession) -> None:
