@@ -39,7 +39,7 @@ from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.network import Listener, Network, TcpAddress, UnixAddress
-from stagepost.runtime.verifier import MessageVerifier
+from stagepost.runtime.verifier import SignatureVerifier
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class DmqNode:
         clock: Clock,
         store: MessageStore,
         pools: Pools,
-        verifier: MessageVerifier,
+        verifier: SignatureVerifier,
         random: Random,
     ) -> None:
         self.config = config

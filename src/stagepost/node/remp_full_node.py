@@ -33,7 +33,7 @@ from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.overlay import FullNodeLinks
-from stagepost.runtime.verifier import MessageVerifier
+from stagepost.runtime.verifier import SignatureVerifier
 
 OnStatus = Callable[[Receipt], None]
 
@@ -71,7 +71,7 @@ class RempFullNode:
         on_status: OnStatus = lambda receipt: None,
         sets_changed: Callable[[KnownSets], None] = lambda known_sets: None,
         complain: Callable[[Complaint], None] = lambda complaint: None,
-        verifier: MessageVerifier | None = None,
+        verifier: SignatureVerifier | None = None,
     ) -> None:
         self.rejected = 0
         self.finalized = 0

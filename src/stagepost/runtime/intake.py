@@ -28,7 +28,7 @@ from stagepost.runtime.bell import Bell
 from stagepost.runtime.clock import Clock, FlooredClock
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.recovery import Restored, restore
-from stagepost.runtime.verifier import Errand, MessageVerifier, Request
+from stagepost.runtime.verifier import Errand, Request, SignatureVerifier
 
 GROUP_MESSAGES_MAX = 512
 RING_EVERY_S = 0.002
@@ -64,7 +64,10 @@ class _Offer:
         self.unsettled = len(messages)
 
 
-class _Batch(Request):
+NOT_CHECKED = Rejected(Reason.OTHER, "not checked, because another message of the same relay is forged")
+
+
+class _Batch(Request[DmqMessage, Rejected]):
     """Messages of one offer whose signatures have to be checked, each with its place there and its claimed key."""
 
     __slots__ = ("keys", "mono_s", "offer", "places", "pool_ids", "received_ms")
@@ -79,7 +82,7 @@ class _Batch(Request):
         unix_s: float,
         mono_s: float,
     ) -> None:
-        super().__init__(messages, gives_up=offer.gives_up)
+        super().__init__(messages, given_up=NOT_CHECKED if offer.gives_up else None)
         self.offer = offer
         self.places = places
         self.keys = keys
@@ -99,7 +102,7 @@ class Intake:
         store: MessageStore,
         clock: Clock,
         *,
-        verifier: MessageVerifier,
+        verifier: SignatureVerifier,
     ) -> None:
         self.bell = Bell(at_most_every_s=RING_EVERY_S, per_waiter_s=RING_PER_READER_S)
         self.clock = clock if isinstance(clock, FlooredClock) else FlooredClock(clock)
@@ -210,7 +213,7 @@ class Intake:
         claimed, self._claimed = self._claimed, []
         self._verifier.verify(claimed, self._errand)
 
-    def _judged(self, batches: Sequence[Request]) -> None:
+    def _judged(self, batches: Sequence[Request[DmqMessage, Rejected]]) -> None:
         """The valid ones go on, the others are told and make way for their copies."""
         for batch in batches:
             assert isinstance(batch, _Batch)

@@ -13,12 +13,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.crypto.ed25519 import Claim
-from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.outcome import Reason, Rejected
+from stagepost.errors import LocalProtocolError
 from stagepost.runtime.verifying_helper import VerifyingHelper
 from stagepost.runtime.verifying_process import NOT_LOOKED_AT, VALID
 
@@ -35,58 +35,66 @@ STARTED_AGAIN_AFTER_S = 10.0
 
 VALID_MESSAGES_MEMOISED_MAX = 65_536
 
-Check: TypeAlias = Callable[[DmqMessage], Rejected | None]
+M = TypeVar("M")
+"""A signed thing: a DMQ message, a receipt."""
+V = TypeVar("V")
+"""The verdict on a thing that is not valid."""
+M_contra = TypeVar("M_contra", contravariant=True)
+V_co = TypeVar("V_co", covariant=True)
+
+Check: TypeAlias = Callable[[M], V | None]
 
 
-NOT_CHECKED = Rejected(Reason.OTHER, "not looked at, because another message of the same relay is forged")
+class Claimant(Protocol[M_contra, V_co]):
+    """The part of a check that another process can do: the signatures it consists of. Without a claimant, the loop
+    checks everything itself."""
 
-
-class Claimant(Protocol):
-    """Who can say beforehand which signatures a check comes to. Without one, the loop checks everything itself."""
-
-    def claims(self, message: DmqMessage) -> Sequence[Claim] | None:
-        """At least one; None if the check itself has to say what is wrong."""
+    def claims(self, message: M_contra, /) -> Sequence[Claim] | None:
+        """Return at least one signature; None if the check itself has to say what is wrong."""
         ...
 
-    def conclude(
-        self, message: DmqMessage, claims: Sequence[Claim], holds: Sequence[bool]
-    ) -> Rejected | None:
-        """What the check would have said."""
+    def conclude(self, message: M_contra, /, claims: Sequence[Claim], holds: Sequence[bool]) -> V_co | None:
+        """Return the verdict that the check would have returned."""
         ...
 
 
-class Request:
-    """Messages of one caller. Once it is answered there is a verdict for each, or the bug that kept us from it.
+class Request(Generic[M, V]):
+    """Messages of one caller. An answered request has a verdict for each message, or the bug that prevented one.
 
-    `gives_up`: whoever brought them is cut off for a single forgery, so that the first one found ends the checking.
-    Otherwise one connection could make us check as many forgeries as a reply may hold.
+    `given_up`: the verdict on messages that were not checked because an earlier message of the request is forged. The
+    source of a forgery is cut off, so one forgery ends the checking; otherwise one connection could make us check as
+    many forgeries as a reply may hold. None: every message is checked.
     """
 
-    __slots__ = ("bug", "gives_up", "is_given_up", "messages", "unchecked", "verdicts")
+    __slots__ = ("bug", "given_up", "is_given_up", "messages", "unchecked", "verdicts")
 
-    def __init__(self, messages: Sequence[DmqMessage], *, gives_up: bool = False) -> None:
+    def __init__(self, messages: Sequence[M], *, given_up: V | None = None) -> None:
         self.messages = messages
-        self.gives_up = gives_up
+        self.given_up = given_up
         self.is_given_up = False
         self.unchecked = len(messages)
-        self.verdicts: list[Rejected | None] = [None] * len(messages)
+        self.verdicts: list[V | None] = [None] * len(messages)
         self.bug: Exception | None = None
 
-
-Answered: TypeAlias = Callable[[list[Request]], None]
-
-
-class Errand(NamedTuple):
-    """What is to be done with requests: `check` for each message. `answered` is called on the loop, perhaps at once, with
-    those that are ready together."""
-
-    check: Check
-    answered: Answered
-    claimant: Claimant | None = None
+    @property
+    def gives_up(self) -> bool:
+        return self.given_up is not None
 
 
-class MessageVerifier(Protocol):
-    def verify(self, requests: Sequence[Request], errand: Errand) -> None: ...
+Answered: TypeAlias = Callable[[list[Request[M, V]]], None]
+
+
+class Errand(NamedTuple, Generic[M, V]):
+    """The work on requests: `check` for each message. `answered` is called on the loop, perhaps at once, with those
+    requests that are ready together."""
+
+    check: Check[M, V]
+    answered: Answered[M, V]
+    claimant: Claimant[M, V] | None = None
+
+
+class SignatureVerifier(Protocol):
+    def verify(self, requests: Sequence[Request[M, V]], errand: Errand[M, V]) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -98,12 +106,12 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-class _Piece:
+class _Piece(Generic[M, V]):
     """A part of one request, checked in one go."""
 
     __slots__ = ("claims", "end", "errand", "request", "start")
 
-    def __init__(self, request: Request, start: int, end: int, errand: Errand) -> None:
+    def __init__(self, request: Request[M, V], start: int, end: int, errand: Errand[M, V]) -> None:
         self.request = request
         self.start = start
         self.end = end
@@ -115,7 +123,7 @@ class _Piece:
         messages, verdicts = request.messages, request.verdicts
         try:
             for position in range(self.start, self.end):
-                verdict = NOT_CHECKED if request.is_given_up else check(messages[position])
+                verdict = request.given_up if request.is_given_up else check(messages[position])
                 if verdict is not None:
                     verdicts[position] = verdict
                     request.is_given_up = request.gives_up
@@ -142,12 +150,13 @@ class _Piece:
         if answers.count(VALID) == len(answers) == self.end - self.start:
             return  # one claim each: there is nothing to remember of these signers that was not known
         request, claimant = self.request, self.errand.claimant
-        assert claimant is not None
+        if claimant is None:
+            raise LocalProtocolError("a piece without a claimant was answered by another process")
         at = 0
         for position, claims in enumerate(self.claims, self.start):
             found = answers[at : at + len(claims)]
             at += len(claims)
-            verdict: Rejected | None = NOT_CHECKED
+            verdict = request.given_up
             if found[0] != NOT_LOOKED_AT:
                 holds = [answer == VALID for answer in found]
                 verdict = claimant.conclude(request.messages[position], claims, holds)
@@ -156,23 +165,26 @@ class _Piece:
                 request.is_given_up = request.gives_up
 
 
+_AnyPiece: TypeAlias = _Piece[Any, Any]
+
+
 class Verifier:
     """`processes` beside the loop; one for each further processor unless told."""
 
     def __init__(self, processes: int | None = None) -> None:
         self.processes = processors() - 1 if processes is None else processes
-        self.helpers: list[VerifyingHelper[_Piece]] = []
+        self.helpers: list[VerifyingHelper[_AnyPiece]] = []
         self._started_at = float("-inf")
         # For the loop alone, and for whoever comes first.
-        self._kept: deque[_Piece] = deque()
-        self._shared: deque[_Piece] = deque()
+        self._kept: deque[_AnyPiece] = deque()
+        self._shared: deque[_AnyPiece] = deque()
         self._is_turn_due = False
 
     @property
     def process_ids(self) -> list[int]:
         return [helper.process_id for helper in self.helpers if helper.process_id is not None]
 
-    def verify(self, requests: Sequence[Request], errand: Errand) -> None:
+    def verify(self, requests: Sequence[Request[M, V]], errand: Errand[M, V]) -> None:
         count = sum([len(request.messages) for request in requests])
         is_shared = errand.claimant is not None and self._has_help(count)
         size, pieces = (PIECE_MESSAGES, self._shared) if is_shared else (SLICE_MESSAGES, self._kept)
@@ -186,8 +198,8 @@ class Verifier:
             self._take_turn()
 
     async def check(
-        self, messages: Sequence[DmqMessage], check: Check, claimant: Claimant | None = None
-    ) -> list[Rejected | None]:
+        self, messages: Sequence[M], check: Check[M, V], claimant: Claimant[M, V] | None = None
+    ) -> list[V | None]:
         """The verdicts, in the order of the messages."""
         return await checked(self, messages, check, claimant)
 
@@ -207,7 +219,7 @@ class Verifier:
             return
         self._started_at = now
         for _ in range(self.processes - len(self.helpers)):
-            helper: VerifyingHelper[_Piece] = VerifyingHelper(self._came_back, self._take_back)
+            helper: VerifyingHelper[_AnyPiece] = VerifyingHelper(self._came_back, self._take_back)
             helper.start()
             if helper.process_id is not None:
                 self.helpers.append(helper)
@@ -224,7 +236,7 @@ class Verifier:
     def _take_turn(self) -> None:
         """Check a slice, then hand out the answers to it."""
         self._is_turn_due = True
-        done: list[_Piece] = []
+        done: list[_AnyPiece] = []
         count, enough = 0, PIECE_MESSAGES if self.helpers else SLICE_MESSAGES
         while count < enough and (self._kept or self._shared):
             piece = self._kept.popleft() if self._kept else self._shared.popleft()
@@ -236,7 +248,7 @@ class Verifier:
         if self._is_turn_due:
             asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _came_back(self, answered: list[tuple[_Piece, bytes]]) -> None:
+    def _came_back(self, answered: list[tuple[_AnyPiece, bytes]]) -> None:
         if self._shared:
             self._hand_out()
         for piece, answers in answered:
@@ -246,7 +258,7 @@ class Verifier:
                 piece.request.bug = bug
         self._answer([piece for piece, _ in answered])
 
-    def _take_back(self, pieces: list[_Piece]) -> None:
+    def _take_back(self, pieces: list[_AnyPiece]) -> None:
         """What a process will not do any more, the loop does."""
         self.helpers = [helper for helper in self.helpers if helper.process_id is not None]
         self._kept.extendleft(reversed(pieces))
@@ -254,8 +266,8 @@ class Verifier:
             self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _answer(self, done: list[_Piece]) -> None:
-        answers: dict[Answered, list[Request]] = {}
+    def _answer(self, done: list[_AnyPiece]) -> None:
+        answers: dict[Answered[Any, Any], list[Request[Any, Any]]] = {}
         for piece in done:
             request = piece.request
             request.unchecked -= piece.end - piece.start
@@ -272,32 +284,39 @@ class Verifier:
 
 
 class InlineVerifier:
-    """Without threads, for virtual time. Nodes that share a `memory` check a message once between them all."""
+    """A verifier without threads, for virtual time. Nodes that share a `memory` check a message once between them all;
+    `signed_bytes` returns the bytes that tell two messages apart there."""
 
-    def __init__(self, memory: BoundedCache[bytes, bool] | None = None) -> None:
+    def __init__(
+        self,
+        memory: BoundedCache[bytes, bool] | None = None,
+        signed_bytes: Callable[[Any], bytes] = attrgetter("raw"),
+    ) -> None:
         self._memory = memory
+        self._signed_bytes = signed_bytes
 
-    def verify(self, requests: Sequence[Request], errand: Errand) -> None:
+    def verify(self, requests: Sequence[Request[M, V]], errand: Errand[M, V]) -> None:
         remembering = errand._replace(check=partial(self._check_one, errand.check))
         for request in requests:
             _Piece(request, 0, len(request.messages), remembering).run()
         errand.answered(list(requests))
 
     async def check(
-        self, messages: Sequence[DmqMessage], check: Check, claimant: Claimant | None = None
-    ) -> list[Rejected | None]:
+        self, messages: Sequence[M], check: Check[M, V], claimant: Claimant[M, V] | None = None
+    ) -> list[V | None]:
         """The verdicts, in the order of the messages."""
         return await checked(self, messages, check, claimant)
 
-    def _check_one(self, check: Check, message: DmqMessage) -> Rejected | None:
+    def _check_one(self, check: Check[M, V], message: M) -> V | None:
         if self._memory is None:
             return check(message)
-        if self._memory.get(message.raw):
+        key = self._signed_bytes(message)
+        if self._memory.get(key):
             return None
         verdict = check(message)
         # Only what is valid is kept: it depends on nothing but the message's own bytes.
         if verdict is None:
-            self._memory.put(message.raw, True)
+            self._memory.put(key, True)
         return verdict
 
     async def close(self) -> None:
@@ -305,21 +324,21 @@ class InlineVerifier:
 
 
 async def checked(
-    verifier: MessageVerifier,
-    messages: Sequence[DmqMessage],
-    check: Check,
-    claimant: Claimant | None = None,
-) -> list[Rejected | None]:
+    verifier: SignatureVerifier,
+    messages: Sequence[M],
+    check: Check[M, V],
+    claimant: Claimant[M, V] | None = None,
+) -> list[V | None]:
     """`verify` for those who would rather wait than be called."""
     if not messages:
         return []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def answered(_: list[Request]) -> None:
+    def answered(_: list[Request[M, V]]) -> None:
         if not done.done():
             done.set_result(None)
 
-    request = Request(messages)
+    request: Request[M, V] = Request(messages)
     verifier.verify([request], Errand(check, answered, claimant))
     await done
     if request.bug is not None:

@@ -25,8 +25,10 @@ from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.verifier import (
     Errand,
     InlineVerifier,
-    MessageVerifier,
+    M,
     Request,
+    SignatureVerifier,
+    V,
     Verifier,
 )
 from stagepost.runtime.virtual_time import run_in_virtual_time
@@ -44,7 +46,7 @@ class Node:
     rules: ValidationRules = PRIVATE
     disk: MemoryDisk = field(default_factory=MemoryDisk)
     limits: MempoolLimits = field(default_factory=MempoolLimits)
-    verifier: MessageVerifier = field(default_factory=InlineVerifier)
+    verifier: SignatureVerifier = field(default_factory=InlineVerifier)
     clock: LoopClock = field(default_factory=lambda: LoopClock(NOW))
 
     def __post_init__(self) -> None:
@@ -204,7 +206,7 @@ async def test_a_caller_who_goes_away_does_not_stop_the_writing() -> None:
 class SlowVerifier(InlineVerifier):
     """Takes a second for whatever it is asked."""
 
-    def verify(self, requests: Sequence[Request], errand: Errand) -> None:
+    def verify(self, requests: Sequence[Request[M, V]], errand: Errand[M, V]) -> None:
         asyncio.get_running_loop().call_later(1, super().verify, requests, errand)
 
 

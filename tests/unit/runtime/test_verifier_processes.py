@@ -17,9 +17,9 @@ from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.runtime import verifier as verifier_module
 from stagepost.runtime import verifying_helper
+from stagepost.runtime.intake import NOT_CHECKED
 from stagepost.runtime.verifier import (
     KEPT_MESSAGES_MAX,
-    NOT_CHECKED,
     PIECE_MESSAGES,
     SLICE_MESSAGES,
     Errand,
@@ -266,7 +266,7 @@ def test_without_processes_the_loop_checks_a_slice_and_then_looks_at_everything_
     messages = MESSAGES[: 4 * SLICE_MESSAGES]
 
     async def run(verifier: Verifier, watched: Watched) -> None:
-        request = Request(messages)
+        request: Request[DmqMessage, Rejected] = Request(messages)
         verifier.verify([request], Errand(watched.check, lambda _: order.append("answered"), watched))
         while request.unchecked:
             order.append(f"{len(messages) - request.unchecked} checked")
@@ -283,10 +283,12 @@ def test_requests_that_are_ready_together_are_answered_together() -> None:
 
     async def run(verifier: Verifier, watched: Watched) -> None:
         size = SLICE_MESSAGES // 2
-        requests = [Request(MESSAGES[start : start + size]) for start in range(0, 3 * size, size)]
+        requests: list[Request[DmqMessage, Rejected]] = [
+            Request(MESSAGES[start : start + size]) for start in range(0, 3 * size, size)
+        ]
         numbers = {id(request): number for number, request in enumerate(requests)}
 
-        def answered(ready: list[Request]) -> None:
+        def answered(ready: list[Request[DmqMessage, Rejected]]) -> None:
             answers.append([numbers[id(request)] for request in ready])
 
         verifier.verify(requests, Errand(watched.check, answered))
@@ -326,7 +328,7 @@ def test_a_relay_that_is_cut_off_for_one_forgery_makes_us_check_no_more_than_tha
             await ready(verifier, watched)
         for gives_up in (False, True):
             watched.here.clear()
-            request = Request(messages, gives_up=gives_up)
+            request = Request(messages, given_up=NOT_CHECKED if gives_up else None)
             done = asyncio.Event()
             verifier.verify([request], Errand(watched.check, lambda _, done=done: done.set(), watched))  # type: ignore[misc]
             await done.wait()

@@ -28,7 +28,7 @@ from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
-from stagepost.runtime.verifier import MessageVerifier
+from stagepost.runtime.verifier import SignatureVerifier
 from stagepost.wire.tl import key_id
 
 OnReceipt = Callable[[Receipt], None]
@@ -60,7 +60,7 @@ class FullNode:
         random: Random,
         on_receipt: OnReceipt,
         options: SendingOptions | None = None,
-        verifier: MessageVerifier | None = None,
+        verifier: SignatureVerifier | None = None,
     ) -> None:
         self.counters = FullNodeCounters()
         self.sending = StagedSending(random, options)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from stagepost.crypto.ed25519 import Claim
-from stagepost.dmq.message import DmqMessage
 from stagepost.remp.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.runtime.verifier import Check, Claimant, Errand, InlineVerifier, MessageVerifier, Request
+from stagepost.runtime.verifier import Errand, InlineVerifier, Request, SignatureVerifier
 
 OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None], None]
+ReceiptRequest: TypeAlias = Request[Receipt, Quarantined]
 
 
 class ReceiptJudge:
@@ -45,21 +45,19 @@ class ReceiptJudge:
 class ReceiptChecks:
     """`on_judged` is called on the loop, perhaps at once."""
 
-    def __init__(self, on_judged: OnJudged, verifier: MessageVerifier | None = None) -> None:
+    def __init__(self, on_judged: OnJudged, verifier: SignatureVerifier | None = None) -> None:
         self._on_judged = on_judged
         self._verifier = verifier or InlineVerifier()
-        self._under_way: dict[bytes, deque[Request]] = {}
-        self._answers: set[Request] = set()
+        self._under_way: dict[bytes, deque[ReceiptRequest]] = {}
+        self._answers: set[ReceiptRequest] = set()
 
     def check(self, source: bytes, receipts: Sequence[Receipt], judge: ReceiptJudge) -> None:
         """Of one source: what it said earlier is handed on earlier."""
-        # The verifier looks into nothing that it passes on, and its verdicts are whatever the check returns.
-        request = Request(cast(Sequence[DmqMessage], receipts))
+        request: ReceiptRequest = Request(receipts)
         self._under_way.setdefault(source, deque()).append(request)
-        errand = Errand(cast(Check, judge.check), self._answered, cast(Claimant, judge))
-        self._verifier.verify([request], errand)
+        self._verifier.verify([request], Errand(judge.check, self._answered, judge))
 
-    def _answered(self, requests: list[Request]) -> None:
+    def _answered(self, requests: list[ReceiptRequest]) -> None:
         self._answers.update(requests)
         for source, waiting in list(self._under_way.items()):
             while waiting and waiting[0] in self._answers:
@@ -68,10 +66,8 @@ class ReceiptChecks:
             if not waiting:
                 self._under_way.pop(source, None)
 
-    def _hand_on(self, request: Request) -> None:
+    def _hand_on(self, request: ReceiptRequest) -> None:
         if request.bug is not None:
             raise request.bug
-        receipts = cast(Sequence[Receipt], request.messages)
-        verdicts = cast(Sequence[Quarantined | None], request.verdicts)
-        for receipt, verdict in zip(receipts, verdicts, strict=True):
+        for receipt, verdict in zip(request.messages, request.verdicts, strict=True):
             self._on_judged(receipt, verdict)
