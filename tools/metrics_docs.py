@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stagepost.runtime.metrics import ALL_METRICS, Declared
+from stagepost.node.kafka_metrics import KAFKA_METRICS
+from stagepost.node.node_metrics import NODE_METRICS
+from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
+from stagepost.runtime.delivery.delivery_metrics import DELIVERY_METRICS
+from stagepost.runtime.metrics import BUILD_INFO, Declared
+from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS, VALIDATOR_METRICS
 from stagepost.statemachine.render import table
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
@@ -15,6 +20,14 @@ ABOUT = (
     "`validator-status.json`, which has the queue and `stagepost_catchain_`). Beside them: `/healthz`, `/readyz`, `/status` and `/mempool`. Those that begin with `stagepost_delivery_` belong to "
     "a program that publishes: its `DeliveryMetrics` counts and renders them. Those that begin with `stagepost_pipeline_` are served by "
     "`stagepost pipeline run --metrics-port`. Labels take their values from the lists below, never from peers."
+)
+
+ALL_METRICS = (
+    NODE_METRICS
+    + DELIVERY_METRICS
+    + tuple(metric for metric in FULL_NODE_METRICS + VALIDATOR_METRICS if metric is not BUILD_INFO)
+    + PIPELINE_METRICS
+    + KAFKA_METRICS
 )
 
 

@@ -12,7 +12,8 @@ import click
 import pytest
 
 from stagepost.cli import main
-from stagepost.runtime.metrics import ALL_METRICS, Kind
+from stagepost.runtime.metrics import Kind
+from tools.metrics_docs import ALL_METRICS
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = json.loads((ROOT / "grafana" / "stagepost.json").read_text(encoding="utf-8"))

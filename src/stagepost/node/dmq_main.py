@@ -17,12 +17,12 @@ from stagepost import __version__
 from stagepost.errors import StagepostError
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
+from stagepost.node.node_metrics import Metrics
 from stagepost.node.node_status import NodeStatus
 from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.data_folder import DataFolder
 from stagepost.runtime.garbage import look_less_often
 from stagepost.runtime.logs import configure_logs
-from stagepost.runtime.metrics import Metrics
 from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.sqlite_store import SqliteStore

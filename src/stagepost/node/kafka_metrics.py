@@ -5,13 +5,34 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from stagepost.bus.kafka_spool import SpoolCounters
-from stagepost.runtime.metrics import (
-    KAFKA_FAULTS,
-    KAFKA_MESSAGES_LAG,
-    KAFKA_PUBLISHED,
-    KAFKA_SPOOL_RECORDS,
-    DeclaredSamples,
+from stagepost.runtime.metrics import Declared, DeclaredSamples, Kind
+
+KAFKA_SPOOL_RECORDS = Declared(
+    "stagepost_kafka_spool_records",
+    Kind.GAUGE,
+    "Statuses of a full node with --kafka that the broker has not confirmed yet.",
+    {},
 )
+KAFKA_MESSAGES_LAG = Declared(
+    "stagepost_kafka_messages_lag_records",
+    Kind.GAUGE,
+    "Messages that the broker holds and a full node with --kafka has not taken yet.",
+    {},
+)
+KAFKA_PUBLISHED = Declared(
+    "stagepost_kafka_published_total",
+    Kind.COUNTER,
+    "Statuses that the broker has confirmed.",
+    {},
+)
+KAFKA_FAULTS = Declared(
+    "stagepost_kafka_faults_total",
+    Kind.COUNTER,
+    "How often the way to the broker had to be begun anew.",
+    {},
+)
+KAFKA_METRICS = (KAFKA_SPOOL_RECORDS, KAFKA_MESSAGES_LAG, KAFKA_PUBLISHED, KAFKA_FAULTS)
+"""Of a full node, beside its own, if it has a way to Kafka."""
 
 
 class KafkaMetrics:

@@ -14,12 +14,12 @@ from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
+from stagepost.node.node_metrics import MessageOutcome, Metrics, PeerState, SecondBody
 from stagepost.node.peer_book import PeerBook
 from stagepost.node.sent_counts import OnSent
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import Audience
 from stagepost.runtime.message_store import MessageStore
-from stagepost.runtime.metrics import MessageOutcome, Metrics, PeerState, SecondBody
 from stagepost.runtime.pools_file import PoolsFile
 
 CLOCK_BEHIND_MAX_S = 5.0

@@ -12,15 +12,38 @@ from prometheus_client import Counter as CounterMetric
 
 from stagepost.errors import ErrorCode
 from stagepost.pipeline.manifest import Manifest
-from stagepost.runtime.metrics import (
-    OTHER,
-    PIPELINE_LAST_SUCCESS,
-    PIPELINE_QUARANTINED_ROWS,
-    PIPELINE_ROWS,
-    PIPELINE_TABLES,
-    QUARANTINE_REASONS,
-    DeclaredSamples,
+from stagepost.runtime.metrics import OTHER, Declared, DeclaredSamples, Kind
+
+PIPELINE_TABLES = ("records", "receipts", "quarantine")
+"""Into which rows go as they come; the other tables are worked out from these."""
+QUARANTINE_REASONS = tuple(
+    code.value
+    for code in ErrorCode
+    if code.startswith(("RECEIPT_", "CBOR_", "OPCERT_", "KES_"))
+    or code in (ErrorCode.MSG_BAD_ID, ErrorCode.MSG_BODY_SIZE)
 )
+PIPELINE_ROWS = Declared(
+    "stagepost_pipeline_rows_total",
+    Kind.COUNTER,
+    "Rows that this run has put into the tables: all records, receipts that count, and bad rows.",
+    {"table": PIPELINE_TABLES},
+)
+PIPELINE_QUARANTINED_ROWS = Declared(
+    "stagepost_pipeline_quarantined_rows_total",
+    Kind.COUNTER,
+    "Rows that this run has put into quarantine, by reason.",
+    {"reason": (*QUARANTINE_REASONS, OTHER)},
+)
+PIPELINE_LAST_SUCCESS = Declared(
+    "stagepost_pipeline_last_success_timestamp_seconds",
+    Kind.GAUGE,
+    "When the tables were last brought up to date, in Unix seconds; 0 before the first time.",
+    {},
+)
+
+PIPELINE_METRICS = (PIPELINE_ROWS, PIPELINE_QUARANTINED_ROWS, PIPELINE_LAST_SUCCESS)
+"""Of `stagepost pipeline run`."""
+
 
 STALE_AFTER_S = 60.0
 """Without a commit for so long a stream that runs is not well: it evaluates every few seconds, also when nothing comes."""

@@ -7,7 +7,8 @@ import platform
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from stagepost import __version__
-from stagepost.runtime import metrics
+from stagepost.runtime.delivery import delivery_metrics
+from stagepost.runtime.metrics import BUILD_INFO
 from stagepost.runtime.metrics import CONTENT_TYPE as CONTENT_TYPE
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
@@ -16,17 +17,17 @@ from stagepost.web.sources import Sources
 def metrics_text(sources: Sources) -> bytes:
     """The outbox, if there is one to read: whoever publishes may be a program that serves no metrics."""
     registry = CollectorRegistry()
-    info = Gauge(metrics.BUILD_INFO.name, metrics.BUILD_INFO.about, ["version", "python"], registry=registry)
+    info = Gauge(BUILD_INFO.name, BUILD_INFO.about, ["version", "python"], registry=registry)
     info.labels(__version__, platform.python_version()).set(1)
     content = sources.outbox()
     if not isinstance(content, Nothing | Unreadable):
         oldest_ms = min((record.created_ms for record in content.records), default=None)
         age_s = 0.0 if oldest_ms is None else max(0.0, (sources.now_ms() - oldest_ms) / 1_000)
         for declared, value in (
-            (metrics.DELIVERY_QUEUE_MESSAGES, len(content.records)),
-            (metrics.DELIVERY_QUEUE_CAPACITY, sources.settings.queue_size),
-            (metrics.DELIVERY_QUEUE_OLDEST, age_s),
-            (metrics.DELIVERY_DEAD_LETTERS, len(content.dead_letters)),
+            (delivery_metrics.DELIVERY_QUEUE_MESSAGES, len(content.records)),
+            (delivery_metrics.DELIVERY_QUEUE_CAPACITY, sources.settings.queue_size),
+            (delivery_metrics.DELIVERY_QUEUE_OLDEST, age_s),
+            (delivery_metrics.DELIVERY_DEAD_LETTERS, len(content.dead_letters)),
         ):
             Gauge(declared.name, declared.about, registry=registry).set(value)
     return generate_latest(registry)

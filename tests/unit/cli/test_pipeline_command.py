@@ -15,9 +15,13 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.cli.main import run
 from stagepost.cli.pipeline_watch import COMMITTED, watched
 from stagepost.pipeline.manifest import Batch, Manifest, write_manifest
-from stagepost.pipeline.pipeline_metrics import STALE_AFTER_S, PipelineMetrics
+from stagepost.pipeline.pipeline_metrics import (
+    PIPELINE_METRICS,
+    QUARANTINE_REASONS,
+    STALE_AFTER_S,
+    PipelineMetrics,
+)
 from stagepost.pipeline.topics import STATUSES
-from stagepost.runtime.metrics import PIPELINE_METRICS, QUARANTINE_REASONS
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 

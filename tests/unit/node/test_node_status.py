@@ -18,6 +18,7 @@ from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
+from stagepost.node.node_metrics import Metrics
 from stagepost.node.node_status import CLOCK_BEHIND_MAX_S, NodeStatus
 from stagepost.node.peer_book import Origin, PeerBook
 from stagepost.node.sent_counts import OnSent
@@ -25,7 +26,6 @@ from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.mempool_feed import Audience
-from stagepost.runtime.metrics import Metrics
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.verifier import InlineVerifier
 from stagepost.runtime.virtual_time import run_in_virtual_time

@@ -10,8 +10,8 @@ from stagepost.delivery import MemoryNetwork, Receiver, ReliablePublisher, Relia
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.runtime.clock import LoopClock
-from stagepost.runtime.delivery.delivery_metrics import DeliveryMetrics
-from stagepost.runtime.metrics import DELIVERY_METRICS, Kind
+from stagepost.runtime.delivery.delivery_metrics import DELIVERY_METRICS, DeliveryMetrics
+from stagepost.runtime.metrics import Kind
 from stagepost.runtime.virtual_time import run_in_virtual_time
 
 START_S = 1_800_000_000.0

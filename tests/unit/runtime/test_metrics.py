@@ -11,19 +11,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode
-from stagepost.runtime.metrics import (
-    ALL_METRICS,
+from stagepost.node.node_metrics import (
     CONNECTION,
     KES_PERIODS_REMAINING,
     NODE_METRICS,
-    OTHER,
     OUTCOMES,
     RULES,
-    Kind,
     MessageOutcome,
     Metrics,
     PeerState,
 )
+from stagepost.runtime.metrics import OTHER, Kind
+from tools.metrics_docs import ALL_METRICS
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,9 +15,14 @@ from stagepost.remp.block_id import UNKNOWN_BLOCK
 from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.status import Level
-from stagepost.runtime.metrics import FULL_NODE_METRICS, VALIDATOR_METRICS, Declared, Kind
+from stagepost.runtime.metrics import Declared, Kind
 from stagepost.runtime.remp import remp_metrics
-from stagepost.runtime.remp.remp_metrics import FullNodeMetrics, ValidatorMetrics
+from stagepost.runtime.remp.remp_metrics import (
+    FULL_NODE_METRICS,
+    VALIDATOR_METRICS,
+    FullNodeMetrics,
+    ValidatorMetrics,
+)
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -11,18 +11,53 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.runtime.clock import Clock, SystemClock
-from stagepost.runtime.metrics import (
-    DELIVERY_ACK_SECONDS,
-    DELIVERY_DEAD_LETTERS,
-    DELIVERY_EVICTIONS,
+from stagepost.runtime.metrics import Declared, DeclaredSamples, Kind
+
+DELIVERY_MESSAGES = Declared(
+    "stagepost_delivery_messages_total",
+    Kind.COUNTER,
+    "Messages that reached a status, by what was asked for.",
+    {"tier": tuple(Tier), "status": tuple(DeliveryStatus)},
+)
+DELIVERY_QUEUE_MESSAGES = Declared(
+    "stagepost_delivery_queue_messages", Kind.GAUGE, "Messages in the outbox.", {}
+)
+DELIVERY_QUEUE_CAPACITY = Declared(
+    "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "How many it holds at most.", {}
+)
+DELIVERY_QUEUE_OLDEST = Declared(
+    "stagepost_delivery_queue_oldest_age_seconds",
+    Kind.GAUGE,
+    "For how long the oldest message has waited; 0 if none does.",
+    {},
+)
+DELIVERY_RETRIES = Declared(
+    "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts after the first one.", {}
+)
+DELIVERY_EVICTIONS = Declared(
+    "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages pushed out of a full outbox.", {}
+)
+DELIVERY_DEAD_LETTERS = Declared(
+    "stagepost_delivery_dead_letters", Kind.GAUGE, "Failed messages that are kept for a replay.", {}
+)
+DELIVERY_ACK_SECONDS = Declared(
+    "stagepost_delivery_ack_seconds",
+    Kind.HISTOGRAM,
+    "From the call to the last acknowledgement that was needed.",
+    {},
+)
+DELIVERY_METRICS = (
     DELIVERY_MESSAGES,
-    DELIVERY_QUEUE_CAPACITY,
     DELIVERY_QUEUE_MESSAGES,
+    DELIVERY_QUEUE_CAPACITY,
     DELIVERY_QUEUE_OLDEST,
     DELIVERY_RETRIES,
-    Declared,
-    DeclaredSamples,
+    DELIVERY_EVICTIONS,
+    DELIVERY_DEAD_LETTERS,
+    DELIVERY_ACK_SECONDS,
 )
+"""Of a program that publishes; a node has none of them."""
+
 
 ACK_SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
 STARTS_REMEMBERED_MAX = 100_000

@@ -9,6 +9,7 @@ import platform
 from collections import Counter as Counts
 from collections import OrderedDict
 from collections.abc import Mapping
+from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -19,21 +20,81 @@ from stagepost.remp.message_status import SentToValidators
 from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.status import KINDS, Level, Stage, Status
 from stagepost.remp.verdict import Conclusion
-from stagepost.runtime.metrics import (
+from stagepost.runtime.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
+
+
+class SignatureState(StrEnum):
+    """Why a receipt counts, or does not."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN_SIGNER = "unknown_signer"
+    NOT_CHECKED = "not_checked"  # refused for another reason, before its signature was looked at
+
+
+REMP_RECEIPTS = Declared(
+    "stagepost_remp_receipts_total",
+    Kind.COUNTER,
+    "Receipts that a full node made or was sent, by what they say and whether their signature holds.",
+    {"kind": tuple(kind.name for kind in KINDS), "signature": tuple(SignatureState)},
+)
+REMP_STAGES = tuple(stage.value for stage in Stage if stage not in (Stage.REJECTED, Stage.TIMEOUT))
+REMP_STAGE_SECONDS = Declared(
+    "stagepost_remp_stage_seconds",
+    Kind.HISTOGRAM,
+    "From the moment a full node took a message to the first receipt of each stage.",
+    {"stage": REMP_STAGES},
+)
+REMP_ENDS = tuple(
+    one.value
+    for one in (
+        Conclusion.FINALIZED,
+        Conclusion.REJECTED_BY_FULLNODE,
+        Conclusion.REJECTED,
+        Conclusion.EXPIRED,
+    )
+)
+REMP_FINALITY_SECONDS = Declared(
+    "stagepost_remp_finality_seconds",
+    Kind.HISTOGRAM,
+    "From the moment a full node took a message to its end, by the verdict.",
+    {"verdict": REMP_ENDS},
+)
+REMP_OPEN_MESSAGES = Declared(
+    "stagepost_remp_open_messages",
+    Kind.GAUGE,
+    "Messages without an end, at a full node, by the shard that they are for.",
+    {"shard": ()},
+)
+REMP_QUEUE_MESSAGES = Declared(
+    "stagepost_remp_queue_messages",
+    Kind.GAUGE,
+    "Messages in a validator's queues that no shard block holds yet, by shard.",
+    {"shard": ()},
+)
+CATCHAIN_BLOCKS = Declared(
+    "stagepost_catchain_blocks_total",
+    Kind.COUNTER,
+    "Blocks of the queues' catchains that a validator has delivered.",
+    {},
+)
+CATCHAIN_FORKS = Declared(
+    "stagepost_catchain_forks_total",
+    Kind.COUNTER,
+    "Members of catchains that were proved to have made two blocks at one height.",
+    {},
+)
+
+FULL_NODE_METRICS = (
     BUILD_INFO,
-    CATCHAIN_BLOCKS,
-    CATCHAIN_FORKS,
-    REMP_ENDS,
-    REMP_FINALITY_SECONDS,
-    REMP_OPEN_MESSAGES,
-    REMP_QUEUE_MESSAGES,
     REMP_RECEIPTS,
     REMP_STAGE_SECONDS,
-    REMP_STAGES,
-    Declared,
-    DeclaredSamples,
-    SignatureState,
+    REMP_FINALITY_SECONDS,
+    REMP_OPEN_MESSAGES,
 )
+
+VALIDATOR_METRICS = (BUILD_INFO, REMP_QUEUE_MESSAGES, CATCHAIN_BLOCKS, CATCHAIN_FORKS)
+
 
 SECONDS_BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0, 300.0)
 OPEN_MAX = 100_000

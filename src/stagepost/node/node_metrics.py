@@ -1,0 +1,198 @@
+"""The metrics of a DMQ node.
+
+Labels take their values from enums, never from peers: what others send must not grow the list of time series.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from stagepost import __version__
+from stagepost.dmq.profiles import MiniProtocol
+from stagepost.errors import ErrorCode
+from stagepost.runtime.metrics import BUILD_INFO, OTHER, Declared, DeclaredSamples, Kind
+
+
+class MessageOutcome(StrEnum):
+    """What became of a message at a mini-protocol: taken in, refused, or passed on."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    SENT = "sent"
+
+
+class SecondBody(StrEnum):
+    """What became of a message with another body than the first of its slot."""
+
+    HELD = "held"
+    REFUSED = "refused"
+
+
+class PeerState(StrEnum):
+    """Cold: known; warm: connected; hot: messages are exchanged with it."""
+
+    COLD = "cold"
+    WARM = "warm"
+    HOT = "hot"
+
+
+OUTCOMES: Mapping[MiniProtocol, tuple[MessageOutcome, ...]] = {
+    MiniProtocol.MESSAGE_SUBMISSION: tuple(MessageOutcome),
+    MiniProtocol.LOCAL_MESSAGE_SUBMISSION: (MessageOutcome.ACCEPTED, MessageOutcome.REJECTED),
+    MiniProtocol.LOCAL_MESSAGE_NOTIFICATION: (MessageOutcome.SENT,),
+}
+"""Peers bring and take messages; programs submit on one mini-protocol and are told on another."""
+MESSAGE_PROTOCOLS = tuple(protocol.value for protocol in OUTCOMES)
+CONNECTION = "connection"
+"""Where a rule of the multiplexer was broken, which belongs to no mini-protocol."""
+
+REJECTION_REASONS = tuple(
+    code.value
+    for code in ErrorCode
+    if code.startswith(("MSG_", "POOL_", "OPCERT_", "KES_"))
+    or code in (ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL, ErrorCode.STORAGE_UNAVAILABLE)
+)
+RULES = tuple(
+    code.value for code in ErrorCode if code.startswith(("MUX_", "HANDSHAKE_", "CBOR_", "PROTOCOL_"))
+)
+DMQ_MESSAGES = Declared(
+    "stagepost_dmq_messages_total",
+    Kind.COUNTER,
+    "Messages by mini-protocol and what became of them.",
+    {"protocol": MESSAGE_PROTOCOLS, "outcome": tuple(MessageOutcome)},
+)
+DMQ_REJECTIONS = Declared(
+    "stagepost_dmq_rejections_total",
+    Kind.COUNTER,
+    "Messages that were not accepted, by reason.",
+    {"reason": (*REJECTION_REASONS, OTHER)},
+)
+DMQ_MEMPOOL_MESSAGES = Declared("stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages held.", {})
+DMQ_MEMPOOL_BYTES = Declared("stagepost_dmq_mempool_bytes", Kind.GAUGE, "Their bytes.", {})
+DMQ_PEERS = Declared(
+    "stagepost_dmq_peers",
+    Kind.GAUGE,
+    "Peers that are known, connected, exchanging.",
+    {"state": tuple(PeerState)},
+)
+DMQ_PROTOCOL_VIOLATIONS = Declared(
+    "stagepost_dmq_protocol_violations_total",
+    Kind.COUNTER,
+    "Rules that peers broke, by mini-protocol.",
+    {
+        "protocol": (*(protocol.value for protocol in MiniProtocol), CONNECTION),
+        "rule": (*RULES, OTHER),
+    },
+)
+DMQ_EQUIVOCATIONS = Declared(
+    "stagepost_dmq_equivocations_total",
+    Kind.COUNTER,
+    "Messages of a pool with another body than its first one of the same slot.",
+    {"outcome": tuple(SecondBody)},
+)
+DMQ_EXPIRED_UNSEEN = Declared(
+    "stagepost_dmq_expired_unseen_total",
+    Kind.COUNTER,
+    "Messages that expired before a local program that listens was shown them, counted for each such program.",
+    {},
+)
+KES_PERIODS_REMAINING = Declared(
+    "stagepost_kes_periods_remaining",
+    Kind.GAUGE,
+    "KES periods left, this one included, of the local programs' key that ends first; absent while none is in use.",
+    {},
+)
+
+NODE_METRICS = (
+    BUILD_INFO,
+    DMQ_MESSAGES,
+    DMQ_REJECTIONS,
+    DMQ_MEMPOOL_MESSAGES,
+    DMQ_MEMPOOL_BYTES,
+    DMQ_PEERS,
+    DMQ_PROTOCOL_VIOLATIONS,
+    DMQ_EQUIVOCATIONS,
+    DMQ_EXPIRED_UNSEEN,
+    KES_PERIODS_REMAINING,
+)
+
+
+class Metrics:
+    """The metrics of one node, in a registry of their own: two nodes in one process do not mix."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._messages = self._counter(DMQ_MESSAGES)
+        self._rejections = self._counter(DMQ_REJECTIONS)
+        self._violations = self._counter(DMQ_PROTOCOL_VIOLATIONS)
+        self._equivocations = self._counter(DMQ_EQUIVOCATIONS)
+        self._expired_unseen = self._counter(DMQ_EXPIRED_UNSEEN)
+        self._mempool_messages = self._gauge(DMQ_MEMPOOL_MESSAGES)
+        self._mempool_bytes = self._gauge(DMQ_MEMPOOL_BYTES)
+        self._peers = self._gauge(DMQ_PEERS)
+        self._kes_periods: Gauge | None = None
+        self._gauge(BUILD_INFO).labels(__version__, platform.python_version()).set(1)
+        # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
+        for protocol, outcomes in OUTCOMES.items():
+            for outcome in outcomes:
+                self._messages.labels(protocol.value, outcome)
+        for second in SecondBody:
+            self._equivocations.labels(second)
+        for reason in REJECTION_REASONS:
+            self._rejections.labels(reason)
+        self.set_peers({})
+
+    def _counter(self, declared: Declared) -> Counter:
+        assert declared.kind is Kind.COUNTER
+        return Counter(declared.name, declared.about, list(declared.labels), registry=self._registry)
+
+    def _gauge(self, declared: Declared) -> Gauge:
+        assert declared.kind is Kind.GAUGE
+        return Gauge(declared.name, declared.about, list(declared.labels), registry=self._registry)
+
+    def count_messages(self, protocol: MiniProtocol, outcome: MessageOutcome, count: int = 1) -> None:
+        assert outcome in OUTCOMES.get(protocol, ()), (protocol, outcome)
+        self._messages.labels(protocol.value, outcome).inc(count)
+
+    def count_rejection(self, code: ErrorCode | None) -> None:
+        known = code is not None and code.value in REJECTION_REASONS
+        self._rejections.labels(code.value if known and code is not None else OTHER).inc()
+
+    def count_violation(self, protocol: MiniProtocol | None, code: ErrorCode) -> None:
+        """`protocol` None: a rule of the connection itself."""
+        place = CONNECTION if protocol is None else protocol.value
+        self._violations.labels(place, code.value if code.value in RULES else OTHER).inc()
+
+    def set_mempool(self, messages: int, message_bytes: int) -> None:
+        self._mempool_messages.set(messages)
+        self._mempool_bytes.set(message_bytes)
+
+    def set_peers(self, by_state: Mapping[PeerState, int]) -> None:
+        """States that are not named have no peer."""
+        for state in PeerState:
+            self._peers.labels(state).set(by_state.get(state, 0))
+
+    def count_equivocations(self, second: SecondBody, count: int = 1) -> None:
+        self._equivocations.labels(second).inc(count)
+
+    def count_expired_unseen(self, count: int) -> None:
+        self._expired_unseen.inc(count)
+
+    def set_kes_periods_remaining(self, periods: int | None) -> None:
+        """None: no key is in use. Then there is nothing to warn about, and a gauge of 0 would."""
+        if periods is None:
+            if self._kes_periods is not None:
+                self._registry.unregister(self._kes_periods)
+                self._kes_periods = None
+            return
+        if self._kes_periods is None:
+            self._kes_periods = self._gauge(KES_PERIODS_REMAINING)
+        self._kes_periods.set(periods)
+
+    def render(self) -> bytes:
+        """In the text format that Prometheus reads."""
+        return generate_latest(DeclaredSamples(self._registry))
