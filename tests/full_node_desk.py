@@ -18,12 +18,13 @@ from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.crypto import ed25519
 from stagepost.node.intake_desk import IntakeDesk
-from stagepost.node.known_sets import SETS_FILE, KnownSets
+from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import StatusTopic
 from stagepost.remp.staged_sending import SendingOptions
 from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.network import SocketNetwork
 from stagepost.runtime.node_notes import FullNodeFacts

@@ -10,7 +10,6 @@ from random import Random
 
 from stagepost.bus.file_topic import FileTopicWriter, create_topic
 from stagepost.bus.topic import Record
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import (
     Accepted,
@@ -24,6 +23,7 @@ from stagepost.remp.message_status import (
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
 from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.validator_sets import SETS_FILE
 from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
 
 TIMEOUT_MS = 240_000

@@ -11,11 +11,11 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.bus.topic import Record
 from stagepost.node.devnet import devnet
 from stagepost.node.devnet_messages import StatusBook
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.schemas import TABLES
 from stagepost.pipeline.summary import counts
 from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.validator_sets import SETS_FILE
 from tests.kafka_driver_process import KILLED, run_driver
 from tests.kafka_runs import PLAN, drained, local_records, send, table_rows
 from tests.kafka_world import WorldBroker

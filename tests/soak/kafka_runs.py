@@ -25,14 +25,14 @@ from _pytest.outcomes import Skipped
 
 from stagepost.bus.dump import dump_lines
 from stagepost.bus.file_topic import open_topic
+from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.bus.kafka_spool import GROUP
 from stagepost.node.devnet import Devnet, devnet
 from stagepost.node.devnet_messages import DevnetMessages, StatusBook
-from stagepost.node.kafka_settings import KafkaSettings
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.summary import counts
 from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.validator_sets import SETS_FILE
 from tests.kafka_driver_process import run_driver
 from tests.kafka_runs import PLAN, differences, drained, local_records, table_rows
 from tests.kafka_world import WorldBroker, world_broker

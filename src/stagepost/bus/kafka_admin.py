@@ -42,6 +42,16 @@ class TopicPlan(msgspec.Struct, frozen=True):
         }
 
 
+class KafkaSettings(msgspec.Struct, frozen=True):
+    """Brokers, the two topics of a full node, and the group in which it reads."""
+
+    access: KafkaAccess
+    statuses: TopicPlan
+    messages: TopicPlan
+    group: str
+    may_create: bool
+
+
 def require_client() -> None:
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError(

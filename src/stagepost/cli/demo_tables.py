@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stagepost.errors import StagepostError
 from stagepost.node.demo_folder import TABLES_FOLDER
-from stagepost.node.known_sets import SETS_FILE
+from stagepost.remp.validator_sets import SETS_FILE
 
 LOG_FILE = "spark.log"
 MADE_WITHIN_S = 300.0

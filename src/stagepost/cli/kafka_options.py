@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stagepost.node.kafka_settings import KafkaSettings
+    from stagepost.bus.kafka_admin import KafkaSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

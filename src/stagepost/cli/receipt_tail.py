@@ -12,10 +12,9 @@ import click
 from stagepost.bus.file_topic import open_topic
 from stagepost.cli.durations import clock_text, format_duration
 from stagepost.cli.heard_message import printable
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record
-from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 
 LOOK_EVERY_S = 0.2
 

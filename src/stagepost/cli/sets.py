@@ -39,8 +39,8 @@ def export(data: Path, out: str) -> None:
     import json
 
     from stagepost.errors import StorageError
-    from stagepost.node.known_sets import SETS_FILE, sets_document
-    from stagepost.remp.validator_sets import ValidatorSets
+    from stagepost.node.known_sets import sets_document
+    from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 
     # Read and written anew, so that nobody is given a file that nobody can use.
     found = ValidatorSets.load(data / SETS_FILE)

@@ -103,10 +103,9 @@ def trace(
 
 
 def _read(data: Path | None, dump: str | None, sets_path: Path | None, prefix: str, as_of_ms: int) -> Trace:
-    from stagepost.node.known_sets import SETS_FILE
     from stagepost.node.trace_reading import dump_records, matching, only_one, read_trace, topic_records
     from stagepost.remp.trace import trace_of
-    from stagepost.remp.validator_sets import ValidatorSets
+    from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 
     if data is not None and dump is None and sets_path is None:
         return read_trace(data, prefix, as_of_ms)

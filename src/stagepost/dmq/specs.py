@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import cache
 
 from stagepost.dmq import handshake as handshake_protocol
@@ -11,7 +10,7 @@ from stagepost.dmq.message import NETWORK_SIZES, USUAL_SHAPE, MessageSizes
 from stagepost.dmq.message_field import MessageField
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import Flavour
-from stagepost.statemachine.spec import ProtocolSpec
+from stagepost.statemachine.spec import ProtocolSpec, messages_by_state
 from stagepost.wire.codec import Codec, CodecTable, Dialect
 
 ALL_SPECS: tuple[ProtocolSpec, ...] = (
@@ -77,13 +76,10 @@ def codec_for(
 @cache
 def _table(profile: Profile, protocol: MiniProtocol, version: int, field: MessageField) -> CodecTable:
     spec = spec_for(profile, protocol, version)
-    said_in: dict[str, set[type[object]]] = defaultdict(set)
-    for edge in spec.edges:
-        said_in[edge.source.name].add(edge.message)
     is_notification = protocol is MiniProtocol.LOCAL_MESSAGE_NOTIFICATION
     return CodecTable(
         spec.name,
-        said_in,
+        messages_by_state(spec),
         _dialects(profile, protocol, version, field),
         any_type=protocol is MiniProtocol.HANDSHAKE,
         headless_third={"BusyBlocking": local_notification.HEADLESS_BLOCKING_REPLY}

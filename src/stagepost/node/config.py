@@ -8,30 +8,17 @@ from pathlib import Path
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from stagepost.dmq.topology import Topology
 from stagepost.dmq.version_data import NETWORK_MAGICS
-from stagepost.node.settings import SETTINGS
 from stagepost.runtime.admission import AdmissionLimits
-
-
-def _default_number(key: str) -> int:
-    value = SETTINGS[key].default
-    assert isinstance(value, int)
-    return value
-
-
-def _default_seconds(key: str) -> float:
-    value = SETTINGS[key].default
-    assert isinstance(value, float)
-    return value
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTargets:
     """How many peers to know, to be connected with and to exchange messages with."""
 
-    root: int = _default_number("node.root_peers")
-    known: int = _default_number("node.known_peers")
-    established: int = _default_number("node.established_peers")
-    active: int = _default_number("node.active_peers")
+    root: int = 60
+    known: int = 150
+    established: int = 30
+    active: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +43,7 @@ class NodeConfig:
     local_socket: Path
     pools_file: Path
     host_addresses: tuple[str, ...] = ()
-    port: int = _default_number("node.port")
+    port: int = 3141
     network_magic: int = NETWORK_MAGICS["mithril-mainnet"]
     topology: Topology = field(default_factory=Topology)
     profiles: tuple[Profile, ...] = tuple(PROFILES.values())
@@ -68,10 +55,10 @@ class NodeConfig:
     initiator_only: bool = False
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
     targets: PeerTargets = field(default_factory=PeerTargets)
-    mempool_messages_max: int = _default_number("node.mempool_messages")
-    mempool_bytes_max: int = _default_number("node.mempool_bytes")
-    protocol_idle_timeout_s: float = _default_seconds("node.protocol_idle_timeout_s")
-    churn_interval_s: float = _default_seconds("node.churn_interval_s")
+    mempool_messages_max: int = 50_000
+    mempool_bytes_max: int = 160_000_000
+    protocol_idle_timeout_s: float = 5.0
+    churn_interval_s: float = 3300.0
     verification_processes: int = 0
     """Beside the loop; 0: one per further core."""
     metrics_port: int | None = 0

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.node.trace_reading import topic_records
 from stagepost.remp.receipt import Counting, Quarantined, Receipt
 from stagepost.remp.status_records import check_record, read_record
-from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict import Conclusion, Verdict, evaluate
 from stagepost.remp.verdict_state import MessageState
 

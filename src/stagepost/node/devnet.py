@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
@@ -29,7 +30,6 @@ from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
 from stagepost.node.devnet_process import COMMANDS, MemberProcess
 from stagepost.node.kafka_bridge import require_kafka
-from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork, load_network

@@ -16,14 +16,13 @@ from pathlib import Path
 
 from stagepost.bus.file_topic import FileTopic
 from stagepost.bus.kafka import KafkaTopic
-from stagepost.bus.kafka_admin import BrokerDesk, Unreachable, require_client
+from stagepost.bus.kafka_admin import BrokerDesk, KafkaSettings, Unreachable, require_client
 from stagepost.bus.kafka_far import KafkaFar
 from stagepost.bus.kafka_feed import KafkaFeed
 from stagepost.bus.kafka_positions import KafkaPositions
 from stagepost.bus.kafka_spool import GROUP, KafkaSpool
 from stagepost.errors import StagepostError, StorageError
 from stagepost.node.kafka_metrics import KafkaMetrics
-from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.message_intake import MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.runtime.data_folder import FILE_MODE

@@ -6,23 +6,13 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from stagepost.bus.kafka_access import KafkaAccess, password_from
-from stagepost.bus.kafka_admin import BROKERS_CHOICE, TopicPlan
+from stagepost.bus.kafka_admin import BROKERS_CHOICE, KafkaSettings, TopicPlan
 from stagepost.bus.topic import Retention, require_name
 from stagepost.errors import ConfigError, ErrorCode, KeyFileError
 from stagepost.node.effective_config import ConfigRequest, EffectiveConfig, Flag, effective_config
 
 HOUR_MS = 3_600_000
-
-
-class KafkaSettings(msgspec.Struct, frozen=True):
-    access: KafkaAccess
-    statuses: TopicPlan
-    messages: TopicPlan
-    group: str
-    may_create: bool
 
 
 def load_kafka_settings(

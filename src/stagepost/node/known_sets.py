@@ -16,7 +16,6 @@ from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, Session, Validator
 from stagepost.runtime.small_files import replace_file
 from stagepost.wire.tl import key_id
 
-SETS_FILE = "validator-sets.json"
 FILE_MODE = 0o644
 CLOCKS_DIFFER_MS = 5_000
 """A session begins with a master block, whose time may be ahead of a validator's clock by so much."""

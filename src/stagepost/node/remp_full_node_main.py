@@ -22,6 +22,7 @@ from random import Random
 import msgspec
 
 from stagepost.bus.file_topic import create_topic
+from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
@@ -30,8 +31,7 @@ from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.earlier_life import earlier_life
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.kafka_bridge import KafkaBridge, require_kafka
-from stagepost.node.kafka_settings import KafkaSettings
-from stagepost.node.known_sets import SETS_FILE, KnownSets
+from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
@@ -39,7 +39,7 @@ from stagepost.node.remp_network import RempNetwork
 from stagepost.node.status_topics import StatusTopic
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, ValidatorSets
+from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.clock import Clock, SystemClock

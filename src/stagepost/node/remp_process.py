@@ -12,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.dmq.text_envelope import ColdSigningKey
-from stagepost.node.kafka_settings import KafkaSettings
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
 from stagepost.node.remp_status import full_node_status, validator_status

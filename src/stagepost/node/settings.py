@@ -8,10 +8,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from stagepost.bus.kafka_access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
-from stagepost.dmq.version_data import NETWORK_MAGICS
+from stagepost.node.config import NodeConfig
 from stagepost.wire.expected import (
     BOOLEAN,
     HOST,
@@ -93,35 +94,37 @@ _PROFILES = list_of(_PROFILE, "a list of wire profiles", may_be_empty=False)
 _PEER_IDS = list_of(text("a node id"), "a list of node ids")
 _MAGIC = whole(0, 2**32 - 1)
 
+_NODE_DEFAULTS = NodeConfig(Path("stagepost-data"), Path("dmq-node.socket"), Path())
+
 # fmt: off
 _NODE = (
-    Setting("node", "data_dir", _PATH, "stagepost-data", "messages that were accepted, kept across restarts", is_path=True),
-    Setting("node", "local_socket", _PATH, "dmq-node.socket", "Unix socket for local programs; its folder must be yours alone", is_path=True),
+    Setting("node", "data_dir", _PATH, str(_NODE_DEFAULTS.data_dir), "messages that were accepted, kept across restarts", is_path=True),
+    Setting("node", "local_socket", _PATH, str(_NODE_DEFAULTS.local_socket), "Unix socket for local programs; its folder must be yours alone", is_path=True),
     Setting("node", "host_addr", ip_address(4), ABSENT, "IPv4 address to listen at; this or host_ipv6_addr is needed", example="127.0.0.1"),
     Setting("node", "host_ipv6_addr", ip_address(6), ABSENT, "IPv6 address to listen at", example="::1"),
-    Setting("node", "port", PORT_OR_ANY, 3141, "TCP port for other nodes; 0 takes a free one"),
+    Setting("node", "port", PORT_OR_ANY, _NODE_DEFAULTS.port, "TCP port for other nodes; 0 takes a free one"),
     Setting("node", "topology", _PATH, "dmq.topology.json", "whom to connect to, in cardano-node's syntax", is_path=True),
     Setting("node", "pools", _PATH, ABSENT, "who may send: pools and their stake; needed", example="pools.json", is_path=True),
     Setting("node", "dmq_config", _PATH, "dmq.config.json", "dmq-node's own configuration file; may be missing", is_path=True),
-    Setting("node", "network_magic", _MAGIC, NETWORK_MAGICS["mithril-mainnet"], "the DMQ network"),
+    Setting("node", "network_magic", _MAGIC, _NODE_DEFAULTS.network_magic, "the DMQ network"),
     Setting("node", "wire_profile", _PROFILE, DEFAULT_PROFILE.name, "how to speak with peers that we connect to"),
     Setting("node", "profiles", _PROFILES, tuple(PROFILES), "how others may speak with us"),
     Setting("node", "min_sig_delay_s", seconds(above_zero=False), ABSENT, "least time between two messages of a pool; fixed on public networks", example=0.0),
     Setting("node", "refuse_equivocation", BOOLEAN, False, "refuse a pool's second body for one slot (same certificate number, KES period, expiry)"),
     Setting("node", "peer_sharing", BOOLEAN, True, "tell peers about other peers, and ask them"),
     Setting("node", "initiator_only", BOOLEAN, False, "connect to others, let no other node connect to us"),
-    Setting("node", "connections_soft", _COUNT, 384, "from here on a new connection has to wait"),
-    Setting("node", "connections_hard", _COUNT, 512, "from here on no connection is accepted"),
-    Setting("node", "connections_delay_s", seconds(above_zero=False), 5.0, "how long it has to wait"),
-    Setting("node", "connections_per_address", _COUNT, 16, "connections from one source address"),
-    Setting("node", "root_peers", _COUNT_OR_NONE, 60, "how many of the topology's peers to keep in mind"),
-    Setting("node", "known_peers", _COUNT_OR_NONE, 150, "peers to know of"),
-    Setting("node", "established_peers", _COUNT_OR_NONE, 30, "peers to be connected with"),
-    Setting("node", "active_peers", _COUNT_OR_NONE, 20, "peers to exchange messages with"),
-    Setting("node", "mempool_messages", _COUNT, 50_000, "unexpired messages held at most"),
-    Setting("node", "mempool_bytes", whole(1, MEMPOOL_BYTES_MAX), 160_000_000, "and their bytes, whichever is reached first"),
-    Setting("node", "protocol_idle_timeout_s", seconds(), 5.0, "a connection without any mini-protocol is closed after this"),
-    Setting("node", "churn_interval_s", seconds(), 3300.0, "how often a peer that brings little is replaced"),
+    Setting("node", "connections_soft", _COUNT, _NODE_DEFAULTS.admission.soft_max, "from here on a new connection has to wait"),
+    Setting("node", "connections_hard", _COUNT, _NODE_DEFAULTS.admission.hard_max, "from here on no connection is accepted"),
+    Setting("node", "connections_delay_s", seconds(above_zero=False), _NODE_DEFAULTS.admission.delay_s, "how long it has to wait"),
+    Setting("node", "connections_per_address", _COUNT, _NODE_DEFAULTS.admission.per_source_max, "connections from one source address"),
+    Setting("node", "root_peers", _COUNT_OR_NONE, _NODE_DEFAULTS.targets.root, "how many of the topology's peers to keep in mind"),
+    Setting("node", "known_peers", _COUNT_OR_NONE, _NODE_DEFAULTS.targets.known, "peers to know of"),
+    Setting("node", "established_peers", _COUNT_OR_NONE, _NODE_DEFAULTS.targets.established, "peers to be connected with"),
+    Setting("node", "active_peers", _COUNT_OR_NONE, _NODE_DEFAULTS.targets.active, "peers to exchange messages with"),
+    Setting("node", "mempool_messages", _COUNT, _NODE_DEFAULTS.mempool_messages_max, "unexpired messages held at most"),
+    Setting("node", "mempool_bytes", whole(1, MEMPOOL_BYTES_MAX), _NODE_DEFAULTS.mempool_bytes_max, "and their bytes, whichever is reached first"),
+    Setting("node", "protocol_idle_timeout_s", seconds(), _NODE_DEFAULTS.protocol_idle_timeout_s, "a connection without any mini-protocol is closed after this"),
+    Setting("node", "churn_interval_s", seconds(), _NODE_DEFAULTS.churn_interval_s, "how often a peer that brings little is replaced"),
     Setting("node", "verification_processes", whole(0, PROCESSES_MAX), 0, "processes that check signatures beside the loop; 0 means one per further core"),
     Setting("node", "metrics_port", _port_or_off(), 0, 'metrics, health and status on 127.0.0.1; 0 takes a free port (see node.json), "off" serves none'),
     Setting("node", "unsafe_accept_stored_time", BOOLEAN, False, "start although the store has a time more than an hour ahead of the clock"),

@@ -18,7 +18,6 @@ from stagepost.bus.batch import Read
 from stagepost.bus.file_topic import open_topic
 from stagepost.bus.topic import partition_of
 from stagepost.errors import ErrorCode, StagepostError, StorageError
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.remp.receipt import Quarantined
 from stagepost.remp.status_records import (
     LINE_BYTES_MAX,
@@ -28,7 +27,7 @@ from stagepost.remp.status_records import (
     read_record,
 )
 from stagepost.remp.trace import Point, Trace, trace_of
-from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 
 PREFIX_DIGITS_MIN = 8
 ID_DIGITS = 64

@@ -17,6 +17,10 @@ from stagepost.wire.tl import key_id
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
+
+SETS_FILE = "validator-sets.json"
+
+
 MESSAGE_TIMEOUT_MS = 240_000
 SETS_FILE_BYTES_MAX = 64 * 1024 * 1024
 VALIDATORS_MAX = 4_096

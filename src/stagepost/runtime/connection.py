@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from stagepost.dmq.handshake import (
-    HANDSHAKE_NUMBER,
     AcceptVersion,
     Agreement,
     ProposeVersions,
@@ -17,11 +16,10 @@ from stagepost.dmq.handshake import (
     answer,
     conclude,
 )
-from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, MiniProtocol, Profile, answer_terms
+from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, answer_terms
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import (
-    DecodeError,
     ErrorCode,
     HandshakeRefused,
     LocalProtocolError,
@@ -30,6 +28,7 @@ from stagepost.errors import (
 )
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation, Trace
+from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
 from stagepost.statemachine.spec import Role
 from stagepost.wire.codec import Codec
 from stagepost.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
@@ -209,17 +208,6 @@ async def respond(
     return Connection(bearer, agreement)
 
 
-def open_handshake(bearer: Bearer, direction: Direction) -> Conversation:
-    """The handshake is the same in every profile, and on links."""
-    role = Role.CLIENT if direction is Direction.INITIATOR else Role.SERVER
-    return Conversation(
-        spec_for(DEFAULT_PROFILE, MiniProtocol.HANDSHAKE),
-        role,
-        codec_for(DEFAULT_PROFILE, MiniProtocol.HANDSHAKE),
-        bearer.channel(HANDSHAKE_NUMBER, direction, *_limits(MiniProtocol.HANDSHAKE)),
-    )
-
-
 def _answered(profiles: Sequence[Profile], kind: ConnectionKind) -> dict[int, tuple[Profile, MiniProtocol]]:
     """Every number that a peer may open. Two profiles that share one share it: the first stands for both."""
     answered: dict[int, tuple[Profile, MiniProtocol]] = {}
@@ -253,12 +241,6 @@ def _do_not_expect(
     for number, (_, protocol) in _answered(profiles, kind).items():
         if protocol is unwanted:
             bearer.stop_expecting(number, Direction.RESPONDER)
-
-
-def check_nothing_behind(talk: Conversation, protocol: str = "Handshake") -> None:
-    if talk.bytes_unread:
-        text = f"{protocol}: {talk.bytes_unread} bytes follow the message, before it was answered"
-        raise DecodeError(text, code=ErrorCode.CBOR_INVALID, found=talk.bytes_unread)
 
 
 def _tell(on_fault: OnFault | None, error: StagepostError, bearer: Bearer) -> None:

@@ -160,3 +160,11 @@ class ProtocolSpec:
             edges=(*edges, *further),
             pipelined={states[state]: states[resumed] for state, resumed in self.pipelined.items()},
         )
+
+
+def messages_by_state(spec: ProtocolSpec) -> dict[str, set[type[object]]]:
+    """Return the types of messages that may be sent in each state, by the state's name."""
+    found: dict[str, set[type[object]]] = {}
+    for edge in spec.edges:
+        found.setdefault(edge.source.name, set()).add(edge.message)
+    return found

@@ -13,7 +13,6 @@ import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, StagepostError, TransportError
 from stagepost.node import followed_statuses, local_intake
-from stagepost.node.known_sets import SETS_FILE
 from stagepost.node.local_intake import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
 from stagepost.remp.local_intake import (
     FOLLOWING,
@@ -28,6 +27,7 @@ from stagepost.remp.message_verdict import Awaited
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from stagepost.remp.receipt import RECEIPT_BYTES_MAX
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.runtime.network import SocketNetwork
 from stagepost.runtime.node_notes import FULL_NODE_FILE, FullNodeFacts, find_full_node
 from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX, LinkProtocol, codec_table

@@ -20,7 +20,7 @@ from stagepost.chain.rotation import Plan
 from stagepost.cli import main as command
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.node.earlier_life import earlier_life
-from stagepost.node.known_sets import SETS_FILE, KnownSets, sets_document
+from stagepost.node.known_sets import KnownSets, sets_document
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import EarlierIds, StatusTopic
 from stagepost.remp.block_id import BlockId
@@ -29,7 +29,7 @@ from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord, check_record
-from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from stagepost.wire.tl import key_id

@@ -33,7 +33,8 @@ from stagepost.remp.link_authentication import (
 )
 from stagepost.runtime.admission import AdmissionLimits
 from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.connection import initiate, open_handshake
+from stagepost.runtime.connection import initiate
+from stagepost.runtime.handshaking import open_handshake
 from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import initiate_link

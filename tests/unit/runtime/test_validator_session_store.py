@@ -14,9 +14,9 @@ from stagepost.errors import StagepostError, StorageError
 from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.queue_effects import Telling
 from stagepost.runtime.clock import SystemClock
-from stagepost.runtime.remp.overlay import Answered
+from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Answered
 from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
-from stagepost.runtime.remp.session_rows import RESYNC_WAIT_S, BodyRow
+from stagepost.runtime.remp.session_rows import BodyRow
 from stagepost.runtime.remp.session_runner import SessionRunner
 from stagepost.runtime.remp.session_store import STORE_FILE, SessionStore, open_session_store
 from tests.catchain_world import public_key_of, seed_of

@@ -43,8 +43,7 @@ from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.final_proof import final_block
 from stagepost.runtime.clock import Clock
-from stagepost.runtime.remp.overlay import Overlay
-from stagepost.runtime.remp.session_rows import RESYNC_WAIT_S
+from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.wire.tl import constructor_bytes
 
 WRITE_AGAIN_S = 1.0

@@ -23,7 +23,7 @@ from stagepost.remp.link_authentication import (
 )
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
-from stagepost.runtime.connection import check_nothing_behind, open_handshake
+from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
 from stagepost.runtime.network import Network
 from stagepost.runtime.remp.link_specs import (
     SPOKEN,

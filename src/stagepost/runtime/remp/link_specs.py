@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from enum import IntEnum
 from functools import cache
 
@@ -12,7 +11,7 @@ from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.remp.link_versions import LinkVersion
-from stagepost.statemachine.spec import ProtocolSpec, Role
+from stagepost.statemachine.spec import ProtocolSpec, Role, messages_by_state
 from stagepost.wire.codec import Codec, CodecTable, Dialect
 from stagepost.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
 from stagepost.wire.mux_queues import KEEP_ALIVE_INGRESS_BYTES_MAX
@@ -81,11 +80,8 @@ LINK_SPECS: tuple[ProtocolSpec, ...] = tuple(
 @cache
 def codec_table(protocol: LinkProtocol) -> CodecTable:
     spec, dialect, _ = PROTOCOLS[protocol]
-    said_in: dict[str, set[type[object]]] = defaultdict(set)
-    for edge in spec.edges:
-        said_in[edge.source.name].add(edge.message)
     known_shape = overlay_protocol.ObjectShape() if protocol in _CARRY_OBJECTS else None
-    return CodecTable(spec.name, said_in, [dialect], known_shape=known_shape)
+    return CodecTable(spec.name, messages_by_state(spec), [dialect], known_shape=known_shape)
 
 
 def open_link_protocol(bearer: Bearer, protocol: LinkProtocol, role: Role) -> Conversation:

@@ -26,8 +26,8 @@ from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict import Verdict
 from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.connection import check_nothing_behind, open_handshake
 from stagepost.runtime.conversation import Conversation
+from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
 from stagepost.runtime.network import Network, SocketNetwork, UnixAddress
 from stagepost.runtime.remp.link_specs import LinkProtocol, expect_link_protocol, open_link_protocol
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S

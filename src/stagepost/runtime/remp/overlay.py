@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+RESYNC_WAIT_S = 300.0
+"""How long a member listens before it speaks if its disk may have lost blocks of its own: others remember them."""
+
+
 Answered = Callable[[bytes | None], None]
 """None: there is no answer, because the link broke or the time was over."""
 

@@ -8,9 +8,6 @@ import msgspec
 
 from stagepost.runtime.tables import AnyTable, Draft, Held, Table
 
-RESYNC_WAIT_S = 300.0
-"""How long a member listens before it speaks if its disk may have lost blocks of its own: others remember them."""
-
 
 class BlockRow(msgspec.Struct, frozen=True, array_like=True):
     session_id: bytes

@@ -56,7 +56,7 @@ from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.early_bodies import EarlyBodies
 from stagepost.runtime.remp.held_back import HeldBack
-from stagepost.runtime.remp.overlay import Overlay
+from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.runtime.remp.session_plan import (
     Parse,
     SessionCounters,
@@ -64,7 +64,7 @@ from stagepost.runtime.remp.session_plan import (
     SessionOptions,
     SessionPlan,
 )
-from stagepost.runtime.remp.session_rows import RESYNC_WAIT_S, BodyRow
+from stagepost.runtime.remp.session_rows import BodyRow
 from stagepost.runtime.remp.session_store import SessionStore
 from stagepost.runtime.remp.session_writing import SessionWriting
 from stagepost.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes

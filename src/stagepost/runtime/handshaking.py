@@ -1,0 +1,31 @@
+"""The handshake as a conversation: the same on connections of nodes, on those of programs, and on links."""
+
+from __future__ import annotations
+
+from stagepost.dmq.handshake import DIALECT, HANDSHAKE, HANDSHAKE_NUMBER
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.conversation import Conversation
+from stagepost.statemachine.spec import Role, messages_by_state
+from stagepost.wire.codec import Codec, CodecTable
+from stagepost.wire.mux import Direction
+from stagepost.wire.mux_queues import HANDSHAKE_INGRESS_BYTES_MAX
+
+HANDSHAKE_CODEC = CodecTable(HANDSHAKE.name, messages_by_state(HANDSHAKE), [DIALECT], any_type=True)
+
+
+def open_handshake(bearer: Bearer, direction: Direction) -> Conversation:
+    """Open the handshake of a new connection, as initiator or as responder."""
+    return Conversation(
+        HANDSHAKE,
+        Role.CLIENT if direction is Direction.INITIATOR else Role.SERVER,
+        Codec(HANDSHAKE_CODEC, DIALECT.name),
+        bearer.channel(HANDSHAKE_NUMBER, direction, HANDSHAKE_INGRESS_BYTES_MAX, HANDSHAKE_INGRESS_BYTES_MAX),
+    )
+
+
+def check_nothing_behind(talk: Conversation, protocol: str = "Handshake") -> None:
+    """Raise `DecodeError` if the peer wrote on before its message was answered."""
+    if talk.bytes_unread:
+        text = f"{protocol}: {talk.bytes_unread} bytes follow the message, before it was answered"
+        raise DecodeError(text, code=ErrorCode.CBOR_INVALID, found=talk.bytes_unread)
