@@ -13,7 +13,8 @@ from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.remp.message_verdict import MessageVerdict
 from stagepost.remp.trace import Trace
 from stagepost.runtime.blocking_client import Client
-from stagepost.runtime.client import AsyncClient, ClientLimits, Sent
+from stagepost.runtime.client import AsyncClient, Sent
+from stagepost.runtime.local_client import ClientLimits
 from stagepost.runtime.message_stream import ListenLimits, MessageStream
 from stagepost.runtime.remp.message_client import RefusedByFullNode
 

@@ -16,7 +16,8 @@ from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.errors import LocalProtocolError
 from stagepost.remp.message_verdict import MessageVerdict
 from stagepost.remp.trace import Trace
-from stagepost.runtime.client import TOPIC, AsyncClient, ClientLimits, Sent, StageName, TierName
+from stagepost.runtime.client import TOPIC, AsyncClient, Sent, StageName, TierName
+from stagepost.runtime.local_client import ClientLimits
 from stagepost.runtime.message_stream import MessageStream
 
 if TYPE_CHECKING:

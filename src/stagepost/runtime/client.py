@@ -3,10 +3,8 @@ full node, to hand in external messages and follow them to their end."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,61 +13,32 @@ import msgspec
 
 from stagepost.delivery.status import Tier
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.outcome import ACCEPTED, Accepted, Reason, Rejected
-from stagepost.dmq.profiles import MiniProtocol, profile_named
+from stagepost.dmq.outcome import Accepted, Rejected
+from stagepost.dmq.profiles import profile_named
 from stagepost.errors import (
     DecodeError,
     LocalProtocolError,
-    ProtocolTimeout,
-    StagepostError,
-    TransportError,
 )
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.trace import Trace
 from stagepost.runtime.client_places import find_places
 from stagepost.runtime.clock import Clock, SystemClock
-from stagepost.runtime.connection import Connection
-from stagepost.runtime.endpoint_options import require_positive
-from stagepost.runtime.local_endpoints import LocalMessageSubmissionClient, LocalMessageSubmissionConfig
-from stagepost.runtime.local_node import LocalNode, is_away
-from stagepost.runtime.message_stream import ListenLimits, MessageStream, OnConnection
+from stagepost.runtime.local_client import ClientLimits, LocalClient
+from stagepost.runtime.local_node import LocalNode
+from stagepost.runtime.message_stream import MessageStream, OnConnection
 from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.node_notes import FullNodeFacts
 from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig
     from stagepost.runtime.delivery.client_sending import ClientSending
 
-SUBMIT_TIMEOUT_S = 30.0
-SUBMISSION_KEPT_OPEN_S = 60.0
-WAIT_TIMEOUT_S = 300.0
-"""A little more than a message lives."""
 TOPIC = "default"
 
 TierName = Literal["best-effort", "queued", "acked"]
 StageName = Literal["queued", "optimistic", "accepted", "final"]
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
-    """Every wait of a client has an end. `submission_kept_open_s` stays below the documents' 300 s of silence."""
-
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
-    submit_timeout_s: float = SUBMIT_TIMEOUT_S
-    submission_kept_open_s: float = SUBMISSION_KEPT_OPEN_S
-    wait_timeout_s: float = WAIT_TIMEOUT_S
-    listen: ListenLimits = field(default_factory=ListenLimits)
-
-    def __post_init__(self) -> None:
-        require_positive(
-            connect_timeout_s=self.connect_timeout_s,
-            submit_timeout_s=self.submit_timeout_s,
-            submission_kept_open_s=self.submission_kept_open_s,
-            wait_timeout_s=self.wait_timeout_s,
-        )
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -91,15 +60,6 @@ class Publishing:
     node_data: str | Path | None = None
 
 
-@dataclass(slots=True)
-class _Submission:
-    """The connection on which messages are handed over, kept for the next one for a while."""
-
-    connection: Connection
-    client: LocalMessageSubmissionClient
-    closing: asyncio.TimerHandle | None = None
-
-
 class AsyncClient:
     """Made by `connect`. Any number of tasks may submit and listen at the same time."""
 
@@ -113,7 +73,7 @@ class AsyncClient:
         network: Network | None = None,
         publishing: Publishing | None = None,
     ) -> None:
-        self._local_node = node
+        self._local = None if node is None else LocalClient(node, limits, clock)
         self._external: ExternalMessages | None = None
         if full_node is not None:
             self._external = ExternalMessages(
@@ -121,11 +81,7 @@ class AsyncClient:
             )
         self._publishing = publishing
         self._sendings: dict[ReliablePublisherConfig | None, ClientSending] = {}
-        self._clock = clock
         self._limits = limits
-        self._turn = asyncio.Lock()
-        self._submission: _Submission | None = None
-        self._streams: set[MessageStream] = set()
         self._is_closed = False
 
     @classmethod
@@ -225,14 +181,14 @@ class AsyncClient:
         return self._external
 
     def _publisher(self, tier: Tier) -> ClientSending:
-        if self._publishing is None or self._local_node is None:
+        if self._publishing is None or self._local is None:
             raise LocalProtocolError(
                 "this client cannot publish: that takes a DMQ node and the keys of a pool",
                 advice="connect with keys=, a folder of `stagepost keys new`, and the node's socket or data folder",
             )
         from stagepost.runtime.delivery.client_sending import ON_DISK, ClientSending
 
-        node, publishing = self._local_node, self._publishing
+        node, publishing = self._local.node, self._publishing
         # Nobody waits for what is queued: unless told otherwise it outlives this program, in the command line's outbox.
         config = publishing.config or (ON_DISK if tier is Tier.QUEUED else None)
         if config not in self._sendings:
@@ -249,53 +205,38 @@ class AsyncClient:
     # DMQ messages
 
     @property
-    def _node(self) -> LocalNode:
-        if self._local_node is None:
+    def _dmq(self) -> LocalClient:
+        if self._local is None:
             raise LocalProtocolError(
                 "this client is connected with a full node alone",
                 advice="connect with the socket or the data folder of a DMQ node",
             )
-        return self._local_node
+        return self._local
 
     async def submit(self, message: DmqMessage, *, timeout_s: float | None = None) -> Accepted | Rejected:
-        """What the node makes of the message. `ProtocolTimeout` if it does not say within `timeout_s`."""
-        limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
-        try:
-            async with asyncio.timeout(limit_s), self._turn:
-                return await self._submit(message)
-        except TimeoutError:
-            text = f"the node at {self._node.socket_path} did not answer a submission within {limit_s:g} s"
-            raise ProtocolTimeout(
-                text, advice="the message may be accepted all the same", message_id=message.message_id
-            ) from None
+        """Submit the message and return the node's answer. `ProtocolTimeout` if there is none within `timeout_s`."""
+        self._require_open()
+        return await self._dmq.submit(message, timeout_s=timeout_s)
 
     def listen(
         self, *, idle_timeout_s: float | None = None, on_connection: OnConnection | None = None
     ) -> MessageStream:
-        """Every message that the node holds and gets, each once. Ends after `idle_timeout_s` without one.
-
-        `on_connection` is told whenever the node comes or goes meanwhile.
+        """Return a stream of every message that the node holds and receives, each once. The stream ends after
+        `idle_timeout_s` without a message. `on_connection` is called whenever the node comes or goes meanwhile.
         """
         self._require_open()
-        limits = self._limits.listen
-        if idle_timeout_s is not None:
-            limits = replace(limits, idle_timeout_s=idle_timeout_s)
-        stream = MessageStream(self._node, limits, self._clock, on_connection)
-        self._streams = {open_one for open_one in self._streams if not open_one.is_closed} | {stream}
-        return stream
+        return self._dmq.listen(idle_timeout_s=idle_timeout_s, on_connection=on_connection)
 
     async def close(self) -> None:
         """End every listening iterator and say goodbye to the node."""
         self._is_closed = True
-        for stream in self._streams:
-            await stream.aclose()
         sendings, self._sendings = self._sendings, {}
         for sending in sendings.values():
             await sending.close()
         if self._external is not None:
             await self._external.close()
-        async with self._turn:
-            await self._end_submission()
+        if self._local is not None:
+            await self._local.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -306,73 +247,11 @@ class AsyncClient:
         await self.close()
 
     async def check(self) -> None:
-        """Shake hands once. Nothing stays open: nodes cut off who begins nothing."""
+        """Shake hands once with each node. Nothing stays open."""
         if self._external is not None:
             await self._external.check()
-        if self._local_node is None:
-            return
-        connection = await self._local_node.connect()
-        connection.close()
-        await connection.bearer.wait_closed()
-
-    async def _submit(self, message: DmqMessage) -> Accepted | Rejected:
-        self._require_open()
-        if self._submission is not None and self._submission.connection.bearer.is_over:
-            self._drop_submission()
-        was_kept = self._submission is not None
-        try:
-            return await self._submit_once(message)
-        except StagepostError as error:
-            # A connection that was kept may end under us, by the node's restart for instance.
-            if not was_kept or not is_away(error):
-                raise
-        outcome = await self._submit_once(message)
-        # The node may have taken the message before the connection ended: then it holds what was submitted.
-        is_ours = isinstance(outcome, Rejected) and outcome.reason is Reason.ALREADY_RECEIVED
-        return ACCEPTED if is_ours else outcome
-
-    async def _submit_once(self, message: DmqMessage) -> Accepted | Rejected:
-        submission = self._submission or await self._open_submission()
-        # Not ours to keep until the answer is there: a conversation that was left in the middle is of no more use.
-        self._submission = None
-        if submission.closing is not None:
-            submission.closing.cancel()
-        try:
-            outcome = await submission.client.submit_message(message)
-        except BaseException:
-            submission.connection.abort(TransportError("a submission was given up"))
-            raise
-        loop = asyncio.get_running_loop()
-        submission.closing = loop.call_later(self._limits.submission_kept_open_s, self._drop_submission)
-        self._submission = submission
-        return outcome
-
-    async def _open_submission(self) -> _Submission:
-        connection, talk = await self._node.open(MiniProtocol.LOCAL_MESSAGE_SUBMISSION)
-        # `submit` counts the time of the whole call, connecting included.
-        config = LocalMessageSubmissionConfig(timeout_s=math.inf)
-        return _Submission(connection, LocalMessageSubmissionClient(talk, config))
-
-    def _drop_submission(self) -> None:
-        submission, self._submission = self._submission, None
-        if submission is not None:
-            if submission.closing is not None:
-                submission.closing.cancel()
-            submission.connection.close()
-
-    async def _end_submission(self) -> None:
-        submission, self._submission = self._submission, None
-        if submission is None:
-            return
-        if submission.closing is not None:
-            submission.closing.cancel()
-        try:
-            await submission.client.done()
-        except StagepostError as error:
-            if not is_away(error):
-                raise
-        submission.connection.close()
-        await submission.connection.bearer.wait_closed()
+        if self._local is not None:
+            await self._local.check()
 
     def _require_open(self) -> None:
         if self._is_closed:

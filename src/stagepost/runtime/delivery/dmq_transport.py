@@ -28,7 +28,6 @@ from stagepost.dmq.profiles import profile_named
 from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import LocalProtocolError, StagepostError
-from stagepost.runtime.client import AsyncClient, ClientLimits
 from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.delivery.dmq_bodies import ack_bodies, data_body, payload_room, read_body
 from stagepost.runtime.delivery.dmq_connectivity import DmqConnectivity
@@ -39,6 +38,7 @@ from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
 from stagepost.runtime.delivery.node_peers import NodePeers
 from stagepost.runtime.delivery.submission_lanes import SubmissionLanes
 from stagepost.runtime.endpoint_options import require_positive
+from stagepost.runtime.local_client import ClientLimits, LocalClient
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.message_stream import ListenLimits
 from stagepost.runtime.network import Network, SocketNetwork
@@ -114,7 +114,7 @@ class DmqTransport:
         )
         self._on_connectivity: list[OnConnectivity] = []
         self._on_message: list[OnMessage] = []
-        self._listener: AsyncClient | None = None
+        self._listener: LocalClient | None = None
         self._sending: DmqSending | None = None
         self._watching: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -234,7 +234,7 @@ class DmqTransport:
 
     # Receiving
 
-    def _begin_to_listen(self, client: AsyncClient) -> None:
+    def _begin_to_listen(self, client: LocalClient) -> None:
         """From the oldest message that the node holds. Who listened before ends."""
         before, self._has_told = self._listening, False
         if before is not None:
@@ -242,7 +242,7 @@ class DmqTransport:
         loop = asyncio.get_running_loop()
         self._listening = loop.create_task(self._listen(client, before), name="delivery-listen")
 
-    async def _listen(self, client: AsyncClient, before: asyncio.Task[None] | None) -> None:
+    async def _listen(self, client: LocalClient, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
         while True:
@@ -273,8 +273,8 @@ class DmqTransport:
         if self._sending is not None:
             await self._sending.check()
 
-    def _make_client(self) -> AsyncClient:
-        return AsyncClient(self._node, self._client_limits, self._clock)
+    def _make_client(self) -> LocalClient:
+        return LocalClient(self._node, self._client_limits, self._clock)
 
     def _tell_connectivity(self, peers: int) -> None:
         for callback in list(self._on_connectivity):

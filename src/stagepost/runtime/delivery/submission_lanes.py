@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome
-from stagepost.runtime.client import AsyncClient
+from stagepost.runtime.local_client import LocalClient
 
 
 class SubmissionLanes:
     """The lane that was used last is used first, so that a quiet program keeps one connection and no more."""
 
-    def __init__(self, make_client: Callable[[], AsyncClient], count: int) -> None:
+    def __init__(self, make_client: Callable[[], LocalClient], count: int) -> None:
         self._lanes = [make_client() for _ in range(count)]
         self._free = list(self._lanes)
         self._permits = asyncio.Semaphore(count)
