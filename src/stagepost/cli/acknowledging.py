@@ -14,13 +14,13 @@ import click
 
 from stagepost.cli.delivery_lines import peer_text, shortened
 from stagepost.cli.delivery_session import quiet_logs
-from stagepost.cli.durations import clock_text
 from stagepost.cli.heard_message import printable
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.transport import Incoming, IncomingAcks, MessageCallback, Unsubscribe
 from stagepost.errors import TransportError
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.receiver import Message, Receiver
+from stagepost.runtime.moments import clock_text
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from stagepost.cli.durations import format_duration
 from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.delivery.errors import (
     DeliveryError,
@@ -27,6 +26,7 @@ from stagepost.delivery.errors import (
 from stagepost.delivery.result import Outcome
 from stagepost.delivery.status import NackReason
 from stagepost.errors import StagepostError
+from stagepost.runtime.moments import format_duration
 
 NOT_THAT_OUTCOME = 1
 USAGE = 2

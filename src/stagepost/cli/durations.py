@@ -1,4 +1,4 @@
-"""Lengths and points of time as people write and read them: `250ms`, `5s`, `10m`, `-10m`, ISO 8601."""
+"""Options of commands that take a duration, such as `250ms`, `5s` or `10m`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from stagepost.runtime.moments import clock_text as clock_text
-from stagepost.runtime.moments import format_duration as format_duration
-from stagepost.runtime.moments import parse_duration as parse_duration
-from stagepost.runtime.moments import parse_moment as parse_moment
+from stagepost.runtime.moments import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -195,7 +195,7 @@ def _require_fitting_options(
 def _since(text: str | None) -> float | None:
     import time
 
-    from stagepost.cli.durations import parse_moment
+    from stagepost.runtime.moments import parse_moment
 
     if text is None:
         return None

@@ -8,11 +8,11 @@ from typing import IO, Any
 import click
 
 from stagepost.cli.delivery_lines import peer_text, print_json, shortened
-from stagepost.cli.durations import clock_text, format_duration
 from stagepost.cli.tables import print_table
 from stagepost.delivery.status import Tier
 from stagepost.runtime.delivery.outbox_check import read_outbox
 from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxContent, OutboxRecord
+from stagepost.runtime.moments import clock_text, format_duration
 
 TEXT_SHOWN_MAX = 60
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from stagepost.cli.durations import parse_duration
 from stagepost.cli.pipeline_counts import print_counts
 from stagepost.cli.pipeline_options import before_spark, source_from, with_source
 from stagepost.cli.pipeline_range import is_range_asked, survey_range
 from stagepost.cli.pipeline_submit import pack, submit
 from stagepost.cli.pipeline_watch import watched
+from stagepost.runtime.moments import parse_duration
 
 NOT_THAT_OUTCOME = 1
 

@@ -121,7 +121,7 @@ def _facts(entry: HeldMessage) -> dict[str, str | int]:
 
 
 def _row(entry: HeldMessage, now: float) -> tuple[str, ...]:
-    from stagepost.cli.durations import clock_text, format_duration
+    from stagepost.runtime.moments import clock_text, format_duration
 
     left_s = entry.expires_at - now
     return (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.cli.durations import format_duration
 from stagepost.cli.health import Finding, Level
 from stagepost.node.running_node import decoded, fetch
 from stagepost.node.running_remp_node import FULL_NODE, StatusFacts
+from stagepost.runtime.moments import format_duration
 
 
 class RempStatus(msgspec.Struct, frozen=True):

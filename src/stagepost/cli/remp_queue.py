@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from stagepost.cli.durations import clock_text, format_duration
 from stagepost.cli.tables import print_table
 from stagepost.node.running_remp_node import QueuedMessage, StatusFacts, queued_messages
+from stagepost.runtime.moments import clock_text, format_duration
 
 PAGE_ENTRIES = 1_000
 

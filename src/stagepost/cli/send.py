@@ -296,9 +296,9 @@ def _show(
     import time
 
     from stagepost.cli import rejections
-    from stagepost.cli.durations import format_duration
     from stagepost.client import Rejected
     from stagepost.identifiers import abbreviated
+    from stagepost.runtime.moments import format_duration
 
     rejected = outcome if isinstance(outcome, Rejected) else None
     if as_json:
