@@ -15,8 +15,8 @@ from stagepost.dmq.version_data import NETWORK_MAGICS, ConnectionKind, VersionDa
 from stagepost.errors import ErrorCode, TransportError
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import respond
-from stagepost.runtime.local_endpoints import (
-    LocalMessageNotificationServer,
+from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationServer
+from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )

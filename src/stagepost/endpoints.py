@@ -14,22 +14,22 @@ from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, initiate, respond
 from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.local_endpoints import (
+from stagepost.runtime.local_notification_endpoints import (
     LocalMessageNotificationClient,
     LocalMessageNotificationConfig,
     LocalMessageNotificationServer,
-    LocalMessageSubmissionClient,
-    LocalMessageSubmissionConfig,
-    LocalMessageSubmissionServer,
     MessageFeed,
     Notification,
 )
-from stagepost.runtime.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
-from stagepost.runtime.submission_endpoints import (
-    MessageSubmissionClient,
-    MessageSubmissionConfig,
-    MessageSubmissionServer,
+from stagepost.runtime.local_submission_endpoints import (
+    LocalMessageSubmissionClient,
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
 )
+from stagepost.runtime.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
+from stagepost.runtime.submission_client import MessageSubmissionClient
+from stagepost.runtime.submission_config import MessageSubmissionConfig
+from stagepost.runtime.submission_server import MessageSubmissionServer
 from stagepost.runtime.supervision import run_conversations
 from stagepost.statemachine.spec import Role
 

@@ -18,7 +18,7 @@ from stagepost.node.dmq_node import DmqNode
 from stagepost.node.node_metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
 from stagepost.node.node_status import NodeStatus
 from stagepost.runtime.clock import Clock
-from stagepost.runtime.local_endpoints import LocalMessageNotificationClient
+from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.memory_store import MemoryStore
 from stagepost.runtime.network import Network, TcpAddress
 from stagepost.runtime.pools_file import PoolsFile

@@ -25,8 +25,8 @@ from stagepost.dmq.profiles import MiniProtocol, profile_named
 from stagepost.errors import StagepostError
 from stagepost.pipeline.topics import DMQ_MESSAGES
 from stagepost.runtime.clock import SystemClock
-from stagepost.runtime.local_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_node import LocalNode
+from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.message_stream import ListenLimits, MessageStream
 from stagepost.runtime.network import SocketNetwork
 from stagepost.runtime.owner_lock import HeldByAnother

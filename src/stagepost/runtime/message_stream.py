@@ -15,8 +15,8 @@ from stagepost.dmq.seen_messages import IDS_REMEMBERED_MAX, SeenMessages
 from stagepost.errors import StagepostError
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.endpoint_options import require_positive
-from stagepost.runtime.local_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_node import LocalNode, is_away
+from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 
 log = logging.getLogger(__name__)
 

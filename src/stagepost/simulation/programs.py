@@ -14,7 +14,8 @@ from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import StagepostError, TransportError
 from stagepost.runtime.connection import Connection, initiate
-from stagepost.runtime.local_endpoints import LocalMessageNotificationClient, LocalMessageSubmissionClient
+from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
+from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient
 from stagepost.runtime.network import Network, UnixAddress
 from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing
 from stagepost.statemachine.spec import Role

@@ -18,10 +18,12 @@ from stagepost.dmq.profiles import SEED, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, RemoteProtocolError
 from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.local_endpoints import (
+from stagepost.runtime.local_notification_endpoints import (
     LocalMessageNotificationClient,
     LocalMessageNotificationConfig,
     LocalMessageNotificationServer,
+)
+from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionClient,
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,

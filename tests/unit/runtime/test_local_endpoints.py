@@ -19,16 +19,18 @@ from stagepost.dmq.profiles import PROFILES, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ConfigError, ErrorCode, LocalProtocolError, ProtocolTimeout
 from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.local_endpoints import (
+from stagepost.runtime.local_notification_endpoints import (
+    CallingFeed,
     LocalMessageNotificationClient,
     LocalMessageNotificationConfig,
     LocalMessageNotificationServer,
+)
+from stagepost.runtime.local_submission_endpoints import (
+    HANDLER_FAILED,
     LocalMessageSubmissionClient,
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
-from stagepost.runtime.local_notification_endpoints import CallingFeed
-from stagepost.runtime.local_submission_endpoints import HANDLER_FAILED
 from stagepost.runtime.memory import memory_channels
 from stagepost.runtime.message_queue import QUEUE_SIZE_MAX, MessageQueue
 from stagepost.runtime.virtual_time import run_in_virtual_time

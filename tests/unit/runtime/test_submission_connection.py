@@ -17,7 +17,7 @@ from stagepost.runtime.connection import Connection, initiate, respond
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.puller import puller_for
 from stagepost.runtime.sockets import connect_unix, serve_unix
-from stagepost.runtime.submission_endpoints import is_pulling_side
+from stagepost.runtime.submission_config import is_pulling_side
 from stagepost.runtime.supervision import run_conversations
 from stagepost.runtime.supplier import Supplier
 from stagepost.runtime.virtual_time import run_in_virtual_time
