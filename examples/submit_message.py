@@ -9,25 +9,21 @@ import sys
 import time
 from pathlib import Path
 
-from stagepost.client import Client, Rejected, sign_message
-from stagepost.crypto.kes import SigningKey
-from stagepost.dmq.text_envelope import IssuedCertificate
-from stagepost.runtime.key_files import load_as
+from stagepost.client import Client, Rejected
+from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
+from stagepost.runtime.delivery.signing_pair import load_signing_pair
 
 TTL_S = 600
 BODY_BYTES_MIN = 90
 
 
 def main(socket_path: str, network_magic: str, keys: str, text: str) -> None:
-    key = load_as(SigningKey, Path(keys) / "kes.skey")
-    issued = load_as(IssuedCertificate, Path(keys) / "opcert.cert")
-    message = sign_message(
+    now = time.time()
+    pair = load_signing_pair(Path(keys))
+    message = pair.sign(
         text.encode().ljust(BODY_BYTES_MIN),  # networks carry no shorter bodies
-        key=key,
-        certificate=issued.certificate,
-        cold_verification_key=issued.cold_verification_key,
-        kes_period=issued.certificate.start_kes_period + key.period,
-        expires_at=int(time.time()) + TTL_S,
+        kes_period=pair.period_at(kes_schedule_for(int(network_magic)), now),
+        expires_at=int(now) + TTL_S,
     )
     with Client.connect(socket_path, int(network_magic)) as client:
         outcome = client.submit(message)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from stagepost.crypto import bech32
+from stagepost.crypto.kes import SigningKey
 from stagepost.crypto.pool_ids import format_pool_id, parse_pool_id
 from stagepost.dmq import text_envelope
 from stagepost.dmq.text_envelope import (
     ColdSigningKey,
     ColdVerificationKey,
     Content,
+    EvolvedSigningKey,
     IssuedCertificate,
     KesVerificationKey,
 )
@@ -33,6 +35,8 @@ def _check_envelope(text: bytes) -> Verdict:
     content = attempt(lambda: text_envelope.decode(text, source="input"), len(text), ConfigError)
     if content is None:
         return Verdict.REFUSED
+    if isinstance(content, SigningKey) and content.period:
+        content = EvolvedSigningKey(content)  # the type line of other programs is for keys at period 0 alone
     again = text_envelope.decode(text_envelope.encode(content), source="again")
     require(text_envelope.encode(again) == text_envelope.encode(content), "the envelope says another thing")
     return Verdict.ACCEPTED
@@ -56,7 +60,7 @@ def _envelope(type_name: str, content: bytes) -> bytes:
 
 def text_samples() -> tuple[bytes, ...]:
     contents: tuple[Content, ...] = (
-        signing_key(_LATE_PERIOD),
+        EvolvedSigningKey(signing_key(_LATE_PERIOD)),
         KesVerificationKey(signing_key().verification_key),
         ColdSigningKey(COLD_SEED),
         ColdVerificationKey(COLD_KEY),

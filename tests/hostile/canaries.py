@@ -19,6 +19,7 @@ from tests.node_processes import NETWORK_MAGIC, command, ending
 SEED_BYTES = 32
 KES_SEEDS_AT = (0, *range(32, 608, 96))
 """In a KES signing key of 608 bytes: the leaf's seed, then per level a seed and two public keys."""
+EVOLVED = "evolved/period-4"
 PAGES = ("metrics", "status", "healthz", "readyz")
 
 
@@ -31,11 +32,13 @@ class Search:
     bytes_seen: int = 0
     hits: list[str] = field(default_factory=list)
 
-    def learn(self, folder: Path) -> None:
+    def learn(self, folder: Path, evolved: Path | None = None) -> None:
         """The secrets of a pool as they are now; those before stay secret."""
         self.secrets.add(_content(folder / "cold.skey")[:SEED_BYTES])
-        key = _content(folder / "kes.skey")
-        self.secrets |= {seed for at in KES_SEEDS_AT if any(seed := key[at : at + SEED_BYTES])}
+        for path in (folder / "kes.skey", evolved):
+            if path is not None and path.exists():
+                key = _content(path)
+                self.secrets |= {seed for at in KES_SEEDS_AT if any(seed := key[at : at + SEED_BYTES])}
 
     def look(self, where: str, said: bytes | str) -> None:
         said = said.encode() if isinstance(said, str) else said
@@ -119,8 +122,8 @@ def _use(folder: Path, node: Victim, search: Search, is_thorough: bool) -> None:
         ("message", "verify", "note.cbor"),
         ("send", "note", "--keys", "pool", *reach),
         ("-v", "send", "note", "--keys", "pool", "--kes-period", "3", *reach),
-        ("keys", "evolve", "pool/kes.skey", "--to", "4"),
-        ("send", "note", "--keys", "pool", *reach),
+        ("keys", "evolve", "pool/kes.skey", "--to", "4", "--out", EVOLVED),
+        ("send", "note", "--keys", "pool", "--evolved-key", EVOLVED, *reach),
         ("listen", "--count", "3", "--until-idle", "2s", *reach),
         ("queue", "ls", "--data", str(node.folder)),
         ("check", "--data", str(node.folder)),
@@ -128,7 +131,7 @@ def _use(folder: Path, node: Victim, search: Search, is_thorough: bool) -> None:
     )
     for arguments in uses if is_thorough else uses[:2] + uses[6:8]:
         done = command(*arguments, folder=folder)
-        search.learn(folder / "pool")
+        search.learn(folder / "pool", folder / EVOLVED)
         search.look(" ".join(arguments[:2]), done.stdout + done.stderr)
         # A node without peers is not in full health, and `check` says so.
         assert done.returncode == 0 or arguments[0] == "check", f"{arguments} failed: {done.stderr}"
@@ -151,10 +154,11 @@ def _misuse(folder: Path, search: Search, is_thorough: bool) -> None:
     kes, cold = str(pool / "kes.skey"), str(pool / "cold.skey")
     node = ("node", "dmq", "--host-addr", "127.0.0.1", "--data", "other", "--local-socket", "other.socket")
     misuses = (
-        *(("-v", "keys", verb, name) for verb in ("show", "evolve") for name in ("cut.skey", "no-hex.skey")),
+        *(("-v", "keys", "show", name) for name in ("cut.skey", "no-hex.skey")),
+        *(("-v", "keys", "evolve", name, "--out", "other/new") for name in ("cut.skey", "no-hex.skey")),
         *(("-v", "keys", "show", name) for name in ("wrong-kind.skey", "long.skey", "open.skey")),
-        ("-v", "keys", "evolve", kes, "--to", "0"),
-        ("-v", "keys", "evolve", cold),
+        ("-v", "keys", "evolve", kes, "--to", "0", "--out", "other/new"),
+        ("-v", "keys", "evolve", cold, "--out", "other/new"),
         ("-v", "keys", "new", "pool"),
         ("-v", "message", "inspect", kes),
         ("-v", "message", "verify", cold),

@@ -62,16 +62,17 @@ class DeliverySession:
     @asynccontextmanager
     async def open(self, on_status: OnStatus) -> AsyncIterator[tuple[ReliablePublisher, DmqTransport]]:
         """`on_status` is registered before the start, so that it sees what an earlier command left as well."""
+        # Before logs are quiet: a warning about the key files must reach the person who typed the command.
+        transport = DmqTransport(
+            self.socket_path,
+            self.network_magic,
+            self.keys,
+            profile=self.profile,
+            ttl_s=self.ttl_s,
+            node_data=self.node_data,
+        )
         quiet_logs()
         async with AsyncExitStack() as parts:
-            transport = DmqTransport(
-                self.socket_path,
-                self.network_magic,
-                self.keys,
-                profile=self.profile,
-                ttl_s=self.ttl_s,
-                node_data=self.node_data,
-            )
             await parts.enter_async_context(transport)
             events: JsonLinesEventSink | NoEventSink = NoEventSink()
             if self.config.queue_path is not None:

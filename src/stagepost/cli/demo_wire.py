@@ -41,23 +41,13 @@ def _sign(folder: Path) -> tuple[DmqMessage, IssuedCertificate]:
     """As an operator would: keys and certificate on disk, then a message signed with what the files hold."""
     import time
 
-    from stagepost.crypto.kes import SigningKey
-    from stagepost.dmq.message import sign_message
-    from stagepost.dmq.text_envelope import IssuedCertificate
-    from stagepost.runtime import key_files
-    from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY, make_keys
+    from stagepost.runtime.delivery.signing_pair import load_signing_pair
+    from stagepost.runtime.pool_keys import make_keys
 
     keys_folder = folder / "keys"
-    make_keys(keys_folder, start_kes_period=0, issue_number=0)
-    issued = key_files.load_as(IssuedCertificate, keys_folder / CERTIFICATE)
-    signed = sign_message(
-        BODY,
-        key=key_files.load_as(SigningKey, keys_folder / KES_SIGNING_KEY),
-        certificate=issued.certificate,
-        cold_verification_key=issued.cold_verification_key,
-        kes_period=issued.certificate.start_kes_period,
-        expires_at=int(time.time()) + TTL_S,
-    )
+    issued = make_keys(keys_folder, start_kes_period=0, issue_number=0)
+    pair = load_signing_pair(keys_folder)
+    signed = pair.sign(BODY, kes_period=pair.earliest_period, expires_at=int(time.time()) + TTL_S)
     return signed, issued
 
 

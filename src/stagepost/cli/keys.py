@@ -1,4 +1,4 @@
-"""`stagepost keys`: make test keys, look at key files, evolve a KES key."""
+"""`stagepost keys`: make test keys, look at key files, write an evolved KES key to a file of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from stagepost.cli.core_dumps import disable_core_dumps
 
 if TYPE_CHECKING:
+    from stagepost.crypto.kes import SigningKey
     from stagepost.dmq.text_envelope import Content, IssuedCertificate
 
 WORD64_MAX = 2**64 - 1
@@ -24,7 +25,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 @click.group()
 def keys() -> None:
-    """Make test keys, show key files and the KES periods left, evolve a KES key.
+    """Make test keys, show key files and the KES periods left, write an evolved KES key.
+
+    No command changes a file that exists.
 
     \b
     Example:
@@ -62,7 +65,8 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
 def show(context: click.Context, path: Path, as_json: bool) -> None:
     """Show what a key or certificate file holds, or all of them in DIR. Secrets are never shown.
 
-    Exit code 1 if a certificate is not valid, or does not belong to the keys beside it.
+    Exit code 1 if a certificate is not valid, or does not belong to the keys beside it, or if a file that
+    cardano-node takes for a KES key at period 0 holds an evolved one.
 
     \b
     Example:
@@ -76,6 +80,7 @@ def show(context: click.Context, path: Path, as_json: bool) -> None:
     all_good = True
     for index, (file, content) in enumerate(contents.items()):
         facts = {"file": str(file), **_facts(content)}
+        all_good &= facts.get("usable_by_cardano_node") is not False
         if isinstance(content, IssuedCertificate):
             neighbours = [other for other in contents.values() if other is not content]
             facts |= _agreement(content, neighbours)
@@ -97,24 +102,31 @@ def show(context: click.Context, path: Path, as_json: bool) -> None:
     "to_period",
     type=click.IntRange(min=0),
     metavar="PERIOD",
-    help="Period to reach, 0 to 63. Default: the next.",
+    help="Period to reach, 1 to 63. Default: the next.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The new file, in a folder without operators' keys.",
 )
 @json_option
-def evolve(file: Path, to_period: int | None, as_json: bool) -> None:
-    """Move the KES signing key in FILE forward and erase what it no longer needs.
+def evolve(file: Path, to_period: int | None, out: Path, as_json: bool) -> None:
+    """Write the KES signing key in FILE, moved forward, to a new file. FILE stays as it is.
 
-    PERIOD counts from the certificate's start: the KES period of the chain minus the start KES period.
-    There is no way back.
+    PERIOD counts from the certificate's start: the KES period of the chain minus the start KES period. The new
+    file cannot sign for earlier periods. Its type is our own, so that cardano-node and cardano-cli do not take it for a
+    key at period 0. Signing needs no evolved file: `send` moves the key forward in memory.
 
     \b
     Example:
-      stagepost keys evolve my-pool/kes.skey --to 3
+      stagepost keys evolve my-pool/kes.skey --to 3 --out evolved/period-3.skey
     """
-    from stagepost.runtime import key_files
+    from stagepost.runtime.pool_keys import write_evolved_key
 
     disable_core_dumps()
-    key = key_files.evolve(file, to_period)
-    _print({"file": str(file), **_facts(key)}, as_json)
+    evolved = write_evolved_key(file, out, to_period)
+    _print({"file": str(out), **_facts(evolved)}, as_json)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -138,11 +150,10 @@ def _facts(content: Content) -> Facts:
     facts: Facts = {"type": text_envelope.KINDS[type(content)].type_name}
     match content:
         case kes.SigningKey():
-            facts |= {
-                "verification_key": content.verification_key.hex(),
-                "period": content.period,
-                "periods_left": content.periods_left,
-            }
+            facts |= _kes_facts(content)
+            facts |= {"usable_by_cardano_node": content.period == 0}
+        case text_envelope.EvolvedSigningKey():
+            facts |= _kes_facts(content.key)
         case text_envelope.KesVerificationKey():
             facts |= {"verification_key": content.verification_key.hex()}
         case text_envelope.ColdSigningKey() | text_envelope.ColdVerificationKey():
@@ -151,6 +162,14 @@ def _facts(content: Content) -> Facts:
         case text_envelope.IssuedCertificate():
             facts |= _pool_facts(content.cold_verification_key) | _certificate_facts(content)
     return facts
+
+
+def _kes_facts(key: SigningKey) -> Facts:
+    return {
+        "verification_key": key.verification_key.hex(),
+        "period": key.period,
+        "periods_left": key.periods_left,
+    }
 
 
 def _pool_facts(cold_verification_key: bytes) -> Facts:

@@ -15,6 +15,11 @@ TTL_S = 1_790
 """Ten seconds below what networks allow: a clock that is a little fast must not make a message too far ahead."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+evolved_key_option = click.option(
+    "--evolved-key",
+    type=click.Path(path_type=Path),
+    help="Sign with this KES key file, which is past its first period, in place of kes.skey.",
+)
 profile_option = click.option(
     "--profile",
     type=click.Choice(["dmq-node", "gouroboros", "seed"]),
@@ -42,7 +47,8 @@ def message() -> None:
 @click.option(
     "--ttl", "ttl_s", type=click.IntRange(min=1), default=TTL_S, show_default=True, help="Seconds to live."
 )
-@click.option("--kes-period", type=click.IntRange(min=0), help="Default: the present period of the key.")
+@click.option("--kes-period", type=click.IntRange(min=0), help="Default: the period that the key file is at.")
+@evolved_key_option
 @click.option(
     "--pad", is_flag=True, help="Fill a short body up to the 90 bytes that networks require, with zeros."
 )
@@ -51,11 +57,18 @@ def message() -> None:
 )
 @json_option
 def make(
-    source: str, folder: Path, ttl_s: int, kes_period: int | None, pad: bool, out: Path | None, as_json: bool
+    source: str,
+    folder: Path,
+    ttl_s: int,
+    kes_period: int | None,
+    evolved_key: Path | None,
+    pad: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Sign the content of FILE as a message.
 
-    The KES key is moved forward if --kes-period asks for it, in memory only: `keys evolve` does it for good.
+    The KES key is moved forward if --kes-period asks for it, in memory only.
 
     \b
     Example:
@@ -64,26 +77,21 @@ def make(
     import time
 
     from stagepost.cli.input_bytes import read_input
-    from stagepost.crypto.kes import SigningKey
-    from stagepost.dmq.message import BODY_BYTES_MAX, BODY_BYTES_MIN, sign_message
-    from stagepost.dmq.text_envelope import IssuedCertificate
-    from stagepost.runtime import key_files
-    from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY
+    from stagepost.dmq.message import BODY_BYTES_MAX, BODY_BYTES_MIN
+    from stagepost.runtime.delivery.signing_pair import load_signing_pair
 
     body = read_input(source, BODY_BYTES_MAX)
     if pad:
         body = body.ljust(BODY_BYTES_MIN, b"\0")
-    key = key_files.load_as(SigningKey, folder / KES_SIGNING_KEY)
-    issued = key_files.load_as(IssuedCertificate, folder / CERTIFICATE)
-    present = issued.certificate.start_kes_period + key.period
-    signed = sign_message(
-        body,
-        key=key,
-        certificate=issued.certificate,
-        cold_verification_key=issued.cold_verification_key,
-        kes_period=present if kes_period is None else kes_period,
-        expires_at=int(time.time()) + ttl_s,
-    )
+    pair = load_signing_pair(folder, evolved_key)
+    try:
+        signed = pair.sign(
+            body,
+            kes_period=pair.earliest_period if kes_period is None else kes_period,
+            expires_at=int(time.time()) + ttl_s,
+        )
+    finally:
+        pair.erase()
     if out is not None:
         _write(out, signed.raw)
     if as_json:

@@ -19,6 +19,7 @@ from stagepost.cli.delivery_options import (
 )
 from stagepost.cli.durations import duration_given
 from stagepost.cli.local_node_options import json_option, socket_and_magic, with_local_node
+from stagepost.cli.message import evolved_key_option
 from stagepost.cli.send_options import goes_to_full_node, is_given, require_fitting_options
 from stagepost.delivery.config import OUTBOX_DIR
 
@@ -47,6 +48,7 @@ SUBMIT_TIMEOUT = "30s"
     help="Time to live.",
 )
 @click.option("--kes-period", type=click.IntRange(min=0), help="Default: the present period of the key.")
+@evolved_key_option
 @click.option("--raw", is_flag=True, help="The bytes are the whole body: no envelope, no padding.")
 @click.option(
     "--timeout",
@@ -114,6 +116,7 @@ def send(
     topic: str,
     ttl_s: float,
     kes_period: int | None,
+    evolved_key: Path | None,
     raw: bool,
     timeout_s: float,
     tier: str | None,
@@ -163,7 +166,7 @@ def send(
     settings = {} if tier is None else delivery_settings(config_file, config_context)
     if tier == "acked":
         critical = critical or settings.get("critical_peers", ())
-    require_fitting_options(context, tier, wait, critical, required, raw, kes_period)
+    require_fitting_options(context, tier, wait, critical, required)
     content = _content(source)
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     if tier is not None:
@@ -188,7 +191,7 @@ def send(
         delivery = Delivery(content, topic, Tier(tier), goal, limit_s, key, outbox, as_json)
         context.exit(asyncio.run(deliver(session, delivery)))
     now = time.time()
-    message, delivery_id = _sign(content, folder, None if raw else topic, ttl_s, kes_period, now)
+    message, delivery_id = _sign(content, folder, evolved_key, None if raw else topic, ttl_s, kes_period, now)
     outcome = asyncio.run(_submit(message, socket_path, magic, profile, timeout_s))
     _show(message, delivery_id, outcome, ttl_s, as_json)
     if _is_rejected(outcome):
@@ -242,36 +245,35 @@ def _looks_like_a_file_name(text: str) -> bool:
 
 
 def _sign(
-    content: bytes, folder: Path, topic: str | None, ttl_s: float, kes_period: int | None, now: float
+    content: bytes,
+    folder: Path,
+    evolved_key: Path | None,
+    topic: str | None,
+    ttl_s: float,
+    kes_period: int | None,
+    now: float,
 ) -> tuple[DmqMessage, bytes | None]:
     """The message and its delivery id. Without a topic the content is the whole body."""
     import secrets
 
-    from stagepost.crypto.hashing import pool_id
-    from stagepost.crypto.kes import SigningKey
     from stagepost.delivery.envelope import DataEnvelope
     from stagepost.delivery.identity import NONCE_BYTES
-    from stagepost.dmq.message import sign_message
-    from stagepost.dmq.text_envelope import IssuedCertificate
-    from stagepost.identifiers import PoolId
-    from stagepost.runtime import key_files
-    from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY
+    from stagepost.runtime.delivery.signing_pair import load_signing_pair
 
-    key = key_files.load_as(SigningKey, folder / KES_SIGNING_KEY)
-    issued = key_files.load_as(IssuedCertificate, folder / CERTIFICATE)
+    pair = load_signing_pair(folder, evolved_key)
     body, delivery_id = content, None
     if topic is not None:
         envelope = DataEnvelope(topic, secrets.token_bytes(NONCE_BYTES), int(now * 1_000), content)
         body = envelope.encode()
-        delivery_id = envelope.delivery_id(PoolId(pool_id(issued.cold_verification_key)))
-    message = sign_message(
-        body,
-        key=key,
-        certificate=issued.certificate,
-        cold_verification_key=issued.cold_verification_key,
-        kes_period=issued.certificate.start_kes_period + key.period if kes_period is None else kes_period,
-        expires_at=int(now + ttl_s),
-    )
+        delivery_id = envelope.delivery_id(pair.pool_id)
+    try:
+        message = pair.sign(
+            body,
+            kes_period=pair.earliest_period if kes_period is None else kes_period,
+            expires_at=int(now + ttl_s),
+        )
+    finally:
+        pair.erase()
     return message, delivery_id
 
 

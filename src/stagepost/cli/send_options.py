@@ -52,17 +52,15 @@ def require_fitting_options(
     wait: str | None,
     critical: tuple[str, ...],
     required: Required | None,
-    raw: bool,
-    kes_period: int | None,
 ) -> None:
     if tier is None:
         given = next((name for name in _FLAGS if is_given(context, name)), None)
         if given is not None:
             raise click.UsageError(f"{_FLAGS[given]} needs --tier: best-effort, queued or acked", context)
         return
-    if raw or kes_period is not None:
-        flag = "--raw" if raw else "--kes-period"
-        raise click.UsageError(f"{flag} and --tier do not go together", context)
+    unfitting = next((name for name in _PLAIN_ONLY if is_given(context, name)), None)
+    if unfitting is not None:
+        raise click.UsageError(f"{_PLAIN_ONLY[unfitting]} and --tier do not go together", context)
     ends = {"best-effort": ("sent",), "queued": ("queued", "sent"), "acked": ("acked",)}[tier]
     if wait is not None and wait not in ends:
         raise click.UsageError(
@@ -94,6 +92,9 @@ _FLAGS = {
 }
 
 
+_PLAIN_ONLY = {"kes_period": "--kes-period", "evolved_key": "--evolved-key", "raw": "--raw"}
+"""What does not go with --tier: there the signer chooses the period and reads the folder for each message."""
+
 _NOT_EXTERNAL = {
     "tier": "--tier",
     "socket": "--socket",
@@ -101,8 +102,7 @@ _NOT_EXTERNAL = {
     "profile": "--profile",
     "topic": "--topic",
     "ttl_s": "--ttl",
-    "kes_period": "--kes-period",
-    "raw": "--raw",
+    **_PLAIN_ONLY,
     **{name: flag for name, flag in _FLAGS.items() if name != "wait"},
 }
 """What only a message that is signed and published has."""

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from stagepost.crypto import ed25519
 from stagepost.crypto.hashing import blake2b_256
-from stagepost.errors import KesExhausted, KeyFileError
+from stagepost.errors import KesExhausted, KeyFileError, LocalProtocolError
 
 __all__ = ["KesExhausted", "SigningKey", "leaf_key", "periods_of", "verify"]
 
@@ -57,12 +57,21 @@ class SigningKey:
     is best effort.
     """
 
-    __slots__ = ("_depth", "_leaf_public_key", "_path", "_period", "_secret", "_verification_key")
+    __slots__ = (
+        "_depth",
+        "_is_erased",
+        "_leaf_public_key",
+        "_path",
+        "_period",
+        "_secret",
+        "_verification_key",
+    )
 
     def __init__(self, secret: bytearray, depth: int) -> None:
         """Takes over `secret`, unchecked. Made by `generate` and `from_bytes` only."""
         self._secret = secret
         self._depth = depth
+        self._is_erased = False
         self._refresh()
         self._verification_key = blake2b_256(self._path[-PAIR_BYTES:]) if depth else self._leaf_public_key
 
@@ -125,10 +134,12 @@ class SigningKey:
 
     def to_bytes(self) -> bytes:
         """The raw form, as other implementations write it. Secret."""
+        self._require_secret()
         return bytes(self._secret)
 
     def sign(self, message: bytes) -> bytes:
         """A signature for the present period."""
+        self._require_secret()
         leaf_seed = bytes(self._secret[:SEED_BYTES])
         return ed25519.sign(leaf_seed, message, public_key=self._leaf_public_key) + self._path
 
@@ -138,6 +149,7 @@ class SigningKey:
         Like adding one in binary: the lowest level whose right half has not begun starts it, and everything
         below is made anew from that level's seed.
         """
+        self._require_secret()
         level = next((i for i in range(self._depth) if not self._is_right(i)), None)
         if level is None:
             raise KesExhausted(
@@ -152,6 +164,15 @@ class SigningKey:
         self._secret[: start + SEED_BYTES] = below + _ERASED
         below[:] = bytes(start)
         self._refresh()
+
+    def erase(self) -> None:
+        """Overwrite the secret when it is no longer needed. The key cannot sign or evolve afterwards."""
+        self._secret[:] = bytes(len(self._secret))
+        self._is_erased = True
+
+    def _require_secret(self) -> None:
+        if self._is_erased:
+            raise LocalProtocolError("this KES key was erased")
 
     def _is_right(self, level: int) -> bool:
         """True if the present period lies in the right half of `level`, whose seed is then erased."""

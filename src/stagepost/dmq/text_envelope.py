@@ -46,6 +46,29 @@ class ColdSigningKey:
         raise TypeError("a cold signing key is neither copied nor pickled")
 
 
+class EvolvedSigningKey:
+    """A KES signing key past its first period, as a file of our own holds it.
+
+    Other programs take every KES signing key file for a key at its first period. The type line of this kind is unknown
+    to them, so that none of them reads an evolved key by mistake.
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: kes.SigningKey) -> None:
+        self.key = key
+
+    @property
+    def verification_key(self) -> bytes:
+        return self.key.verification_key
+
+    def __repr__(self) -> str:
+        return f"<evolved {self.key!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a KES signing key is neither copied nor pickled")
+
+
 class IssuedCertificate(msgspec.Struct, frozen=True):
     """A certificate together with the cold verification key that it is to be checked with."""
 
@@ -58,11 +81,16 @@ class IssuedCertificate(msgspec.Struct, frozen=True):
 
 
 Content: TypeAlias = (
-    kes.SigningKey | KesVerificationKey | ColdSigningKey | ColdVerificationKey | IssuedCertificate
+    kes.SigningKey
+    | EvolvedSigningKey
+    | KesVerificationKey
+    | ColdSigningKey
+    | ColdVerificationKey
+    | IssuedCertificate
 )
 ContentT = TypeVar("ContentT", bound=Content)
 
-SECRET_KINDS = (kes.SigningKey, ColdSigningKey)
+SECRET_KINDS = (kes.SigningKey, EvolvedSigningKey, ColdSigningKey)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -75,6 +103,11 @@ class Kind(msgspec.Struct, frozen=True):
 
 KINDS: dict[type[object], Kind] = {
     kes.SigningKey: Kind("KesSigningKey_ed25519_kes_2^6", "KES Signing Key", "a KES signing key"),
+    EvolvedSigningKey: Kind(
+        "StagepostEvolvedKesSigningKey_ed25519_kes_2^6",
+        "KES Signing Key past its first period",
+        "an evolved KES signing key",
+    ),
     KesVerificationKey: Kind(
         "KesVerificationKey_ed25519_kes_2^6", "KES Verification Key", "a KES verification key"
     ),
@@ -113,7 +146,11 @@ def decode(text: bytes, *, source: str) -> Content:
 
 def decode_as(expected: type[ContentT], text: bytes, *, source: str) -> ContentT:
     """What the envelope holds, which must be of the expected kind."""
-    content = decode(text, source=source)
+    return require_kind(expected, decode(text, source=source), source=source)
+
+
+def require_kind(expected: type[ContentT], content: Content, *, source: str) -> ContentT:
+    """Return `content` if it is of the expected kind; refuse it with both kinds named if not."""
     if not isinstance(content, expected):
         found, wanted = KINDS[type(content)], KINDS[expected]
         raise KeyFileError(
@@ -171,12 +208,17 @@ def _unknown_type(found: str, source: str) -> KeyFileError:
 def _write(content: Content) -> bytes:
     match content:
         case kes.SigningKey():
-            if content.depth != kes.DMQ_DEPTH:
+            if content.period:
                 raise KeyFileError(
-                    f"the envelope type says KES depth {kes.DMQ_DEPTH}, the key has depth {content.depth}",
-                    found=content.depth,
+                    f"the KES signing key is at period {content.period}; every program that reads such a file "
+                    "takes its key for one at period 0",
+                    advice=f"write it as {KINDS[EvolvedSigningKey].title}",
+                    found=content.period,
                 )
-            return cbor.write_bytes(content.to_bytes())
+            return cbor.write_bytes(_raw_key(content))
+        case EvolvedSigningKey(key=key):
+            period = key.period.to_bytes(kes.PERIOD_SUFFIX_BYTES, "big")
+            return cbor.write_bytes(_raw_key(key) + period)
         case ColdSigningKey():
             return cbor.write_bytes(content.seed)
         case KesVerificationKey() | ColdVerificationKey():
@@ -191,6 +233,15 @@ def _write(content: Content) -> bytes:
                 ),
                 cbor.write_bytes(content.cold_verification_key),
             )
+
+
+def _raw_key(key: kes.SigningKey) -> bytes:
+    if key.depth != kes.DMQ_DEPTH:
+        raise KeyFileError(
+            f"the envelope type says KES depth {kes.DMQ_DEPTH}, the key has depth {key.depth}",
+            found=key.depth,
+        )
+    return key.to_bytes()
 
 
 def _read(content_type: type[object], encoded: bytes, source: str) -> Content:
@@ -215,6 +266,8 @@ def _read_content(content_type: type[object], reader: cbor.Reader, title: str) -
         return _read_certificate(reader)
     if content_type is kes.SigningKey:
         return _read_kes_signing_key(reader, title)
+    if content_type is EvolvedSigningKey:
+        return EvolvedSigningKey(_read_kes_signing_key(reader, title))
     key = reader.byte_string(ed25519.SEED_BYTES, ed25519.SEED_BYTES, f"the {title}")
     if content_type is ColdSigningKey:
         return ColdSigningKey(key)

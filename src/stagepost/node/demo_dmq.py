@@ -15,20 +15,18 @@ from pathlib import Path
 import msgspec
 
 from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.kes import SigningKey
-from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DEFAULT_PROFILE
-from stagepost.dmq.text_envelope import IssuedCertificate
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_main import running_node
 from stagepost.node.dmq_node import DmqNode
-from stagepost.runtime import key_files
 from stagepost.runtime.client import AsyncClient
-from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY, make_keys
+from stagepost.runtime.delivery.signing_pair import load_signing_pair
+from stagepost.runtime.pool_keys import make_keys
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
@@ -107,18 +105,11 @@ class Stranger:
 
     def __init__(self, data: Path) -> None:
         keys = data / KEYS_FOLDER / STRANGER
-        self._issued = key_files.load_as(IssuedCertificate, keys / CERTIFICATE)
-        self._key = key_files.load_as(SigningKey, keys / KES_SIGNING_KEY)
+        self._pair = load_signing_pair(keys)
 
     def message(self, number: int, ttl_s: float) -> DmqMessage:
-        return sign_message(
-            _BODY + b" %d" % number,
-            key=self._key,
-            certificate=self._issued.certificate,
-            cold_verification_key=self._issued.cold_verification_key,
-            kes_period=0,
-            expires_at=int(time.time() + ttl_s),
-        )
+        body, expires_at = _BODY + b" %d" % number, int(time.time() + ttl_s)
+        return self._pair.sign(body, kes_period=self._pair.earliest_period, expires_at=expires_at)
 
     async def try_everything(self, node: DemoNode, count: int) -> list[Rejected]:
         """For `count` messages of others. What the node said to each that it refused."""

@@ -1,4 +1,4 @@
-"""A pool's folder of keys: which files it has, and how a new one is made."""
+"""A pool's folder of keys: which files it has, how a new folder is made, and a store for an evolved key beside it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from stagepost.crypto import kes
 from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq import text_envelope
-from stagepost.dmq.text_envelope import Content, IssuedCertificate
-from stagepost.errors import KeyFileError, StorageError
+from stagepost.dmq.text_envelope import Content, EvolvedSigningKey, IssuedCertificate
+from stagepost.errors import KeyFileError, SigningError, StorageError
 from stagepost.runtime import key_files
 
 COLD_SIGNING_KEY = "cold.skey"
@@ -53,6 +53,58 @@ def make_keys(
     return issued
 
 
+def write_evolved_key(source: Path, target: Path, to_period: int | None = None) -> EvolvedSigningKey:
+    """Write the KES key of `source`, evolved to `to_period` (default: the next), to the new file `target`.
+
+    `source` stays as it is. Where an operator's key lies nothing is written: `target` must be in another folder, unless
+    `source` is an evolved key already. Costs up to some ten milliseconds: keep it off an event loop.
+    """
+    content = key_files.load(source)
+    is_ours = isinstance(content, EvolvedSigningKey)
+    key = (
+        content.key
+        if isinstance(content, EvolvedSigningKey)
+        else text_envelope.require_kind(kes.SigningKey, content, source=str(source))
+    )
+    _require_own_place(source, target, is_ours=is_ours)
+    goal = key.period + 1 if to_period is None else to_period
+    last = key.period + key.periods_left
+    if goal <= key.period and to_period is not None:
+        raise SigningError(
+            f"{source} is at KES period {key.period} and cannot go {'back ' if goal < key.period else ''}to {goal}",
+            advice="a KES key only moves forward; give a later period",
+            found=goal,
+            limit=key.period,
+        )
+    if goal > last:
+        raise kes.KesExhausted(
+            f"{source} is at KES period {key.period} of 0 to {last}; there is no period {goal}",
+            advice="make a new KES key and a new operational certificate",
+            found=goal,
+            limit=last,
+        )
+    while key.period < goal:
+        key.evolve()
+    _make_folder(target.parent)
+    evolved = EvolvedSigningKey(key)
+    key_files.save(target, evolved)
+    return evolved
+
+
+def _require_own_place(source: Path, target: Path, *, is_ours: bool) -> None:
+    if target.name in FILE_NAMES:
+        raise KeyFileError(
+            f"{target} has a name that other programs read as an operator's file",
+            advice=f"choose another name than {', '.join(FILE_NAMES)}",
+        )
+    folders = {os.path.realpath(source.parent), os.path.dirname(os.path.realpath(source))}
+    if not is_ours and os.path.realpath(target.parent) in folders:
+        raise KeyFileError(
+            f"{target} lies where {source} does; nothing is written where an operator's keys lie",
+            advice="choose a folder for evolved keys alone",
+        )
+
+
 def _require_room(folder: Path) -> None:
     """All names must be free before the first is written; the folder is made if it is missing."""
     taken = [name for name in FILE_NAMES if os.path.lexists(folder / name)]
@@ -61,6 +113,10 @@ def _require_room(folder: Path) -> None:
             f"{folder} holds {', '.join(taken)} already; keys are not overwritten",
             advice="choose another folder, or move the old keys away",
         )
+    _make_folder(folder)
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

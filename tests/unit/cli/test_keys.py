@@ -137,49 +137,87 @@ def test_show_exits_with_1_if_the_certificate_is_forged(pool: Path) -> None:
 
 
 def test_show_exits_with_1_if_the_certificate_is_for_another_key(pool: Path) -> None:
-    key_files.save(pool / "kes.skey", kes.SigningKey.generate(bytes(32)), replace=True)
+    (pool / "kes.skey").unlink()
+    key_files.save(pool / "kes.skey", kes.SigningKey.generate(bytes(32)))
     result = run("show", pool)
 
     assert result.exit_code == 1
     assert "matches kes key        no\n" in result.stdout
 
 
-def test_evolve_goes_one_further_or_to_a_period(pool: Path) -> None:
-    (first,) = objects(run("evolve", pool / "kes.skey", "--json"))
-    (second,) = objects(run("evolve", pool / "kes.skey", "--to", 40, "--json"))
+def test_show_exits_with_1_if_an_operators_key_file_was_evolved(pool: Path, tmp_path: Path) -> None:
+    """As earlier versions of this program left it: cardano-node would sign wrongly with this file."""
+    assert objects(run("show", pool / "kes.skey", "--json"))[0]["usable_by_cardano_node"] is True
+    key = key_files.load_as(kes.SigningKey, pool / "kes.skey")
+    key.evolve()
+    envelope = json.loads((pool / "kes.skey").read_text())
+    envelope["cborHex"] = "590260" + key.to_bytes().hex()
+    (pool / "kes.skey").write_text(json.dumps(envelope))
+    result = run("show", pool)
+
+    assert result.exit_code == 1
+    assert "usable by cardano node no\n" in result.stdout
+
+
+def test_evolve_writes_a_new_file_and_leaves_the_old_one(pool: Path, tmp_path: Path) -> None:
+    before = {path.name: (path.read_bytes(), path.stat().st_ino) for path in pool.iterdir()}
+    (first,) = objects(run("evolve", pool / "kes.skey", "--out", tmp_path / "evolved" / "1", "--json"))
+    arguments = ("--to", 40, "--out", tmp_path / "evolved" / "40", "--json")
+    (second,) = objects(run("evolve", pool / "kes.skey", *arguments))
 
     assert (first["period"], first["periods_left"]) == (1, 62)
     assert (second["period"], second["periods_left"]) == (40, 23)
-    assert key_files.load_as(kes.SigningKey, pool / "kes.skey").period == 40
+    assert second["file"] == str(tmp_path / "evolved" / "40")
+    assert second["type"] == "StagepostEvolvedKesSigningKey_ed25519_kes_2^6"
+    assert objects(run("show", tmp_path / "evolved" / "40", "--json")) == [second]
+    assert {path.name: (path.read_bytes(), path.stat().st_ino) for path in pool.iterdir()} == before
 
 
-def test_evolve_refuses_to_go_back_or_past_the_end(pool: Path) -> None:
-    run("evolve", pool / "kes.skey", "--to", 40)
+def test_evolve_needs_a_name_and_refuses_one_that_is_taken_or_beside_the_key(
+    pool: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_text("mine")
 
-    assert isinstance(run("evolve", pool / "kes.skey", "--to", 39).exception, SigningError)
-    assert isinstance(run("evolve", pool / "kes.skey", "--to", 64).exception, kes.KesExhausted)
-    assert run("evolve", pool / "kes.skey", "--to", -1).exit_code == 2
+    assert run("evolve", pool / "kes.skey").exit_code == 2
+    for out in (tmp_path / "taken", pool / "kes.skey", pool / "evolved"):
+        assert isinstance(run("evolve", pool / "kes.skey", "--out", out).exception, KeyFileError)
+    assert (tmp_path / "taken").read_text() == "mine"
+    assert {path.name for path in pool.iterdir()} == set(FILE_NAMES)
 
 
-def test_evolve_of_another_kind_of_file_says_so(pool: Path) -> None:
-    error = run("evolve", pool / "cold.skey").exception
+def test_evolve_refuses_to_go_back_or_past_the_end(pool: Path, tmp_path: Path) -> None:
+    evolved, other = tmp_path / "evolved" / "40", tmp_path / "evolved" / "other"
+    run("evolve", pool / "kes.skey", "--to", 40, "--out", evolved)
+
+    assert isinstance(run("evolve", evolved, "--to", 39, "--out", other).exception, SigningError)
+    assert isinstance(run("evolve", evolved, "--to", 64, "--out", other).exception, kes.KesExhausted)
+    assert run("evolve", evolved, "--to", -1, "--out", other).exit_code == 2
+    assert not other.exists()
+
+
+def test_evolve_of_another_kind_of_file_says_so(pool: Path, tmp_path: Path) -> None:
+    error = run("evolve", pool / "cold.skey", "--out", tmp_path / "evolved").exception
 
     assert isinstance(error, KeyFileError)
     assert "holds a cold signing key" in error.text
 
 
-def test_open_permissions_are_refused_with_the_command_that_helps(pool: Path) -> None:
+def test_open_permissions_are_refused_with_the_command_that_helps(pool: Path, tmp_path: Path) -> None:
     (pool / "kes.skey").chmod(0o644)
 
-    for command in ("show", "evolve"):
-        error = run(command, pool / "kes.skey").exception
+    for arguments in (("show",), ("evolve", "--out", tmp_path / "evolved")):
+        error = run(*arguments, pool / "kes.skey").exception
         assert isinstance(error, KeyFileError)
         assert error.code is ErrorCode.KEY_PERMISSIONS
         assert error.advice == f"chmod 600 {pool / 'kes.skey'}"
 
 
 def test_missing_files_and_empty_folders_are_storage_errors(tmp_path: Path) -> None:
-    for arguments in (("show", tmp_path / "none"), ("evolve", tmp_path / "none"), ("show", tmp_path)):
+    for arguments in (
+        ("show", tmp_path / "none"),
+        ("evolve", tmp_path / "none", "--out", tmp_path / "out"),
+        ("show", tmp_path),
+    ):
         assert isinstance(run(*arguments).exception, StorageError)
 
 
@@ -187,7 +225,8 @@ def test_no_secret_is_ever_printed(tmp_path: Path) -> None:
     folder = tmp_path / "pool"
     results = [run("new", folder), run("show", folder), run("show", folder, "--json")]
     kes_key = key_files.load_as(kes.SigningKey, folder / "kes.skey").to_bytes()
-    results += [run("evolve", folder / "kes.skey"), run("evolve", folder / "kes.skey", "--to", 0)]
+    evolve = ("evolve", folder / "kes.skey", "--out", tmp_path / "evolved" / "1")
+    results += [run(*evolve), run(*evolve, "--to", 0), run("show", tmp_path / "evolved" / "1")]
     cold = key_files.load_as(ColdSigningKey, folder / "cold.skey").seed
     secrets = [cold.hex(), *(kes_key[at : at + 32].hex() for at in (0, *range(32, 608, 96)))]
 
@@ -195,8 +234,8 @@ def test_no_secret_is_ever_printed(tmp_path: Path) -> None:
         assert not any(secret in f"{result.output} {result.exception!r}" for secret in secrets)
 
 
-def test_core_dumps_are_off_while_secrets_are_in_memory(pool: Path) -> None:
-    run("evolve", pool / "kes.skey")
+def test_core_dumps_are_off_while_secrets_are_in_memory(pool: Path, tmp_path: Path) -> None:
+    run("evolve", pool / "kes.skey", "--out", tmp_path / "evolved" / "1")
 
     assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
 

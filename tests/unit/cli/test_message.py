@@ -83,6 +83,24 @@ def test_later_period_is_signed_for_without_touching_the_key_file(
     assert run(["message", "verify", str(out)]) == 0
 
 
+def test_evolved_key_signs_only_where_it_is_named(
+    pool: Path, note: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evolved, out = tmp_path / "evolved" / "5", tmp_path / "later.cbor"
+    assert run(["keys", "evolve", str(pool / "kes.skey"), "--to", "5", "--out", str(evolved)]) == 0
+    make = ["message", "make", str(note), "--keys", str(pool), "--out", str(out)]
+
+    assert run([*make, "--evolved-key", str(evolved)]) == 0
+    assert DmqMessage.decode(out.read_bytes()).kes_evolution == 5
+    assert run(["message", "verify", str(out)]) == 0
+
+    (pool / "kes.skey").write_bytes(evolved.read_bytes())
+    status, lines = refused(capsys, make)
+    assert (status, lines[-1]) == (2, "CONFIG_INVALID")
+    assert "was evolved to period 5" in lines[0]
+    assert "--evolved-key" in lines[1]
+
+
 def test_short_body_is_refused_unless_padded(
     pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +175,7 @@ def test_compact_sum_signature_is_named(signed: Path, capsys: pytest.CaptureFixt
 
 
 def test_open_key_file_is_refused(pool: Path, note: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (pool / "kes.skey").chmod(0o640)
+    (pool / "kes.skey").chmod(0o604)
 
     status, lines = refused(capsys, ["message", "make", str(note), "--keys", str(pool)])
 

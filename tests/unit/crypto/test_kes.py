@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stagepost.crypto import ed25519, kes
 from stagepost.crypto.hashing import pool_id
 from stagepost.crypto.operational_certificate import OperationalCertificate
-from stagepost.errors import KeyFileError, SigningError
+from stagepost.errors import KeyFileError, LocalProtocolError, SigningError
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dmq"
 GOLDEN: dict[str, Any] = json.loads((VECTORS / "kes-sum6-golden.json").read_text())
@@ -302,3 +302,14 @@ def test_key_is_neither_pickled_nor_copied() -> None:
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="neither copied nor pickled"):
             attempt(a_key())
+
+
+def test_erased_key_holds_no_secret_and_neither_signs_nor_evolves() -> None:
+    key = kes.SigningKey.generate(bytes(range(32)))
+    secret = key._secret
+    key.erase()
+
+    assert not any(secret)
+    for attempt in (lambda: key.sign(b"message"), key.evolve, key.to_bytes):
+        with pytest.raises(LocalProtocolError, match="was erased"):
+            attempt()

@@ -19,6 +19,7 @@ from stagepost.dmq.text_envelope import (
     ColdSigningKey,
     ColdVerificationKey,
     Content,
+    EvolvedSigningKey,
     IssuedCertificate,
     KesVerificationKey,
 )
@@ -94,12 +95,39 @@ def test_certificate_keeps_its_numbers_and_knows_whether_it_is_valid() -> None:
     assert not IssuedCertificate(CERTIFICATE, bytes(32)).is_valid
 
 
-def test_evolved_key_keeps_its_period_in_the_file() -> None:
+def evolved_key() -> kes.SigningKey:
     key = kes.SigningKey.generate(bytes(32))
     for _ in range(33):
         key.evolve()
+    return key
 
-    assert text_envelope.decode_as(kes.SigningKey, text_envelope.encode(key), source="f").period == 33
+
+def test_evolved_key_has_a_type_of_its_own_and_keeps_its_period() -> None:
+    text = text_envelope.encode(EvolvedSigningKey(evolved_key()))
+
+    assert json.loads(text)["type"] == "StagepostEvolvedKesSigningKey_ed25519_kes_2^6"
+    assert text_envelope.decode_as(EvolvedSigningKey, text, source="f").key.period == 33
+    with pytest.raises(KeyFileError, match="f holds an evolved KES signing key"):
+        text_envelope.decode_as(kes.SigningKey, text, source="f")
+
+
+def test_evolved_key_is_never_written_under_the_type_that_others_take_for_period_0() -> None:
+    with pytest.raises(KeyFileError, match="at period 33") as caught:
+        text_envelope.encode(evolved_key())
+
+    assert caught.value.advice
+
+
+def test_evolved_key_that_somebody_wrote_under_that_type_is_read_with_its_period() -> None:
+    text = an_envelope("KesSigningKey_ed25519_kes_2^6", evolved_key().to_bytes())
+
+    assert text_envelope.decode_as(kes.SigningKey, text, source="f").period == 33
+
+
+def test_evolved_signing_key_is_not_copied() -> None:
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError):
+            attempt(EvolvedSigningKey(evolved_key()))
 
 
 def test_key_with_its_period_appended_is_read_and_written_without() -> None:

@@ -1,28 +1,36 @@
-"""Signing at send time: the period that it is, keys moved on durably, keys renewed, and several processes on one folder."""
+"""Signing at send time: the period that it is, keys moved on in memory, keys renewed, and several signers on one folder."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
-import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from stagepost.crypto.kes import SigningKey
+from stagepost.crypto.operational_certificate import issue
 from stagepost.delivery.transport import Outgoing, SendFailed
-from stagepost.dmq.proof import check_proof
+from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
+from stagepost.dmq.text_envelope import ColdSigningKey, Content, IssuedCertificate
 from stagepost.dmq.version_data import NETWORK_MAGICS
-from stagepost.errors import KeyFileError, LocalProtocolError, SigningError
+from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
 from stagepost.runtime import key_files
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.delivery.dmq_sending import SIGNING_RETRY_S
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.kes_schedule import PERIOD_S, KesSchedule, kes_schedule_for
-from stagepost.runtime.pool_keys import CERTIFICATE, FILE_NAMES, KES_SIGNING_KEY, make_keys
+from stagepost.runtime.pool_keys import (
+    CERTIFICATE,
+    FILE_NAMES,
+    KES_SIGNING_KEY,
+    make_keys,
+    write_evolved_key,
+)
 from tests.small_node import MAGIC, SmallNode
 
 T = TypeVar("T")
@@ -59,76 +67,155 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def stored_period(keys: Path) -> int:
-    return key_files.load_as(SigningKey, keys / KES_SIGNING_KEY).period
+def evolve_in_place(path: Path, period: int) -> None:
+    """What no program of ours does: an evolved key under the name and type of an operator's fresh one."""
+    key = key_files.load_as(SigningKey, path)
+    envelope = json.loads(path.read_text())
+    while key.period < period:
+        key.evolve()
+    envelope["cborHex"] = "590260" + key.to_bytes().hex()
+    path.write_text(json.dumps(envelope))
 
 
-def test_key_is_moved_on_to_the_present_period_on_disk_before_it_signs(keys: Path) -> None:
+def renew(keys: Path, *, start_kes_period: int, issue_number: int, names: Sequence[str]) -> None:
+    """A new pair of the same pool, of which only the files in `names` are put in place."""
+    cold = key_files.load_as(ColdSigningKey, keys / "cold.skey")
+    key = SigningKey.generate(bytes([issue_number]) * 32)
+    certificate = issue(
+        key.verification_key,
+        issue_number=issue_number,
+        start_kes_period=start_kes_period,
+        cold_seed=cold.seed,
+    )
+    contents: dict[str, Content] = {
+        KES_SIGNING_KEY: key,
+        CERTIFICATE: IssuedCertificate(certificate, cold.verification_key),
+    }
+    for name in names:
+        (keys / name).unlink()
+        key_files.save(keys / name, contents[name])
+
+
+def test_key_is_moved_on_to_the_present_period_in_memory_alone(keys: Path) -> None:
+    before = (keys / KES_SIGNING_KEY).read_bytes()
+
     async def scenario() -> None:
         clock = FixedClock(START_S + 50)
         signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock)
         assert (await signer.sign(BODY, EXPIRES_AT)).kes_period == 0
         clock.now_s = START_S + 350
         message = await signer.sign(BODY, EXPIRES_AT)
-        assert (message.kes_period, stored_period(keys)) == (3, 3)
+        assert message.kes_period == 3
         assert check_proof(message) is None
         assert signer.periods_left == 60
         await signer.close()
 
     run(scenario())
+    assert (keys / KES_SIGNING_KEY).read_bytes() == before
 
 
-def test_clock_that_goes_back_does_not_stop_a_key_that_cannot(keys: Path) -> None:
+def test_clock_that_goes_back_gets_its_period_from_the_file(keys: Path) -> None:
     async def scenario() -> None:
         clock = FixedClock(START_S + 350)
         signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock)
         await signer.sign(BODY, EXPIRES_AT)
         clock.now_s = START_S + 150
-        assert (await signer.sign(BODY, EXPIRES_AT)).kes_period == 3
+        message = await signer.sign(BODY, EXPIRES_AT)
+        assert (message.kes_period, check_proof(message)) == (1, None)
         await signer.close()
 
     run(scenario())
 
 
-def test_key_that_another_process_moved_further_is_taken_from_disk(keys: Path) -> None:
+def test_clock_that_goes_back_while_the_files_do_not_fit_is_an_error_and_no_wrong_period(keys: Path) -> None:
+    async def scenario() -> None:
+        clock = FixedClock(START_S + 350)
+        signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock)
+        await signer.sign(BODY, EXPIRES_AT)
+        renew(keys, start_kes_period=1, issue_number=1, names=[KES_SIGNING_KEY])
+        assert (await signer.sign(BODY, EXPIRES_AT)).kes_period == 3, "the former pair still serves"
+        clock.now_s = START_S + 150
+        with pytest.raises(KeyFileError, match="was issued for another KES key"):
+            await signer.sign(BODY, EXPIRES_AT)
+        await signer.close()
+
+    run(scenario())
+
+
+def test_evolved_key_in_the_place_of_a_fresh_one_is_refused_unless_asked_for(keys: Path) -> None:
+    evolve_in_place(keys / KES_SIGNING_KEY, 2)
+
+    with pytest.raises(KeyFileError, match="was evolved to period 2") as caught:
+        DmqSigner(keys, schedule=SCHEDULE, clock=FixedClock(START_S + 350))
+    assert "--evolved-key" in caught.value.advice
+
+    async def scenario() -> None:
+        clock = FixedClock(START_S + 350)
+        path = keys / KES_SIGNING_KEY
+        signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock, evolved_key=path)
+        message = await signer.sign(BODY, EXPIRES_AT)
+        assert (message.kes_period, check_proof(message)) == (3, None)
+        clock.now_s = START_S + 150
+        with pytest.raises(SigningError, match="KES period 1 is outside"):
+            await signer.sign(BODY, EXPIRES_AT)
+        await signer.close()
+
+    run(scenario())
+
+
+def test_key_that_is_evolved_on_disk_meanwhile_is_not_taken(keys: Path) -> None:
     async def scenario() -> None:
         clock = FixedClock(START_S + 50)
         signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock)
-        key_files.evolve(keys / KES_SIGNING_KEY, 7)
-        clock.now_s = START_S + 550  # period 5: behind the file, ahead of what this process has read
-        assert (await signer.sign(BODY, EXPIRES_AT)).kes_period == 7
+        evolve_in_place(keys / KES_SIGNING_KEY, 7)
+        clock.now_s = START_S + 550
+        assert (await signer.sign(BODY, EXPIRES_AT)).kes_period == 5
         await signer.close()
 
     run(scenario())
 
 
-def test_two_processes_do_not_fight_for_one_key(keys: Path) -> None:
-    """Two signers move the same key on at the same moment, again and again; neither fails, and the file is whole."""
+def test_evolved_file_of_our_own_signs_where_it_is_named(keys: Path, tmp_path: Path) -> None:
+    write_evolved_key(keys / KES_SIGNING_KEY, tmp_path / "evolved" / "key", 2)
 
-    def work(errors: list[BaseException]) -> None:
-        async def sign() -> None:
-            clock = FixedClock(START_S)
-            signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock)
-            for period in range(12):
+    async def scenario() -> None:
+        signer = DmqSigner(
+            keys,
+            schedule=SCHEDULE,
+            clock=FixedClock(START_S + 350),
+            evolved_key=tmp_path / "evolved" / "key",
+        )
+        message = await signer.sign(BODY, EXPIRES_AT)
+        assert (message.kes_period, check_proof(message)) == (3, None)
+        await signer.close()
+
+    run(scenario())
+
+
+def test_certificate_that_the_cold_key_did_not_sign_is_refused(keys: Path) -> None:
+    envelope = json.loads((keys / CERTIFICATE).read_text())
+    digits = envelope["cborHex"]
+    envelope["cborHex"] = digits[:-136] + f"{int(digits[-136:-134], 16) ^ 1:02x}" + digits[-134:]
+    (keys / CERTIFICATE).write_text(json.dumps(envelope))
+
+    with pytest.raises(KeyFileError, match="its cold key did not sign it") as caught:
+        DmqSigner(keys)
+    assert caught.value.code is ErrorCode.OPCERT_SIGNATURE
+
+
+def test_two_signers_of_one_folder_do_not_disturb_each_other(keys: Path) -> None:
+    async def scenario() -> None:
+        clocks = [FixedClock(START_S), FixedClock(START_S)]
+        signers = [DmqSigner(keys, schedule=SCHEDULE, clock=clock) for clock in clocks]
+        for period in range(12):
+            for clock in clocks:
                 clock.now_s = START_S + 100 * period
-                message = await signer.sign(BODY, EXPIRES_AT)
-                assert check_proof(message) is None
-                assert message.kes_period >= period
+            for message in await asyncio.gather(*(signer.sign(BODY, EXPIRES_AT) for signer in signers)):
+                assert (message.kes_period, check_proof(message)) == (period, None)
+        for signer in signers:
             await signer.close()
 
-        try:
-            asyncio.run(sign())
-        except BaseException as error:
-            errors.append(error)
-
-    errors: list[BaseException] = []
-    threads = [threading.Thread(target=work, args=(errors,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert stored_period(keys) == 11
+    run(scenario())
 
 
 def test_renewed_keys_are_used_as_soon_as_they_fit_together(keys: Path, tmp_path: Path) -> None:
@@ -148,23 +235,33 @@ def test_renewed_keys_are_used_as_soon_as_they_fit_together(keys: Path, tmp_path
     run(scenario())
 
 
-def test_certificate_renewed_for_the_same_pool_is_used(keys: Path, tmp_path: Path) -> None:
-    import secrets
+@pytest.mark.parametrize(
+    "names", [(KES_SIGNING_KEY, CERTIFICATE), (CERTIFICATE, KES_SIGNING_KEY)], ids=["key first", "key last"]
+)
+def test_renewed_pair_of_the_same_pool_is_used_when_both_files_fit(
+    names: tuple[str, str], keys: Path
+) -> None:
+    async def scenario() -> None:
+        signer = DmqSigner(keys, schedule=SCHEDULE, clock=FixedClock(START_S + 950))
+        assert (await signer.sign(BODY, EXPIRES_AT)).issue_number == 0
+        for name, issue_number in zip(names, (0, 1), strict=True):
+            renew(keys, start_kes_period=9, issue_number=1, names=[name])
+            message = await signer.sign(BODY, EXPIRES_AT)
+            assert (message.kes_period, message.issue_number) == (9, issue_number)
+            assert check_proof(message) is None
+        await signer.close()
 
-    from stagepost.crypto.operational_certificate import issue
-    from stagepost.dmq.text_envelope import ColdSigningKey, IssuedCertificate
+    run(scenario())
 
+
+def test_renewed_pair_that_was_open_to_others_is_used_when_it_is_closed(keys: Path) -> None:
     async def scenario() -> None:
         signer = DmqSigner(keys)
-        cold = key_files.load_as(ColdSigningKey, keys / "cold.skey")
-        key = SigningKey.generate(secrets.token_bytes(32))
-        certificate = issue(key.verification_key, issue_number=1, start_kes_period=9, cold_seed=cold.seed)
-        key_files.save(keys / KES_SIGNING_KEY, key, replace=True)
-        key_files.save(
-            keys / CERTIFICATE, IssuedCertificate(certificate, cold.verification_key), replace=True
-        )
-        message = await signer.sign(BODY, EXPIRES_AT)
-        assert (message.kes_period, check_proof(message)) == (9, None)
+        renew(keys, start_kes_period=9, issue_number=1, names=[KES_SIGNING_KEY, CERTIFICATE])
+        (keys / KES_SIGNING_KEY).chmod(0o644)
+        assert (await signer.sign(BODY, EXPIRES_AT)).issue_number == 0
+        (keys / KES_SIGNING_KEY).chmod(0o600)
+        assert (await signer.sign(BODY, EXPIRES_AT)).issue_number == 1
         await signer.close()
 
     run(scenario())
@@ -206,7 +303,7 @@ def test_certificate_for_another_key_is_refused_at_once(keys: Path, tmp_path: Pa
         DmqSigner(keys)
 
 
-@pytest.mark.parametrize("unix_s", [START_S - 1, START_S + 100 * 64])
+@pytest.mark.parametrize("unix_s", [START_S - 1, START_S + 100 * KES_EVOLUTIONS_MAX])
 def test_outside_of_the_certificate_messages_wait_and_lose_no_attempt(
     unix_s: float, keys: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +322,39 @@ def test_outside_of_the_certificate_messages_wait_and_lose_no_attempt(
                 await transport.publish(Outgoing("demo", bytes(16), 0, 0, (), b"x"))
             assert (failed.value.retry_after_s, failed.value.costs_attempt) == (SIGNING_RETRY_S, False)
             assert node.submissions == 0
+        await signer.close()
+
+    run(scenario())
+
+
+def test_outside_of_the_certificate_the_date_of_its_beginning_or_end_is_named(
+    keys: Path, tmp_path: Path
+) -> None:
+    make_keys(tmp_path / "late", start_kes_period=1_000, issue_number=0)
+
+    async def text_of(folder: Path, unix_s: float) -> str:
+        signer = DmqSigner(folder, schedule=SCHEDULE, clock=FixedClock(unix_s))
+        try:
+            with pytest.raises(SigningError) as caught:
+                await signer.sign(BODY, EXPIRES_AT)
+            assert caught.value.advice
+            return caught.value.text
+        finally:
+            await signer.close()
+
+    # 1 800 000 000 is 2027-01-15 08:00; the 62 periods of 100 s end 6 200 s later.
+    ended = run(text_of(keys, START_S + 100 * KES_EVOLUTIONS_MAX))
+    assert ended.endswith("served periods 0 to 61 and ended on 2027-01-15 09:43 UTC")
+    early = run(text_of(tmp_path / "late", START_S))
+    assert early.endswith("begins with period 1000, on 2027-01-16 11:46 UTC")
+
+
+def test_last_period_of_the_certificate_is_signed_for(keys: Path) -> None:
+    async def scenario() -> None:
+        clock = FixedClock(START_S + 100 * KES_EVOLUTIONS_MAX - 1)
+        signer = DmqSigner(keys, schedule=SCHEDULE, clock=clock)
+        message = await signer.sign(BODY, EXPIRES_AT)
+        assert (message.kes_period, check_proof(message)) == (KES_EVOLUTIONS_MAX - 1, None)
         await signer.close()
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Key files: who may read them, how they are written, and evolution that survives a failure at any step."""
+"""Key files: who may read them, and how new ones are written, with a failure at any step."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from stagepost.dmq.text_envelope import (
     ColdSigningKey,
     ColdVerificationKey,
     Content,
+    EvolvedSigningKey,
     IssuedCertificate,
     KesVerificationKey,
 )
-from stagepost.errors import ErrorCode, KeyFileError, SigningError, StorageError
+from stagepost.errors import ErrorCode, KeyFileError, StorageError
 from stagepost.runtime import key_files
 
 SEED = bytes(range(32))
 MESSAGE = b"message"
-STEPS = {"open", "read", "write", "fsync", "rename", "link", "unlink", "close", "fstat", "lseek"}
+STEPS = {"open", "read", "write", "fsync", "link", "unlink", "close", "fstat"}
 STEPS_MAX = 60
 
 
@@ -80,7 +81,8 @@ def contents() -> list[Content]:
     cold = ColdSigningKey(SEED)
     certificate = issue(a_kes_key().verification_key, issue_number=1, start_kes_period=2, cold_seed=SEED)
     return [
-        a_kes_key(3),
+        a_kes_key(),
+        EvolvedSigningKey(a_kes_key(3)),
         KesVerificationKey(a_kes_key().verification_key),
         cold,
         ColdVerificationKey(cold.verification_key),
@@ -98,16 +100,20 @@ def test_what_is_saved_is_loaded(content: Content, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", range(0o100))
-def test_secret_is_refused_if_group_or_others_have_any_right(mode: int, kes_file: Path) -> None:
+def test_kes_key_is_refused_if_others_have_any_right_and_the_group_is_warned_of(
+    mode: int, kes_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     kes_file.chmod(0o600 | mode)
 
-    if mode == 0:
+    if mode & 0o007 == 0:
         assert key_files.load_as(kes.SigningKey, kes_file).period == 0
+        warnings = [record.getMessage() for record in caplog.records]
+        assert len(warnings) == (1 if mode else 0)
+        assert all(f"mode {0o600 | mode:04o}" in text and "chmod 600" in text for text in warnings)
         return
     attempts: tuple[Callable[[], object], ...] = (
         lambda: key_files.load(kes_file),
         lambda: key_files.load_as(kes.SigningKey, kes_file),
-        lambda: key_files.evolve(kes_file),
     )
     for attempt in attempts:
         with pytest.raises(KeyFileError, match=f"mode {0o600 | mode:04o}") as caught:
@@ -116,11 +122,10 @@ def test_secret_is_refused_if_group_or_others_have_any_right(mode: int, kes_file
         assert caught.value.advice == f"chmod 600 {kes_file}"
 
 
-def test_read_only_secret_is_loaded_and_evolved(kes_file: Path) -> None:
+def test_read_only_secret_is_loaded(kes_file: Path) -> None:
     kes_file.chmod(0o400)
 
     assert key_files.load_as(kes.SigningKey, kes_file).period == 0
-    assert key_files.evolve(kes_file).period == 1
 
 
 def test_cold_signing_key_open_to_others_is_refused(tmp_path: Path) -> None:
@@ -161,25 +166,22 @@ def test_link_is_followed_and_what_it_names_is_checked(kes_file: Path, tmp_path:
     assert key_files.load_as(kes.SigningKey, link).period == 0
     kes_file.chmod(0o644)
 
-    with pytest.raises(KeyFileError, match="open to group or others"):
+    with pytest.raises(KeyFileError, match="open to others"):
         key_files.load(link)
 
 
 def test_missing_file_is_a_storage_error(tmp_path: Path) -> None:
-    for attempt in (key_files.load, key_files.evolve):
+    for path in (tmp_path / "none", tmp_path / "no" / "folder"):
         with pytest.raises(StorageError, match="No such file"):
-            attempt(tmp_path / "none")
-        with pytest.raises(StorageError, match="No such file"):
-            attempt(tmp_path / "no" / "folder")
+            key_files.load(path)
 
 
 def test_link_that_leads_in_a_circle_is_a_storage_error(tmp_path: Path) -> None:
     circle = tmp_path / "circle"
     circle.symlink_to(circle)
 
-    for attempt in (key_files.load, key_files.evolve):
-        with pytest.raises(StorageError, match="symbolic links"):
-            attempt(circle)
+    with pytest.raises(StorageError, match="symbolic links"):
+        key_files.load(circle)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -216,8 +218,6 @@ def test_wrong_kind_is_named_before_permissions_are(tmp_path: Path) -> None:
 
     with pytest.raises(KeyFileError, match="holds a KES verification key"):
         key_files.load_as(kes.SigningKey, path)
-    with pytest.raises(KeyFileError, match="holds a KES verification key"):
-        key_files.evolve(path)
 
 
 # Writing
@@ -236,17 +236,36 @@ def test_secret_is_written_for_the_owner_alone_whatever_the_umask(tmp_path: Path
     assert modes == {"kes.skey": 0o600, "cold.skey": 0o600, "kes.vkey": 0o644}
 
 
-def test_existing_file_is_not_overwritten_unless_told(kes_file: Path) -> None:
+def test_existing_file_is_not_overwritten(kes_file: Path) -> None:
     before = kes_file.read_bytes()
 
     with pytest.raises(KeyFileError, match="exists already"):
-        key_files.save(kes_file, a_kes_key(5))
+        key_files.save(kes_file, EvolvedSigningKey(a_kes_key(5)))
+
     assert kes_file.read_bytes() == before
     assert [path.name for path in kes_file.parent.iterdir()] == ["kes.skey"]
 
-    key_files.save(kes_file, a_kes_key(5), replace=True)
-    assert key_files.load_as(kes.SigningKey, kes_file).period == 5
-    assert [path.name for path in kes_file.parent.iterdir()] == ["kes.skey"]
+
+def test_leftover_of_a_crash_is_no_obstacle_and_goes_away(tmp_path: Path) -> None:
+    leftover = tmp_path / ".kes.skey.new"
+    leftover.write_bytes(b"half")
+
+    key_files.save(tmp_path / "kes.skey", a_kes_key())
+
+    assert key_files.load_as(kes.SigningKey, tmp_path / "kes.skey").period == 0
+    assert not leftover.exists()
+
+
+def test_two_cannot_write_at_once(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another process is writing keys"):
+            key_files.save(tmp_path / "kes.skey", a_kes_key())
+    finally:
+        os.close(folder)
+
+    key_files.save(tmp_path / "kes.skey", a_kes_key())
 
 
 def test_dangling_link_is_not_written_through(tmp_path: Path) -> None:
@@ -281,167 +300,3 @@ def test_failed_save_leaves_either_nothing_or_the_whole_file(
         pytest.fail("never ran to the end")
     assert len(failures) >= 5
     assert all("No space left" in failure for failure in failures)
-
-
-# Evolving
-
-
-def test_evolved_key_replaces_the_old_one(kes_file: Path) -> None:
-    key = key_files.evolve(kes_file)
-
-    assert key.period == 1
-    on_disk = key_files.load_as(kes.SigningKey, kes_file)
-    assert on_disk.to_bytes() == key.to_bytes() == a_kes_key(1).to_bytes()
-    assert stat.S_IMODE(kes_file.stat().st_mode) == 0o600
-    assert [path.name for path in kes_file.parent.iterdir()] == ["kes.skey"]
-
-
-def test_key_can_go_to_a_given_period_and_to_the_last(kes_file: Path) -> None:
-    assert key_files.evolve(kes_file, 40).period == 40
-    assert key_files.evolve(kes_file, 63).period == 63
-    assert key_files.load_as(kes.SigningKey, kes_file).to_bytes() == a_kes_key(63).to_bytes()
-
-
-def test_key_at_the_wanted_period_is_left_alone(kes_file: Path) -> None:
-    key_files.evolve(kes_file, 3)
-    before = kes_file.stat().st_ino
-
-    assert key_files.evolve(kes_file, 3).period == 3
-    assert kes_file.stat().st_ino == before
-
-
-def test_key_does_not_go_back(kes_file: Path) -> None:
-    key_files.evolve(kes_file, 3)
-    before = kes_file.read_bytes()
-
-    with pytest.raises(SigningError, match="at KES period 3 and cannot go back to 2"):
-        key_files.evolve(kes_file, 2)
-
-    assert kes_file.read_bytes() == before
-
-
-def test_key_does_not_go_past_its_last_period(kes_file: Path) -> None:
-    with pytest.raises(kes.KesExhausted, match="there is no period 64"):
-        key_files.evolve(kes_file, 64)
-    key_files.evolve(kes_file, 63)
-    with pytest.raises(kes.KesExhausted, match="there is no period 64"):
-        key_files.evolve(kes_file)
-
-    assert key_files.load_as(kes.SigningKey, kes_file).period == 63
-
-
-def test_old_key_is_overwritten_on_disk(kes_file: Path) -> None:
-    with kes_file.open("rb") as old:
-        key_files.evolve(kes_file)
-        left = old.read()
-
-    assert left.strip(b"\0") == b""
-
-
-def test_evolving_through_a_link_replaces_what_it_names(kes_file: Path, tmp_path: Path) -> None:
-    link = tmp_path / "elsewhere" / "link"
-    link.parent.mkdir()
-    link.symlink_to(kes_file)
-
-    key_files.evolve(link)
-
-    assert link.is_symlink()
-    assert key_files.load_as(kes.SigningKey, kes_file).period == 1
-
-
-def test_key_with_a_second_name_is_refused_since_the_old_one_would_live_on(
-    kes_file: Path, tmp_path: Path
-) -> None:
-    os.link(kes_file, tmp_path / "copy")
-
-    with pytest.raises(KeyFileError, match="2 names"):
-        key_files.evolve(kes_file)
-
-    assert key_files.load_as(kes.SigningKey, kes_file).period == 0
-
-
-def test_leftover_of_a_crash_is_no_obstacle_and_goes_away(kes_file: Path) -> None:
-    # A save that ended between its last two steps leaves a second name; a write cut short leaves half a file.
-    leftover = kes_file.parent / ".kes.skey.new"
-    os.link(kes_file, leftover)
-    assert key_files.evolve(kes_file).period == 1
-    assert not leftover.exists()
-
-    leftover.write_bytes(b"half")
-    assert key_files.evolve(kes_file).period == 2
-    assert not leftover.exists()
-
-
-def test_two_cannot_evolve_at_once(kes_file: Path) -> None:
-    folder = os.open(kes_file.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match="another process is writing keys"):
-            key_files.evolve(kes_file)
-        with pytest.raises(StorageError, match="another process is writing keys"):
-            key_files.save(kes_file.parent / "other", a_kes_key())
-    finally:
-        os.close(folder)
-
-    assert key_files.evolve(kes_file).period == 1
-
-
-def test_failure_of_any_step_leaves_one_usable_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = 0
-    for fatal_call in range(1, STEPS_MAX):
-        path = tmp_path / str(fatal_call) / "kes.skey"
-        path.parent.mkdir()
-        key_files.save(path, a_kes_key(2))
-        faulty = FaultyOs(fatal_call, disk_is_full)
-        with monkeypatch.context() as patch:
-            patch.setattr(key_files, "os", faulty)
-            try:
-                key_files.evolve(path)
-            except StorageError:
-                failures += 1
-        require_one_usable_key(path)
-        if faulty.calls < fatal_call:
-            break
-    else:
-        pytest.fail("never ran to the end")
-    assert failures >= 8
-
-
-# Newer Pythons warn of threads at a fork; the child here only touches files and ends.
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_being_killed_at_any_step_leaves_one_usable_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    periods = []
-    for fatal_call in range(1, STEPS_MAX):
-        path = tmp_path / str(fatal_call) / "kes.skey"
-        path.parent.mkdir()
-        key_files.save(path, a_kes_key(2))
-        child = os.fork()
-        if child == 0:
-            # Whatever happens in here, only this process may end.
-            try:
-                monkeypatch.setattr(key_files, "os", FaultyOs(fatal_call, lambda: os._exit(9)))
-                key_files.evolve(path)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) in (0, 9)
-        periods.append(key_files.load_as(kes.SigningKey, path).period)
-        require_one_usable_key(path)
-        if status == 0:
-            break
-    else:
-        pytest.fail("never ran to the end")
-    assert periods == sorted(periods)
-    assert set(periods) == {2, 3}
-
-
-def require_one_usable_key(path: Path) -> None:
-    """The key is at the old or the new period, signs, and evolves again as if nothing had happened."""
-    key = key_files.load_as(kes.SigningKey, path)
-    assert key.period in (2, 3)
-    assert kes.verify(a_kes_key().verification_key, key.period, MESSAGE, key.sign(MESSAGE))
-    assert key_files.evolve(path).period == key.period + 1
-    assert [other.name for other in path.parent.iterdir()] == ["kes.skey"]

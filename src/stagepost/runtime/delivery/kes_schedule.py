@@ -20,6 +20,10 @@ class KesSchedule:
     def period_at(self, unix_s: float) -> int:
         return max(0, int((unix_s - self.slot_zero_unix_s) // self.period_s))
 
+    def start_of(self, period: int) -> float:
+        """Return the Unix time at which `period` begins."""
+        return self.slot_zero_unix_s + period * self.period_s
+
 
 # The first slots of mainnet and preprod took 20 s each; what follows is from the first slot of one second onwards:
 # slot 4 492 800 at 1 596 059 091 and slot 86 400 at 1 655 769 600.
