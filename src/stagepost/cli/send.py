@@ -47,7 +47,11 @@ SUBMIT_TIMEOUT = "30s"
     callback=duration_given,
     help="Time to live.",
 )
-@click.option("--kes-period", type=click.IntRange(min=0), help="Default: the present period of the key.")
+@click.option(
+    "--kes-period",
+    type=click.IntRange(min=0),
+    help="For networks without a known clock. Default: the present period; without a clock, that of the key file.",
+)
 @evolved_key_option
 @click.option("--raw", is_flag=True, help="The bytes are the whole body: no envelope, no padding.")
 @click.option(
@@ -191,7 +195,9 @@ def send(
         delivery = Delivery(content, topic, Tier(tier), goal, limit_s, key, outbox, as_json)
         context.exit(asyncio.run(deliver(session, delivery)))
     now = time.time()
-    message, delivery_id = _sign(content, folder, evolved_key, None if raw else topic, ttl_s, kes_period, now)
+    message, delivery_id = _sign(
+        content, folder, evolved_key, None if raw else topic, ttl_s, magic, kes_period, now
+    )
     outcome = asyncio.run(_submit(message, socket_path, magic, profile, timeout_s))
     _show(message, delivery_id, outcome, ttl_s, as_json)
     if _is_rejected(outcome):
@@ -250,6 +256,7 @@ def _sign(
     evolved_key: Path | None,
     topic: str | None,
     ttl_s: float,
+    magic: int,
     kes_period: int | None,
     now: float,
 ) -> tuple[DmqMessage, bytes | None]:
@@ -258,18 +265,19 @@ def _sign(
 
     from stagepost.delivery.envelope import DataEnvelope
     from stagepost.delivery.identity import NONCE_BYTES
+    from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
     from stagepost.runtime.delivery.signing_pair import load_signing_pair
 
     pair = load_signing_pair(folder, evolved_key)
-    body, delivery_id = content, None
-    if topic is not None:
-        envelope = DataEnvelope(topic, secrets.token_bytes(NONCE_BYTES), int(now * 1_000), content)
-        body = envelope.encode()
-        delivery_id = envelope.delivery_id(pair.pool_id)
     try:
+        body, delivery_id = content, None
+        if topic is not None:
+            envelope = DataEnvelope(topic, secrets.token_bytes(NONCE_BYTES), int(now * 1_000), content)
+            body = envelope.encode()
+            delivery_id = envelope.delivery_id(pair.pool_id)
         message = pair.sign(
             body,
-            kes_period=pair.earliest_period if kes_period is None else kes_period,
+            kes_period=pair.period_at(kes_schedule_for(magic), now, asked_for=kes_period),
             expires_at=int(now + ttl_s),
         )
     finally:

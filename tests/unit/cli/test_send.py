@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from stagepost.cli import main as command
 from stagepost.delivery.envelope import read_data_envelope
 from stagepost.dmq.outcome import Reason, Rejected, rejected
 from stagepost.dmq.proof import check_proof
+from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
+from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
 from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import node_in_background, write_node_file
 from tests.small_node import MAGIC, SmallNode
@@ -74,6 +77,74 @@ def test_text_goes_out_in_the_delivery_envelope(
     shown_id = f"{message.message_id.hex()[:8]}…{message.message_id.hex()[-6:]}"
     assert output.out == f"sent     {shown_id}   the node holds it   expires in 29m 50s\n"
     assert output.err == ""
+
+
+PUBLIC = NETWORK_MAGICS["mithril-preview"]
+
+
+def public_period() -> int:
+    schedule = kes_schedule_for(PUBLIC)
+    assert schedule is not None
+    return schedule.period_at(time.time())
+
+
+def public_keys(tmp_path: Path, periods_ago: int) -> Path:
+    folder = tmp_path / f"begun-{periods_ago}-periods-ago"
+    make_keys(folder, start_kes_period=public_period() - periods_ago, issue_number=0)
+    return folder
+
+
+@pytest.mark.parametrize("periods_ago", [0, 5, 60])
+def test_message_on_a_public_network_is_signed_for_the_present_period(
+    periods_ago: int, socket: Path, tmp_path: Path
+) -> None:
+    keys = public_keys(tmp_path, periods_ago)
+    before = public_period()
+
+    with node_in_background(socket, magic=PUBLIC) as node:
+        assert send(keys, socket, "hello", magic=PUBLIC) == 0
+
+    (message,) = node.messages
+    assert before <= message.kes_period <= public_period()
+    assert message.kes_evolution in (periods_ago, periods_ago + 1)
+    assert check_proof(message) is None
+
+
+@pytest.mark.parametrize(("periods_ago", "text"), [(62, "ended on 20"), (-2, "begins with period ")])
+def test_certificate_of_another_time_is_refused_with_its_date_and_nothing_is_sent(
+    periods_ago: int, text: str, socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = public_keys(tmp_path, periods_ago)
+
+    with node_in_background(socket, magic=PUBLIC) as node:
+        assert send(keys, socket, "hello", magic=PUBLIC) == 1
+
+    assert node.submissions == 0
+    error = capsys.readouterr().err
+    assert text in error
+    assert " UTC\n" in error
+    assert error.splitlines()[-1] == "KES_PERIOD"
+
+
+def test_another_period_than_the_present_one_is_refused_on_a_public_network(
+    socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = public_keys(tmp_path, 5)
+
+    with node_in_background(socket, magic=PUBLIC) as node:
+        stale = public_period() - 4
+        assert send(keys, socket, "hello", "--kes-period", stale, magic=PUBLIC) == 1
+
+    assert node.submissions == 0
+    assert f"period {stale} was asked for" in capsys.readouterr().err
+
+
+def test_network_without_a_known_clock_takes_the_period_that_is_asked_for(
+    node: SmallNode, keys: Path, socket: Path
+) -> None:
+    assert send(keys, socket, "hello", "--kes-period", 7) == 0
+
+    assert (node.messages[0].kes_period, check_proof(node.messages[0])) == (7, None)
 
 
 def test_json_tells_everything_in_one_object(

@@ -45,14 +45,22 @@ class SigningPair:
         """How often the key can still move on."""
         return self._key.periods_left
 
-    def period_at(self, schedule: KesSchedule | None, unix_s: float) -> int:
+    def period_at(self, schedule: KesSchedule | None, unix_s: float, *, asked_for: int | None = None) -> int:
         """Return the period to sign for: the present one by `schedule`, which must be one of the certificate's.
 
-        Without a schedule nobody can tell the present period, and the key signs for the period that it is at.
+        Without a schedule nobody can tell the present period, and the key signs for the period `asked_for`, or else for
+        the one that it is at. With a schedule no other period may be asked for.
         """
         if schedule is None:
-            return self.earliest_period
+            return self.earliest_period if asked_for is None else asked_for
         present = schedule.period_at(unix_s)
+        if asked_for not in (None, present):
+            raise SigningError(
+                f"it is KES period {present} on this network; period {asked_for} was asked for",
+                advice="leave --kes-period out: messages are signed for the present period",
+                found=asked_for,
+                limit=present,
+            )
         first = self._issued.certificate.start_kes_period
         after = first + KES_EVOLUTIONS_MAX
         if present < first:
