@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
@@ -27,6 +28,7 @@ from stagepost.web.settings import WebSettings  # noqa: E402
 from tests.background_node import a_status, node_in_background, status_page  # noqa: E402
 from tests.browser.served import an_outbox, served  # noqa: E402
 from tests.devnet_runs import COMMAND, ENVIRONMENT  # noqa: E402
+from tests.outbox_records import a_dead, a_record, an_id, filled  # noqa: E402
 
 NOW_MS = 1_750_000_900_000
 
@@ -150,3 +152,26 @@ def test_what_waits_is_flushed_and_what_failed_replayed_from_the_page(tmp_path: 
         content = read_outbox(tmp_path / "outbox")
         assert (content.records, content.dead_letters) == ((), ())
         assert len(node.messages) == 4
+
+
+def test_each_copy_of_a_message_that_failed_twice_is_replayed_from_the_page(tmp_path: Path) -> None:
+    copies = [a_record(number, delivery_id=an_id(1), payload=b"twice") for number in (1, 2)]
+    copies = [msgspec.structs.replace(copy, ackers=(), required=0) for copy in copies]
+    filled(tmp_path / "outbox", copies, [a_dead(copy) for copy in copies])
+    make_keys(tmp_path / "alice", start_kes_period=0, issue_number=0)
+    path = tmp_path / "run" / "node.socket"
+    status = json.dumps(a_status()).encode()
+    with (
+        node_in_background(path) as node,
+        status_page(tmp_path, lambda _: (200, status), socket=str(path)),
+        served(WebSettings(tmp_path, keys=tmp_path / "alice")) as server,
+        httpx.Client(base_url=server.base, timeout=120) as client,
+    ):
+        page = client.get("/queues").text
+        names = re.findall(r'name="delivery_id" value="([^"]+)"', page)
+        assert names == [f"{an_id(1).hex()}@{place}" for place in (2, 1)]
+        for left, name in ((1, names[1]), (0, names[0])):
+            answer = client.post("/queues/replay", data={"form_word": form_word(page), "delivery_id": name})
+            assert "exit status 0" in answer.text, answer.text
+            assert len(read_outbox(tmp_path / "outbox").dead_letters) == left
+        assert len(node.messages) == 2

@@ -197,16 +197,19 @@ class PublisherMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         self.is_flushing = bool(self.core.begin_flush())
 
-    @rule()
-    def replay(self) -> None:
+    @rule(data=st.data())
+    def replay(self, data: st.DataObject) -> None:
         letters = self.core.ended.dead_letters.values()
         if letters:
             try:
-                entry = self.core.offer_again(letters[0], self.now)
+                letter = data.draw(st.sampled_from(letters))
+                entry = self.core.offer_again(letter, self.now)
             except (ErrQueueFull, ErrMessageTooLarge):
                 return
             if entry.phase.name == "STORING" and entry not in self.storing:
                 self.storing.append(entry)
+            elif entry not in self.storing:
+                self.see(self.core.join(letter, entry))
 
     # What the network does.
 

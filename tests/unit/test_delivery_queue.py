@@ -13,12 +13,14 @@ from stagepost.delivery import (
     ErrQueueEvicted,
     ErrQueueFull,
     MemoryNetwork,
+    ReliablePublisher,
 )
 from stagepost.delivery.entry import Entry, Moment, Phase
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.status import Tier
 from stagepost.delivery.transport import SendFailed
+from stagepost.runtime.delivery.memory_network import MemoryTransport
 from tests.delivery_world import (
     ACKED,
     FAILED,
@@ -368,6 +370,85 @@ def test_a_dead_letter_can_be_replayed_under_its_id_and_a_new_attempt() -> None:
             assert_balanced(publisher)
             with pytest.raises(KeyError):
                 await publisher.replay(message_id)
+
+    virtually(main)
+
+
+async def fail_twice(publisher: ReliablePublisher, transport: MemoryTransport) -> str:
+    """Publish a message twice under one key, each time without success. Return its id."""
+    for _ in range(2):
+        transport.fail_next(4)
+        message_id = await publisher.publish_queued(TOPIC, b"x", key="k")
+        await asyncio.sleep(10)
+    return message_id
+
+
+def test_each_copy_of_a_message_that_failed_twice_has_its_own_place() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        transport = network.join("alice")
+        async with Listener(network, "bob") as bob, a_publisher(transport) as publisher:
+            message_id = await fail_twice(publisher, transport)
+            older, newer = publisher.dead_letters()
+            assert (older.message_id, newer.message_id) == (message_id, message_id)
+            assert older.sequence < newer.sequence
+            assert publisher.stats()["dead_letters"] == 2
+
+            assert await publisher.replay(message_id, sequence=older.sequence) == message_id
+            await settle()
+            assert publisher.dead_letters() == (newer,)
+            with pytest.raises(KeyError):
+                await publisher.replay(message_id, sequence=older.sequence)
+            with pytest.raises(KeyError):
+                await publisher.replay("ab" * 32, sequence=newer.sequence)
+
+            assert await publisher.replay(message_id) == message_id
+            await settle()
+            assert publisher.dead_letters() == ()
+            assert bob.data == [b"x"], "receivers handle it once"
+            assert_balanced(publisher)
+
+    virtually(main)
+
+
+def test_copies_that_are_replayed_together_go_out_as_one_message() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        transport = network.join("alice")
+        async with Listener(network, "bob") as bob, a_publisher(transport) as publisher:
+            message_id = await fail_twice(publisher, transport)
+            network.cut("alice")
+            for letter in publisher.dead_letters():
+                assert await publisher.replay(letter.message_id, sequence=letter.sequence) == message_id
+            assert publisher.dead_letters() == ()
+            assert publisher.stats()["queue_len"] == 1
+            assert_balanced(publisher)
+            network.heal("alice")
+            await settle()
+
+            assert bob.data == [b"x"]
+
+    virtually(main)
+
+
+def test_a_copy_with_another_promise_waits_until_the_live_one_has_ended() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        transport = network.join("alice")
+        async with a_publisher(transport, an_acked_config("bob")) as publisher:
+            for require_ack in (False, True):
+                sent = publisher.publish_queued(TOPIC, b"x", key="k", require_ack=require_ack)
+                message_id = await sent
+                await publisher.cancel(message_id)
+            plain, confirmed = publisher.dead_letters()
+
+            await publisher.replay(message_id, sequence=plain.sequence)
+            await publisher.replay(message_id, sequence=confirmed.sequence)
+            assert publisher.dead_letters() == (confirmed,)
+            await publisher.cancel(message_id)
+            await publisher.replay(message_id, sequence=confirmed.sequence)
+            (left,) = publisher.dead_letters()
+            assert left.required == 0
 
     virtually(main)
 

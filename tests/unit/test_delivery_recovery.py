@@ -375,6 +375,30 @@ def test_keys_and_dead_letters_are_remembered_across_restarts() -> None:
     virtually(main)
 
 
+def test_every_copy_of_a_dead_letter_is_remembered_across_restarts() -> None:
+    async def main() -> None:
+        network, disk = MemoryNetwork(), MemoryOutboxDisk()
+        transport = network.join("alice")
+        async with on_disk(transport, disk) as publisher:
+            for _ in range(3):
+                dead = await publisher.publish_queued(TOPIC, b"dead", key="k")
+                await publisher.cancel(dead)
+            before = publisher.dead_letters()
+            assert [letter.message_id for letter in before] == [dead] * 3
+        async with on_disk(transport, disk) as publisher:
+            assert publisher.dead_letters() == before
+            await publisher.replay(dead, sequence=before[1].sequence)
+            await publisher.replay(dead, sequence=before[0].sequence)
+            assert publisher.dead_letters() == (before[2],)
+        async with on_disk(transport, disk) as publisher, Listener(network, "bob") as bob:
+            assert publisher.dead_letters() == (before[2],), "what was merged stays merged"
+            await settle()
+            assert bob.data == [b"dead"]
+            assert_balanced(publisher)
+
+    virtually(main)
+
+
 def test_an_entry_older_than_the_window_is_still_sent_but_flagged() -> None:
     async def main() -> None:
         network, disk = MemoryNetwork(), MemoryOutboxDisk()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -20,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 ANY = "any"
 ALL = "all"
 ID_PREFIX_DIGITS_MIN = 8
+PLACE_DIGITS_MAX = 19
+"""Digits of the highest sequence that an outbox can hold."""
 
 Required = int | str
 """`any`, `all`, or how many."""
@@ -58,17 +60,31 @@ def required_given(context: click.Context, parameter: click.Parameter, value: st
     raise click.BadParameter(f"{value!r} is neither any, all, nor a number of peers", context, parameter)
 
 
-def id_prefix_given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+class EntryName(NamedTuple):
+    """A message of an outbox as people name it: `5f0c91aa`, or one copy of it, `5f0c91aa@12`."""
+
+    prefix: str
+    place: int | None = None
+    """Sequence of one copy; None for all copies of the message."""
+
+    def __str__(self) -> str:
+        return self.prefix if self.place is None else f"{self.prefix}@{self.place}"
+
+
+def entry_given(context: click.Context, parameter: click.Parameter, value: str | None) -> EntryName | None:
     if value is None:
         return None
-    prefix = value.lower()
-    if not ID_PREFIX_DIGITS_MIN <= len(prefix) <= 64 or not set("0123456789abcdef").issuperset(prefix):
+    prefix, at, place = value.lower().partition("@")
+    is_id = ID_PREFIX_DIGITS_MIN <= len(prefix) <= 64 and set("0123456789abcdef").issuperset(prefix)
+    is_place = not at or (place.isascii() and place.isdecimal() and len(place) <= PLACE_DIGITS_MAX)
+    if not is_id or not is_place:
         raise click.BadParameter(
-            f"{value!r} is no id: give at least {ID_PREFIX_DIGITS_MIN} of its 64 hex digits",
+            f"{value!r} is not an id: give at least {ID_PREFIX_DIGITS_MIN} of its 64 hex digits, "
+            "for one of several copies with its place behind them, as in 5f0c91aa@12",
             context,
             parameter,
         )
-    return prefix
+    return EntryName(prefix, int(place) if at else None)
 
 
 def with_settings_file(command: F) -> F:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from stagepost.cli.delivery_options import (
+    EntryName,
     delivery_settings,
-    id_prefix_given,
+    entry_given,
     keys_option,
     outbox_option,
     publisher_config,
@@ -32,7 +33,7 @@ _timeout_option = click.option(
 
 
 @click.command()
-@click.argument("message", metavar="ID", callback=id_prefix_given)
+@click.argument("message", metavar="ID", callback=entry_given)
 @outbox_option
 @click.option(
     "--data",
@@ -41,12 +42,16 @@ _timeout_option = click.option(
     help="Show what the node that runs in this folder holds instead: its mempool, or a validator's queue.",
 )
 @json_option
-def show(message: str, outbox: Path, data: Path | None, as_json: bool) -> int:
+@click.pass_context
+def show(context: click.Context, message: EntryName, outbox: Path, data: Path | None, as_json: bool) -> int:
     """Show one message of an outbox, waiting or failed, or of a running node. ID is at least the first eight digits.
+
+    A message that failed several times is shown with all its copies; ID@PLACE shows one of them.
 
     \b
     Example:
       stagepost queue show 5f0c91aa
+      stagepost queue show 5f0c91aa@12
       stagepost queue show 5f0c91aa --data validator-1
     """
     import time
@@ -54,12 +59,16 @@ def show(message: str, outbox: Path, data: Path | None, as_json: bool) -> int:
     if data is not None:
         from stagepost.cli.held_message import show_held
 
-        return show_held(data, message, as_json=as_json)
+        if message.place is not None:
+            raise click.UsageError(
+                "ID@PLACE names a copy in an outbox; give the ID alone with --data", context
+            )
+        return show_held(data, message.prefix, as_json=as_json)
 
-    from stagepost.cli.outbox_listing import find_entry, show_entry
+    from stagepost.cli.outbox_listing import find_entries, show_entries
     from stagepost.runtime.delivery.outbox_check import read_outbox
 
-    show_entry(find_entry(read_outbox(outbox), message), time.time(), as_json)
+    show_entries(find_entries(read_outbox(outbox), message), time.time(), as_json)
     return 0
 
 
@@ -95,7 +104,7 @@ def flush(
 
 
 @click.command()
-@click.argument("message", metavar="[ID]", required=False, callback=id_prefix_given)
+@click.argument("message", metavar="[ID]", required=False, callback=entry_given)
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @keys_option
 @outbox_option
@@ -106,7 +115,7 @@ def flush(
 @click.pass_context
 def replay(
     context: click.Context,
-    message: str | None,
+    message: EntryName | None,
     everything: bool,
     folder: Path,
     outbox: Path,
@@ -121,13 +130,16 @@ def replay(
 ) -> None:
     """Try a failed message again, or all of them. Receivers that have it already do not handle it twice.
 
+    A message that failed several times is tried again for all its copies; ID@PLACE takes one of them.
+
     \b
     Example:
       stagepost queue replay 5f0c91aa --keys my-pool
+      stagepost queue replay 5f0c91aa@12 --keys my-pool
     """
     if (message is None) is not everything:
         raise click.UsageError("give the ID of one dead letter, or --all", context)
-    wanted = "" if message is None else message
+    wanted = EntryName("") if message is None else message
     node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
     _send_all(context, folder, outbox, node, settings, wanted, timeout_s, as_json)
 
@@ -158,37 +170,26 @@ def _send_all(
     outbox: Path,
     node: tuple[str | None, int | None, str, Path | None],
     settings: dict[str, Any],
-    replayed: str | None,
+    replayed: EntryName | None,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """`replayed` is the beginning of the ids to be tried again; None: none of them."""
+    """Send what waits in the outbox. `replayed` names dead letters to try again; an empty prefix names all of them."""
     import asyncio
 
     from stagepost.cli.core_dumps import disable_core_dumps
     from stagepost.cli.delivery_session import DeliverySession
-    from stagepost.cli.outbox_listing import UnknownMessage, find_entry, matching
+    from stagepost.cli.outbox_listing import find_dead_letters
     from stagepost.cli.outbox_sending import empty_outbox
     from stagepost.runtime.delivery.outbox_check import read_outbox
-    from stagepost.runtime.delivery.outbox_store import DeadLetter
 
     disable_core_dumps()
     content = read_outbox(outbox)
-    letters: list[DeadLetter] = []
-    if replayed:
-        entry = find_entry(content, replayed)
-        if not isinstance(entry, DeadLetter):
-            raise UnknownMessage(
-                f"message {entry.delivery_id.hex()} has not failed: it is {entry.status.value}",
-                "`stagepost queue flush` sends what waits",
-            )
-        letters = [entry]
-    elif replayed is not None:
-        letters = [letter for letter in content.dead_letters if letter in matching(content, replayed)]
+    letters = [] if replayed is None else find_dead_letters(content, replayed)
     socket, network_magic, profile, data = node
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     # Messages that wait for acknowledgement keep the critical peers whom they were published with.
     session = DeliverySession(socket_path, magic, profile, folder, publisher_config(outbox, settings), data)
     tiers = {record.delivery_id.hex(): record.tier for record in content.records}
-    again = [(letter.record.delivery_id.hex(), letter.record.tier) for letter in letters]
+    again = [letter.record for letter in letters]
     context.exit(asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from stagepost.cli.delivery_lines import peer_text, print_json, shortened
+from stagepost.cli.delivery_options import EntryName
 from stagepost.cli.tables import print_table
 from stagepost.delivery.status import Tier
 from stagepost.runtime.delivery.outbox_check import read_outbox
@@ -17,16 +19,17 @@ from stagepost.runtime.moments import clock_text, format_duration
 TEXT_SHOWN_MAX = 60
 
 _WAITING_HEADER = ("place", "message", "topic", "tier", "status", "bytes", "attempts", "age")
-_DEAD_HEADER = ("message", "topic", "tier", "attempts", "failed", "error", "text")
+_DEAD_HEADER = ("place", "message", "topic", "tier", "attempts", "failed", "error", "text")
 
 
 def list_outbox(
     folder: Path, now: float, *, dead: bool, after: int, limit: int | None, as_json: bool
 ) -> None:
-    """Live messages in the order of sending, or dead letters, the oldest first."""
+    """List live messages or dead letters in the order of their places, so that `after` never skips an entry."""
     content = read_outbox(folder)
     entries: list[OutboxRecord | DeadLetter] = [*(content.dead_letters if dead else content.records)]
     entries = [entry for entry in entries if record_of(entry).sequence > after]
+    entries.sort(key=lambda entry: record_of(entry).sequence)
     shown = entries if limit is None else entries[:limit]
     if as_json:
         for entry in shown:
@@ -90,7 +93,8 @@ def _row(entry: OutboxRecord | DeadLetter, now: float) -> tuple[str, ...]:
     if isinstance(entry, DeadLetter):
         ago = f"{format_duration(max(0.0, now - entry.failed_ms / 1_000))} ago"
         text = _clipped(entry.text, TEXT_SHOWN_MAX)
-        return (name, topic, record.tier.value, str(record.attempts), ago, entry.error, text)
+        place = str(record.sequence)
+        return (place, name, topic, record.tier.value, str(record.attempts), ago, entry.error, text)
     return (
         str(record.sequence),
         name,
@@ -103,13 +107,22 @@ def _row(entry: OutboxRecord | DeadLetter, now: float) -> tuple[str, ...]:
     )
 
 
-def show_entry(entry: OutboxRecord | DeadLetter, now: float, as_json: bool) -> None:
-    if as_json:
-        print_json(facts_of(entry))
-        return
+def show_entries(entries: Sequence[OutboxRecord | DeadLetter], now: float, as_json: bool) -> None:
+    """Print every copy in full, with an empty line between two copies."""
+    for number, entry in enumerate(entries):
+        if as_json:
+            print_json(facts_of(entry))
+            continue
+        if number:
+            click.echo()
+        _show_entry(entry, now)
+
+
+def _show_entry(entry: OutboxRecord | DeadLetter, now: float) -> None:
     record = record_of(entry)
     lines = [
         ("message", record.delivery_id.hex()),
+        ("place", str(record.sequence)),
         ("topic", _clipped(record.topic, 255)),
         ("tier", record.tier.value),
         ("status", "Failed" if isinstance(entry, DeadLetter) else record.status.value),
@@ -142,25 +155,48 @@ class UnknownMessage(click.ClickException):
         click.echo(f"{self.message}\n  {self._advice}", err=True)
 
 
-def find_entry(content: OutboxContent, prefix: str) -> OutboxRecord | DeadLetter:
-    """The one whose id begins so; `UnknownMessage` if there is none, or more than one."""
-    matches = matching(content, prefix)
-    if len(matches) == 1:
-        return matches[0]
+def find_entries(content: OutboxContent, name: EntryName) -> list[OutboxRecord | DeadLetter]:
+    """Return every copy of the one message that `name` fits; `UnknownMessage` if there is none, or more than one."""
+    matches = _matching(content, name)
     if not matches:
         raise UnknownMessage(
-            f"no message in this outbox has an id that begins with {prefix}",
+            f"no message in this outbox has an id that begins with {name.prefix}"
+            + ("" if name.place is None else f" and the place {name.place}"),
             "it was sent, or was never there; `queue ls --outbox DIR` lists what waits, with --dead what failed",
         )
-    listed = "\n".join(f"  {record_of(entry).delivery_id.hex()}" for entry in matches)
+    if len({record_of(entry).delivery_id for entry in matches}) == 1:
+        return matches
+    listed = "\n".join(
+        f"  {EntryName(record_of(entry).delivery_id.hex(), record_of(entry).sequence)}" for entry in matches
+    )
     raise UnknownMessage(
-        f"{len(matches)} messages have an id that begins with {prefix}:\n{listed}", "give more digits"
+        f"{len(matches)} messages have an id that begins with {name.prefix}:\n{listed}", "give more digits"
     )
 
 
-def matching(content: OutboxContent, prefix: str) -> list[OutboxRecord | DeadLetter]:
+def find_dead_letters(content: OutboxContent, name: EntryName) -> list[DeadLetter]:
+    """Return the dead letters that `name` fits; all of them if its prefix is empty."""
+    if not name.prefix:
+        return list(content.dead_letters)
+    entries = find_entries(content, name)
+    letters = [entry for entry in entries if isinstance(entry, DeadLetter)]
+    if not letters:
+        (record,) = (entry for entry in entries if not isinstance(entry, DeadLetter))
+        raise UnknownMessage(
+            f"message {record.delivery_id.hex()} has not failed: it is {record.status.value}",
+            "`stagepost queue flush` sends what waits",
+        )
+    return letters
+
+
+def _matching(content: OutboxContent, name: EntryName) -> list[OutboxRecord | DeadLetter]:
     entries: list[OutboxRecord | DeadLetter] = [*content.records, *content.dead_letters]
-    return [entry for entry in entries if record_of(entry).delivery_id.hex().startswith(prefix)]
+    return [
+        entry
+        for entry in entries
+        if record_of(entry).delivery_id.hex().startswith(name.prefix)
+        and name.place in (None, record_of(entry).sequence)
+    ]
 
 
 def _ago(unix_ms: int, now: float) -> str:

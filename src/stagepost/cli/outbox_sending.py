@@ -18,11 +18,13 @@ from stagepost.cli.delivery_lines import (
     show_failure,
     status_line,
 )
+from stagepost.cli.delivery_options import EntryName
 from stagepost.cli.delivery_session import DeliverySession
 from stagepost.delivery.errors import DeliveryError, ErrClosed
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.errors import StagepostError
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
+from stagepost.runtime.delivery.outbox_store import OutboxRecord
 from stagepost.runtime.delivery.publisher import ReliablePublisher
 from stagepost.runtime.moments import format_duration
 
@@ -45,8 +47,10 @@ class Emptying:
         return len(self._open)
 
     def expect(self, message_id: str, tier: Tier) -> None:
-        self._tiers[message_id] = tier
-        self._open.add(message_id)
+        """Wait for this message too; one that is on its way already keeps the tier that it has."""
+        if message_id not in self._open:
+            self._tiers[message_id] = tier
+            self._open.add(message_id)
 
     def note(self, message_id: str, status: object, error: object) -> None:
         if not isinstance(status, DeliveryStatus) or message_id not in self._open:
@@ -84,18 +88,25 @@ class Emptying:
 async def empty_outbox(
     session: DeliverySession,
     tiers: dict[str, Tier],
-    replayed: Sequence[tuple[str, Tier]],
+    replayed: Sequence[OutboxRecord],
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Replay these, then send all that waits. The exit status: 0 if nothing is left and nothing failed."""
+    """Replay the dead letters of these records and send all that waits. Return the exit status: 0 if nothing is left
+    and nothing failed."""
     emptying = Emptying(tiers, as_json)
+    until_s = time.monotonic() + timeout_s
+    gone: list[OutboxRecord] = []
     try:
         async with session.open(emptying.note) as (publisher, transport):
-            for message_id, tier in replayed:
-                emptying.expect(message_id, tier)
-                await publisher.replay(message_id)
-            await _wait(publisher, transport, emptying, timeout_s)
+            letters = list(replayed)
+            while True:
+                gone += await _replay(publisher, emptying, letters)
+                await _wait(publisher, transport, emptying, until_s - time.monotonic())
+                # A copy that asks for other confirmations than the copy before it has its turn when that one has ended.
+                letters = _still_dead(publisher, letters)
+                if not letters or emptying.waiting:
+                    break
             nobody = session.nobody_there(transport)
             reason = transport.last_failure or NO_ANSWER if nobody is None else nobody.text
     except DeliveryError as error:
@@ -103,8 +114,35 @@ async def empty_outbox(
         return exit_status(error)
     if not as_json:
         _summarise(emptying, reason, timeout_s)
+    for record in gone:
+        name = EntryName(record.delivery_id.hex(), record.sequence)
+        click.echo(f"dead letter {name} was not replayed: the outbox no longer keeps it", err=True)
     failed = emptying.ended[DeliveryStatus.FAILED]
-    return DONE if not emptying.waiting and not failed else NOT_THAT_OUTCOME
+    return DONE if not (emptying.waiting or failed or letters or gone) else NOT_THAT_OUTCOME
+
+
+async def _replay(
+    publisher: ReliablePublisher, emptying: Emptying, letters: Sequence[OutboxRecord]
+) -> list[OutboxRecord]:
+    """Replay the dead letters of these records, the copies of one message together. Return those that are gone."""
+    copies: dict[str, list[OutboxRecord]] = {}
+    for record in letters:
+        copies.setdefault(record.delivery_id.hex(), []).append(record)
+    gone: list[OutboxRecord] = []
+    for message_id, records in copies.items():
+        # Other processes, and messages that had to make room, may have pushed out what was there a moment ago.
+        there = _still_dead(publisher, records)
+        gone += [record for record in records if record not in there]
+        if there:
+            emptying.expect(message_id, there[0].tier)
+            again = (publisher.replay(message_id, sequence=record.sequence) for record in there)
+            await asyncio.gather(*again)
+    return gone
+
+
+def _still_dead(publisher: ReliablePublisher, records: Sequence[OutboxRecord]) -> list[OutboxRecord]:
+    places = {letter.sequence for letter in publisher.dead_letters()}
+    return [record for record in records if record.sequence in places]
 
 
 async def _wait(

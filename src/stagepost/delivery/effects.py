@@ -36,6 +36,12 @@ class SaveEnd(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+class DropDeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter is gone: its message is on its way, in a life that another call began. May reach the disk late."""
+
+    sequence: int
+
+
 class Wake(msgspec.Struct, frozen=True):
     """Whoever waits for this message gets its outcome."""
 
@@ -50,4 +56,4 @@ class FlushEnded(msgspec.Struct, frozen=True):
     is_cut_short: bool
 
 
-Effect: TypeAlias = Report | SaveProgress | SaveEnd | Wake | FlushEnded
+Effect: TypeAlias = Report | SaveProgress | SaveEnd | DropDeadLetter | Wake | FlushEnded

@@ -47,7 +47,11 @@ class LastOnes(Generic[Key, Value]):
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
-    """A dead letter: everything that a replay needs, and why it failed."""
+    """A dead letter: everything that a replay needs, and why it failed.
+
+    A message that fails again, after a replay or under its key, leaves another copy with the same `message_id`;
+    `sequence` is the copy's own.
+    """
 
     message_id: str
     sequence: int
@@ -70,4 +74,13 @@ class Ended:
         self.outcomes: LastOnes[bytes, Outcome] = LastOnes(OUTCOMES_MAX)
         self.done_keys: LastOnes[bytes, Outcome] = LastOnes(DONE_KEYS_MAX)
         """By the hash of the idempotency key; only of messages that came to a good end."""
-        self.dead_letters: LastOnes[str, FailedMessage] = LastOnes(dead_letters_max)
+        self.dead_letters: LastOnes[int, FailedMessage] = LastOnes(dead_letters_max)
+        """By sequence, for the copies of a message that failed several times share its id."""
+
+    def dead_letter(self, message_id: str, sequence: int | None = None) -> FailedMessage | None:
+        """Return the copy with this `sequence`; without one, the newest copy of the message."""
+        if sequence is not None:
+            letter = self.dead_letters.get(sequence)
+            return letter if letter is not None and letter.message_id == message_id else None
+        copies = (one for one in reversed(self.dead_letters.values()) if one.message_id == message_id)
+        return next(copies, None)

@@ -95,7 +95,7 @@ class Settling:
         outcome = self._settle(entry, status, error, now)
         if error is not None:
             letter = endings.dead_letter(entry, error, now.unix_ms)
-            self.ended.dead_letters.put(entry.id_text, letter)
+            self.ended.dead_letters.put(entry.sequence, letter)
         elif entry.key_hash is not None:
             self.ended.done_keys.put(entry.key_hash, outcome)
         if self._is_stored and not is_saved:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
-from stagepost.delivery.effects import Effect
+from stagepost.delivery.effects import DropDeadLetter, Effect
 from stagepost.delivery.ended import FailedMessage
 from stagepost.delivery.entry import NEVER, STORING, Entry, Moment
 from stagepost.delivery.errors import DeliveryError, ErrKeyConflict, ErrMessageTooLarge, ErrQueueFull
@@ -109,7 +109,7 @@ class TakingIn(Settling):
         return self._admitted(entry, now)
 
     def offer_again(self, letter: FailedMessage, now: Moment) -> Entry:
-        """A dead letter, in a new life under its old id."""
+        """A dead letter, in a new life under its old id; or the live entry of that id, which `join` may merge it with."""
         tally = AckTally(letter.ackers, letter.required) if letter.ackers else None
         message_id = bytes.fromhex(letter.message_id)
         if (live := self.outbox.by_id.get(message_id)) is not None:
@@ -128,6 +128,18 @@ class TakingIn(Settling):
         entry.attempt_first = letter.attempts
         entry.replayed = letter.sequence
         return self._admitted(entry, now)
+
+    def join(self, letter: FailedMessage, live: Entry) -> list[Effect]:
+        """Drop a dead letter whose message `live` carries, if `live` promises the same; otherwise keep the letter.
+
+        Equal ids mean equal topic and payload, so that nothing is lost: if `live` fails, it leaves a letter of its own.
+        """
+        promised = live.tier, live.critical, live.required
+        if promised == (letter.tier, letter.ackers, letter.required):
+            is_held = self.ended.dead_letters.pop(letter.sequence) is not None
+            if is_held and self._is_stored:
+                self._effects.append(DropDeadLetter(letter.sequence))
+        return self._done()
 
     def _known(self, key_hash: bytes, message_id: bytes, tier: Tier) -> Entry | Outcome | None:
         live = self._live_keys.get(key_hash)
@@ -207,7 +219,7 @@ class TakingIn(Settling):
             entry.evicted = ()
         self.counters.published += 1
         if entry.replayed is not None:
-            self.ended.dead_letters.pop(entry.id_text)
+            self.ended.dead_letters.pop(entry.replayed)
         self._report(entry, None, now)
 
     def _line_up(self, entry: Entry, now: Moment) -> None:

@@ -45,7 +45,7 @@ _PROBLEM = {"description": "refused, with one of our codes", "content": {"applic
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: _PROBLEM for status in (400, 401, 403, 404, 413, 422, 429, 503, 504)
 }
-_DELIVERY_ID = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
+_DELIVERY_ID = re.compile(r"[0-9a-f]{8,64}(@[0-9]{1,19})?", re.ASCII)
 
 MessageId = Annotated[str, Path(description="a message id, or at least eight of its first digits")]
 
@@ -163,7 +163,9 @@ async def flush(request: Request) -> dict[str, Any]:
 
 async def replay(
     request: Request,
-    delivery_id: Annotated[str | None, Query(description="of a dead letter; all without one")] = None,
+    delivery_id: Annotated[
+        str | None, Query(description="of a dead letter, as ID or ID@SEQUENCE; all without one")
+    ] = None,
 ) -> dict[str, Any]:
     await require_own_form(request)
     return await run_queue_command(_sources(request), "replay", require_delivery_id(delivery_id))
@@ -226,11 +228,13 @@ def traced(sources: Sources, message_id: str) -> dict[str, Any]:
 
 
 def require_delivery_id(text: str | None) -> str | None:
+    """Return what `queue replay` takes as its ID: the id of a message, or ID@SEQUENCE for one copy of it."""
     if text is None or text == "":
         return None
     if _DELIVERY_ID.fullmatch(text.lower()) is None:
         raise NoSuchMessage(
-            f"{text[:DELIVERY_ID_DIGITS]!r} is no delivery id", advice="give 8 to 64 of its digits"
+            f"{text[:DELIVERY_ID_DIGITS]!r} is not a delivery id",
+            advice="give 8 to 64 of its digits, for one of several copies with @ and its sequence behind them",
         )
     return text.lower()
 

@@ -61,6 +61,7 @@ def entry_object(entry: OutboxRecord | DeadLetter) -> dict[str, Any]:
     """Never the payload."""
     record = entry.record if isinstance(entry, DeadLetter) else entry
     found: dict[str, Any] = {
+        "sequence": record.sequence,
         "delivery_id": record.delivery_id.hex(),
         "topic": record.topic,
         "tier": record.tier.value,

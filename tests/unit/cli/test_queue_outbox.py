@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stagepost.cli import main as command
@@ -88,7 +89,7 @@ def test_dead_letters_say_why(outbox: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("queue", "ls", "--outbox", outbox, "--dead") == 0
 
     header, row, advice = capsys.readouterr().out.splitlines()
-    assert header.split() == ["message", "topic", "tier", "attempts", "failed", "error", "text"]
+    assert header.split() == ["place", "message", "topic", "tier", "attempts", "failed", "error", "text"]
     assert "ErrAckTimeout" in row
     assert "1m" in row
     assert row.endswith("nobody answered in time")
@@ -167,6 +168,56 @@ def test_id_that_is_unknown_ambiguous_or_too_short(
     assert ("05" * 31 + "01") in error
     assert ("05" * 31 + "02") in error
     assert run("queue", "show", "0505", "--outbox", outbox) == 2
+
+
+@pytest.fixture
+def failed_twice(tmp_path: Path) -> Path:
+    """One message failed at places 1 and 3, another one at place 2, which failed last."""
+    first, other, again = record(1), record(2), record(3)
+    again = msgspec.structs.replace(again, delivery_id=first.delivery_id)
+    letters = [buried(first, ago_s=90), buried(other, ago_s=10), buried(again, "ErrNacked", ago_s=30)]
+    return make_outbox(tmp_path / "outbox", [first, other, again], letters)
+
+
+def test_each_copy_of_a_message_that_failed_twice_can_be_shown(
+    failed_twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("queue", "show", "01" * 32, "--outbox", failed_twice, "--json") == 0
+    copies = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["sequence"], one["error"]) for one in copies] == [(1, "ErrAckTimeout"), (3, "ErrNacked")]
+
+    assert run("queue", "show", "01010101", "--outbox", failed_twice) == 0
+    shown = capsys.readouterr().out.split("\n\n")
+    assert [line for copy in shown for line in copy.splitlines() if line.startswith("place")] == [
+        "place            1",
+        "place            3",
+    ]
+    for place, error in ((1, "ErrAckTimeout"), (3, "ErrNacked")):
+        assert run("queue", "show", f"01010101@{place}", "--outbox", failed_twice, "--json") == 0
+        (copy,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert (copy["delivery_id"], copy["sequence"], copy["error"]) == ("01" * 32, place, error)
+
+
+def test_a_place_that_the_message_does_not_have_is_unknown(
+    failed_twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("queue", "show", "01010101@2", "--outbox", failed_twice) == 1
+    assert "begins with 01010101 and the place 2" in capsys.readouterr().err
+    for name in ("01010101@", "01010101@x", "01010101@-1", "0101@1", "01010101@" + "9" * 20):
+        assert run("queue", "show", name, "--outbox", failed_twice) == 2
+        assert "5f0c91aa@12" in capsys.readouterr().err
+    assert run("queue", "show", "01010101@1", "--data", failed_twice) == 2
+
+
+def test_pages_of_dead_letters_skip_none(failed_twice: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The order in which messages failed is another one than the order of their places."""
+    seen, after = [], 0
+    for _ in range(3):
+        arguments = ("--dead", "--json", "--limit", 1, "--after", after)
+        assert run("queue", "ls", "--outbox", failed_twice, *arguments) == 0
+        after = json.loads(capsys.readouterr().out)["sequence"]
+        seen.append(after)
+    assert seen == [1, 2, 3]
 
 
 def test_books_that_balance_are_ok(outbox: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,15 +17,25 @@ import pytest
 from stagepost.cli import main as command
 from stagepost.crypto.hashing import pool_id
 from stagepost.crypto.pool_ids import format_pool_id
-from stagepost.delivery import AckType, DmqTransport, Message, NackReason, Receiver, Reject
+from stagepost.delivery import (
+    AckType,
+    DmqTransport,
+    Message,
+    NackReason,
+    Receiver,
+    Reject,
+    ReliablePublisherConfig,
+)
 from stagepost.delivery.receipts import read_ack_envelope
 from stagepost.dmq.outcome import rejected
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
+from stagepost.runtime.delivery.outbox_book import OutboxLimits
 from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
 from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import a_status, node_in_background, status_page
+from tests.outbox_records import a_dead, a_record
 from tests.small_node import MAGIC, SmallNode
 
 STARTED_WITHIN_S = 30.0
@@ -227,6 +237,75 @@ def test_silence_is_exit_1_and_a_dead_letter_that_can_be_replayed(
     assert [message.message_id for message in heard] == [letter.record.delivery_id.hex()]
     check = check_outbox(place.outbox)
     assert (check.is_sound, check.live, check.dead_letters) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["--all", "ID", "ID@PLACE of each"])
+def test_every_copy_of_a_message_that_failed_twice_can_be_replayed(
+    place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    for _ in range(2):
+        arguments = ("--tier", "acked", "--critical", place.bob, *QUICK, "--outbox", place.outbox)
+        assert place.send(*arguments, "--key", "order 7") == 1
+    letters = read_outbox(place.outbox).dead_letters
+    (message_id,) = {letter.record.delivery_id.hex() for letter in letters}
+    assert len({letter.record.sequence for letter in letters}) == 2
+    names = {
+        "--all": ["--all"],
+        "ID": [message_id],
+        "ID@PLACE of each": [f"{message_id}@{letter.record.sequence}" for letter in letters],
+    }[name]
+
+    heard: list[Message] = []
+    with place.receiving(heard.append):
+        for left, one in zip(range(len(names) - 1, -1, -1), names, strict=True):
+            capsys.readouterr()
+            assert place.queue("replay", one) == 0, capsys.readouterr().err
+            assert capsys.readouterr().out.splitlines()[-1] == "1 acked"
+            assert len(read_outbox(place.outbox).dead_letters) == left
+
+    assert [message.message_id for message in heard] == [message_id], "receivers handle it once"
+    check = check_outbox(place.outbox)
+    assert (check.is_sound, check.live, check.dead_letters) == (True, 0, 0)
+
+
+def test_copies_that_ask_for_other_confirmations_are_replayed_one_after_the_other(
+    place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--tier", "acked", *QUICK, "--outbox", place.outbox, "--key", "order 7")
+    assert place.send(*arguments, "--critical", place.bob) == 1
+    assert place.send(*arguments, "--critical", place.bob, "--critical", "ab" * 28) == 1
+    assert len(read_outbox(place.outbox).dead_letters) == 2
+
+    capsys.readouterr()
+    with place.receiving(lambda message: None):
+        assert place.queue("replay", "--all") == 0, capsys.readouterr().err
+
+    assert capsys.readouterr().out.splitlines()[-1] == "2 acked"
+    assert read_outbox(place.outbox).dead_letters == ()
+
+
+def test_a_dead_letter_that_is_no_longer_kept_is_named(
+    place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program may keep more dead letters than commands do: those cannot be replayed here, and that is said."""
+    kept = ReliablePublisherConfig().dead_letters_max
+    records = [a_record(number) for number in range(1, kept + 2)]
+    limits = OutboxLimits(dead_letters_max=kept + 1)
+
+    async def fill() -> None:
+        outbox = SqliteOutbox(place.outbox, fsync="off", limits=limits)
+        await asyncio.gather(*map(outbox.insert, records))
+        for record in records:
+            outbox.mark(a_dead(record))
+        await outbox.close()
+
+    asyncio.run(fill())
+    oldest = records[0].delivery_id.hex()
+
+    assert place.queue("replay", oldest) == 1
+
+    assert f"dead letter {oldest}@1 was not replayed" in capsys.readouterr().err
+    assert node.messages == []
 
 
 def test_refusal_by_the_receiver_gives_its_reason(

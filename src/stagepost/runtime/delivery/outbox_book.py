@@ -14,6 +14,7 @@ from stagepost.runtime.delivery.outbox_store import (
     DeadLetter,
     DoneKey,
     Finished,
+    Joined,
     OutboxChange,
     OutboxContent,
     OutboxRecord,
@@ -85,6 +86,8 @@ class OutboxBook:
                 self._finish(change)
             case DeadLetter():
                 self._bury(change)
+            case Joined():
+                self._draft.drop(DEAD_LETTERS, change.sequence)
 
     def _progress(self, change: Progress) -> None:
         record = self._draft.get(RECORDS, change.sequence)

@@ -113,7 +113,13 @@ class Finished(msgspec.Struct, frozen=True):
     acked_by: tuple[str, ...] = ()
 
 
-OutboxChange: TypeAlias = Progress | Finished | DeadLetter
+class Joined(msgspec.Struct, frozen=True):
+    """A dead letter whose message is live again without it: the letter is no dead letter any more."""
+
+    sequence: int
+
+
+OutboxChange: TypeAlias = Progress | Finished | DeadLetter | Joined
 OnStorageError: TypeAlias = Callable[[StagepostError], None]
 
 

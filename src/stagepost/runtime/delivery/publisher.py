@@ -262,15 +262,24 @@ class ReliablePublisher(PublisherLife):
             raise ErrNotStarted("the publisher was not started", advice="await start(), or use `async with`")
         return Listed(self._core.ended.dead_letters.values())
 
-    async def replay(self, message_id: str) -> str:
-        """Publish a dead letter again under its old id; `KeyError` if it is none."""
+    async def replay(self, message_id: str, *, sequence: int | None = None) -> str:
+        """Publish a dead letter again under its old id; `KeyError` if there is no such dead letter.
+
+        A message that failed several times has several copies: `sequence` names one of them, without it the newest
+        is meant. A copy whose message is on its way already, with the same promise, is merged with that message;
+        with another promise the copy stays, to be replayed later.
+        """
         self._require_running()
-        letter = self._core.ended.dead_letters.get(message_id)
+        core = self._core
+        letter = core.ended.dead_letter(message_id, sequence)
         if letter is None:
             raise KeyError(message_id)
-        entry = self._core.offer_again(letter, self._now())
+        entry = core.offer_again(letter, self._now())
         if self._is_new(entry):
             await self._store(entry)
+        else:
+            await self._join(entry)
+            self._perform(core.join(letter, entry))
         return entry.id_text
 
 

@@ -108,7 +108,7 @@ class PublisherLife(PublisherWaiting):
             failed=content.totals.failed,
         )
         for dead in content.dead_letters:
-            core.ended.dead_letters.put(dead.record.delivery_id.hex(), letter_of(dead))
+            core.ended.dead_letters.put(dead.record.sequence, letter_of(dead))
         for done in content.done_keys:
             if (outcome := outcome_of(done)) is not None:
                 core.ended.done_keys.put(done.key_hash, outcome)

@@ -7,7 +7,15 @@ import logging
 from typing import assert_never
 
 from stagepost.delivery.config import ReliablePublisherConfig
-from stagepost.delivery.effects import Effect, FlushEnded, Report, SaveEnd, SaveProgress, Wake
+from stagepost.delivery.effects import (
+    DropDeadLetter,
+    Effect,
+    FlushEnded,
+    Report,
+    SaveEnd,
+    SaveProgress,
+    Wake,
+)
 from stagepost.delivery.entry import NEVER, Moment
 from stagepost.delivery.errors import DeliveryError, ErrNotStarted
 from stagepost.delivery.events import DeliveryEvent
@@ -19,7 +27,7 @@ from stagepost.errors import DecodeError
 from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.delivery.entry_rows import change_of, progress_of
 from stagepost.runtime.delivery.event_sink import DeliveryEventSink
-from stagepost.runtime.delivery.outbox_store import OutboxStore
+from stagepost.runtime.delivery.outbox_store import Joined, OutboxStore
 from stagepost.runtime.delivery.status_dispatch import StatusDispatch
 
 log = logging.getLogger(__name__)
@@ -121,6 +129,9 @@ class PublisherShell:
                 case SaveEnd():
                     assert self._outbox is not None
                     self._outbox.mark(change_of(effect))
+                case DropDeadLetter():
+                    assert self._outbox is not None
+                    self._outbox.mark(Joined(effect.sequence))
                 case FlushEnded():
                     if self._flush is not None:
                         flush, self._flush = self._flush, None
