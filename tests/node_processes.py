@@ -59,6 +59,8 @@ class NodeProcess:
     profile: str = "dmq-node"
     peers: Sequence[tuple[int, str]] = ()  # ports on this machine, each with the profile spoken there
     port: int = 0
+    peers_host: str = "127.0.0.1"  # by which the topology file names this machine
+    advertise: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -74,8 +76,9 @@ class NodeProcess:
     def start(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         topology = self.folder / "dmq.topology.json"
-        points = [{"address": "127.0.0.1", "port": port, "profile": profile} for port, profile in self.peers]
-        roots = [{"accessPoints": points, "advertise": False, "valency": len(points)}] if points else []
+        host, number = self.peers_host, len(self.peers)
+        points = [{"address": host, "port": port, "profile": profile} for port, profile in self.peers]
+        roots = [{"accessPoints": points, "advertise": self.advertise, "valency": number}] if points else []
         topology.write_text(json.dumps({"localRoots": roots, "publicRoots": []}))
         (self.folder / "node.json").unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:

@@ -10,7 +10,23 @@ from pathlib import Path
 import pytest
 
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
-from tests.node_processes import NodeProcess, Pool, command, ending, heard, write_pools
+from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
+from stagepost.dmq.profiles import PROFILES as WIRE_PROFILES
+from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.runtime.connection import initiate
+from stagepost.runtime.peer_sharing import PeerSharingClient
+from stagepost.runtime.sockets import connect_tcp
+from stagepost.statemachine.spec import Role
+from tests.node_processes import (
+    NETWORK_MAGIC,
+    NodeProcess,
+    Pool,
+    command,
+    ending,
+    heard,
+    write_pools,
+)
 
 PROFILES = ("dmq-node", "gouroboros", "seed")
 ARRIVES_WITHIN_S = 20.0
@@ -64,6 +80,53 @@ def test_five_nodes_in_a_line_with_mixed_profiles_tell_each_other(tmp_path: Path
             node.start()
 
         asyncio.run(check_told_everywhere(nodes, pool))
+
+
+async def peers_told_by(node: NodeProcess) -> tuple[PeerAddress, ...]:
+    """Connect as a peer, ask for peers twice, and return the answer; a node that throws the asker out is an error."""
+    bearer = await connect_tcp("127.0.0.1", node.port)
+    try:
+        ours = VersionData(NETWORK_MAGIC, peer_sharing=True)
+        answers = tuple(WIRE_PROFILES.values())
+        connection = await initiate(bearer, DMQ_NODE, ConnectionKind.NODE, ours, answers=answers)
+        assert connection.agreement.peer_sharing
+        client = PeerSharingClient(connection.open(DMQ_NODE, MiniProtocol.PEER_SHARING, Role.CLIENT))
+        async with asyncio.timeout(ARRIVES_WITHIN_S):
+            first = await client.request_peers(10)
+            assert await client.request_peers(10) == first
+        return first
+    finally:
+        bearer.close()
+        await bearer.wait_closed()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_root_named_by_host_name_is_told_by_the_address_of_its_connection(
+    is_there: bool, tmp_path: Path
+) -> None:
+    """A root that nobody reaches is told to nobody, and whoever asks stays connected in both cases."""
+    _, pools_file = a_pool(tmp_path)
+    nodes: list[NodeProcess] = []
+
+    async def scenario(hub: NodeProcess, wanted: tuple[PeerAddress, ...]) -> None:
+        async with asyncio.timeout(ARRIVES_WITHIN_S):
+            while await peers_told_by(hub) != wanted:
+                await asyncio.sleep(0.1)
+
+    with ending(nodes):
+        root = started(tmp_path / "root", pools_file, "dmq-node")
+        nodes.append(root)
+        if not is_there:
+            assert root.terminate() == 0
+        hub = NodeProcess(tmp_path / "hub", pools_file, "dmq-node", [(root.port, "dmq-node")])
+        hub.peers_host, hub.advertise = "localhost", True
+        nodes.append(hub)
+        hub.start()
+
+        asyncio.run(scenario(hub, (PeerAddress("127.0.0.1", root.port),) if is_there else ()))
+
+        assert "ValueError" not in hub.log
+        assert hub.terminate() == 0
 
 
 def test_killed_node_catches_up_after_its_restart(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.node.blame import shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
-from stagepost.node.peer_link import Links, PeerLink, Shared, address_text
+from stagepost.node.peer_link import Links, PeerLink, Shared, address_text, ip_address_of
 from stagepost.runtime.connection import initiate
 from stagepost.runtime.network import Network, TcpAddress
 from stagepost.runtime.redialling import Redialler
@@ -110,7 +110,7 @@ class Dialler:
                 self._shared, connection, address_text(peer.address), profile=profile, address=peer.address
             )
             self._dialled[peer.address] = link
-            self._book.established(peer.address, self._now())
+            self._book.established(peer.address, self._now(), ip_address_of(bearer.peer))
             if peer.is_hot:
                 link.exchange()
             with self._links.holding(link):

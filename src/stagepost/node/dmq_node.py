@@ -27,7 +27,7 @@ from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler, can_be_warm
 from stagepost.node.local_service import LocalService, owner_and_root
 from stagepost.node.peer_book import Origin, PeerBook
-from stagepost.node.peer_link import Links, PeerLink, Shared
+from stagepost.node.peer_link import Links, PeerLink, Shared, address_text
 from stagepost.node.pool_watch import PoolWatch
 from stagepost.node.sent_counts import CountedFeed, OnSent
 from stagepost.runtime.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
@@ -227,9 +227,9 @@ class DmqNode:
             raise
 
     def _choose_peers(self, asker: str, count_max: int) -> list[PeerAddress]:
-        """Those that we are connected with and that may be told; not the asker itself."""
-        connected = [peer.address for peer in self.book.peers if peer.is_connected and peer.may_be_shared]
-        return [address for address in connected if address.host != asker][:count_max]
+        """Return at most `count_max` peers that we are connected with and that may be told; never the asker itself."""
+        shareable = self.book.shareable()
+        return [one for one in shareable if asker not in (one.host, address_text(one))][:count_max]
 
     def _learn(self, addresses: Sequence[PeerAddress], profile: Profile) -> None:
         ours = set(zip(self.config.host_addresses, self.tcp_ports, strict=False))

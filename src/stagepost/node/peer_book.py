@@ -40,6 +40,8 @@ class KnownPeer(BackOff):
     is_hot: bool = False
     connected_at: float = 0.0
     contributions: int = 0  # messages that this peer announced first, since it was last looked at
+    reached_at: PeerAddress | None = None
+    """IP address and port of the live connection, which may be told to others: `address` may be a host name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +194,13 @@ class PeerBook:
         peer.is_connected = True
         peer.connected_at = now
         peer.established_at = None
+        peer.reached_at = None
         peer.contributions = 0
 
-    def established(self, address: PeerAddress, now: float) -> None:
+    def established(self, address: PeerAddress, now: float, reached_at: PeerAddress | None = None) -> None:
         """The handshake succeeded. The first of a group are hot, those beyond its hot valency stay warm."""
         peer = self._peers[address]
+        peer.reached_at = reached_at
         peer.is_hot = not peer.can_be_warm or self._wanted_hot()[peer.group] > 0
         peer.established_at = now
 
@@ -204,7 +208,16 @@ class PeerBook:
         """`violation` says which rule it broke; without one it only could not be reached or went away."""
         peer = self._peers[address]
         peer.is_connected = peer.is_hot = False
+        peer.reached_at = None
         peer.ended(now, self.random, violation)
+
+    def shareable(self) -> list[PeerAddress]:
+        """Return where the peers are that we are connected with and that may be told to others."""
+        return [
+            peer.reached_at
+            for peer in self._peers.values()
+            if peer.may_be_shared and peer.reached_at is not None
+        ]
 
     def contributed(self, address: PeerAddress) -> None:
         peer = self._peers.get(address)

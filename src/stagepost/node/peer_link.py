@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.node.blame import Blame, OnViolation
 from stagepost.node.sent_counts import CountedSupplier, OnSent
-from stagepost.runtime.admission import host_of
+from stagepost.runtime.admission import LOOPBACK_HOSTS, host_of
 from stagepost.runtime.back_off import violation_of
 from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection
@@ -124,8 +125,8 @@ class PeerLink:
             case MiniProtocol.KEEP_ALIVE:
                 return KeepAliveServer(talk).run()
             case MiniProtocol.PEER_SHARING:
-                shared = self._shared
-                return PeerSharingServer(talk, shared.shared_peers, host_of(self.peer), shared.clock).run()
+                shared, asker = self._shared, asker_of(self._connection.bearer.peer)
+                return PeerSharingServer(talk, shared.shared_peers, asker, shared.clock).run()
             case _:
                 return self._submission(talk, profile, Role.SERVER)
 
@@ -245,3 +246,27 @@ class Links:
 
 def address_text(address: PeerAddress) -> str:
     return str(TcpAddress(address.host, address.port))
+
+
+def ip_address_of(peer: str) -> PeerAddress | None:
+    """Return the address of a bearer's peer as it can be told to others; None where it has no IP address and port."""
+    host, _, port = peer.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            return None  # it means something on this machine only
+        address = address.ipv4_mapped or address
+    return PeerAddress(str(address), int(port))
+
+
+def asker_of(peer: str) -> str:
+    """Return the name by which a bearer's peer is known when it asks for peers: its host, whatever its port of today.
+
+    Programs of this machine share one host, and are told apart by their ports.
+    """
+    address = ip_address_of(peer)
+    host = host_of(peer) if address is None else address.host
+    return peer if host in LOOPBACK_HOSTS else host

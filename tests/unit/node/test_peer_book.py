@@ -8,6 +8,7 @@ import pytest
 
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.node.peer_link import asker_of, ip_address_of
 from stagepost.runtime.back_off import (
     BANNED_MAX,
     PENALTY_FIRST_S,
@@ -315,3 +316,46 @@ def test_memory_of_hosts_is_bounded() -> None:
 
     assert book.refused_until("host-0", 0.0) is None, "the one whose time ends first made room"
     assert book.refused_until("host-1", 0.0) is not None
+
+
+def test_only_the_addresses_of_live_connections_are_shared() -> None:
+    book = a_book()
+    named = PeerAddress("relay.example.org", 3_141)
+    book.add_local_roots([LocalRootPeer(named, "dmq-node")], Valency(1, 1), may_be_shared=True)
+    hidden = PeerAddress("hidden.example.org", 3_141)
+    book.add_local_roots([LocalRootPeer(hidden, "dmq-node")], Valency(1, 1), may_be_shared=False)
+    assert book.shareable() == []
+    for name in (named, hidden):
+        book.connecting(name, 0.0)
+    assert book.shareable() == [], "nobody was reached yet"
+
+    book.established(named, 0.1, PeerAddress("192.0.2.7", 3_141))
+    book.established(hidden, 0.1, PeerAddress("192.0.2.8", 3_141))
+    assert book.shareable() == [PeerAddress("192.0.2.7", 3_141)]
+
+    book.disconnected(named, 0.2)
+    assert book.shareable() == []
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("192.0.2.7:3141", PeerAddress("192.0.2.7", 3_141)),
+        ("[2001:db8::7]:3141", PeerAddress("2001:db8::7", 3_141)),
+        ("[::ffff:192.0.2.7]:3141", PeerAddress("192.0.2.7", 3_141)),
+        ("[fe80::7%eth0]:3141", None),
+        ("relay.example.org:3141", None),
+        ("/run/node.socket", None),
+        ("local peer", None),
+        ("", None),
+    ],
+)
+def test_addresses_of_connections_as_they_can_be_told(peer: str, address: PeerAddress | None) -> None:
+    assert ip_address_of(peer) == address
+
+
+def test_askers_are_known_by_their_host_and_programs_of_this_machine_by_their_port() -> None:
+    assert asker_of("192.0.2.7:50001") == asker_of("192.0.2.7:50002") == "192.0.2.7"
+    assert asker_of("[2001:db8::7]:50001") == "2001:db8::7"
+    assert asker_of("127.0.0.1:50001") == "127.0.0.1:50001"
+    assert asker_of("[::1]:50001") == "[::1]:50001"
