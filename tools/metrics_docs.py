@@ -8,7 +8,7 @@ from pathlib import Path
 from stagepost.node.kafka_metrics import KAFKA_METRICS
 from stagepost.node.node_metrics import NODE_METRICS
 from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
-from stagepost.runtime.delivery.delivery_metrics import DELIVERY_METRICS
+from stagepost.runtime.delivery.delivery_metrics import DASHBOARD_METRICS, DELIVERY_METRICS
 from stagepost.runtime.metrics import BUILD_INFO, Declared
 from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS, VALIDATOR_METRICS
 from stagepost.statemachine.render import table
@@ -25,6 +25,7 @@ ABOUT = (
 ALL_METRICS = (
     NODE_METRICS
     + DELIVERY_METRICS
+    + DASHBOARD_METRICS
     + tuple(metric for metric in FULL_NODE_METRICS + VALIDATOR_METRICS if metric is not BUILD_INFO)
     + PIPELINE_METRICS
     + KAFKA_METRICS

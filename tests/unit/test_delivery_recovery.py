@@ -18,8 +18,10 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
+from stagepost.errors import StagepostError
 from stagepost.runtime.delivery.memory_network import MemoryTransport
 from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from tests.damaged_files import change_row
 from tests.delivery_world import (
     ACKED,
     FAILED,
@@ -39,6 +41,7 @@ from tests.delivery_world import (
     settle,
     virtually,
 )
+from tests.outbox_records import a_dead, a_record, filled
 
 
 def on_disk(
@@ -520,3 +523,22 @@ def test_publisher_on_a_real_disk_survives_a_restart_and_has_one_owner(tmp_path:
             assert (await asyncio.wait_for(got, 10)).message_id == message_id
 
     asyncio.run(main())
+
+
+def test_a_publisher_tells_that_its_outbox_was_damaged(tmp_path: Path) -> None:
+    """No dead letters, and dead letters that could not be read, are told apart."""
+    filled(tmp_path / "outbox", [a_record(1)], [a_dead(a_record(1))])
+    config = ReliablePublisherConfig(persistence="disk", queue_path=str(tmp_path / "outbox"))
+
+    async def damage_told() -> tuple[int, tuple[str, ...]]:
+        told: list[StagepostError] = []
+        transport = MemoryNetwork().join("alice")
+        async with ReliablePublisher(transport, config, on_storage_error=told.append) as publisher:
+            assert tuple(error.text for error in told) == publisher.outbox_damage
+            return len(publisher.dead_letters()), publisher.outbox_damage
+
+    assert asyncio.run(damage_told()) == (1, ())
+    change_row(tmp_path / "outbox" / "outbox.sqlite", "UPDATE dead_letters SET checksum = x'00'")
+    letters, (sentence,) = asyncio.run(damage_told())
+    assert letters == 0
+    assert "a row of dead_letters was set aside" in sentence

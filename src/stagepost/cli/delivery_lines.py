@@ -28,6 +28,7 @@ from stagepost.delivery.status import NackReason
 from stagepost.errors import StagepostError
 from stagepost.runtime.moments import format_duration
 
+DONE = 0
 NOT_THAT_OUTCOME = 1
 USAGE = 2
 UNREACHABLE = 3

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.errors import StagepostError, TransportError
 from stagepost.runtime.delivery.dmq_transport import TTL_S, DmqTransport
@@ -26,6 +28,11 @@ def quiet_logs() -> None:
 
 
 OnStatus = Callable[[str, object, object], None]
+
+
+def _report_storage_error(error: StagepostError) -> None:
+    """Tell people at once: nobody reads the log of a command."""
+    click.echo(f"outbox: {error.text}", err=True)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,9 @@ class DeliverySession:
                 Path(self.config.queue_path).mkdir(mode=0o700, parents=True, exist_ok=True)
                 events = JsonLinesEventSink(Path(self.config.queue_path) / EVENTS_FILE)
                 parts.callback(events.close)
-            publisher = ReliablePublisher(transport, self.config, events=events)
+            publisher = ReliablePublisher(
+                transport, self.config, events=events, on_storage_error=_report_storage_error
+            )
             publisher.on_delivery_status(on_status)
             await parts.enter_async_context(publisher)
             yield publisher, transport

@@ -65,11 +65,17 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
             )
         return show_held(data, message.prefix, as_json=as_json)
 
-    from stagepost.cli.outbox_listing import find_entries, show_entries
+    from stagepost.cli.outbox_listing import UnknownMessage, find_entries, report_damage, show_entries
     from stagepost.runtime.delivery.outbox_check import read_outbox
 
-    show_entries(find_entries(read_outbox(outbox), message), time.time(), as_json)
-    return 0
+    content = read_outbox(outbox)
+    try:
+        show_entries(find_entries(content, message), time.time(), as_json)
+    except UnknownMessage:
+        # In a damaged outbox nobody knows whether the message is there.
+        if not content.damage:
+            raise
+    return report_damage(content, outbox)
 
 
 @click.command()
@@ -149,7 +155,8 @@ def replay(
 @json_option
 @click.pass_context
 def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
-    """Verify an outbox: every row whole, and published = acked + sent + failed + waiting. Exit code 1 if not.
+    """Verify an outbox: every row whole, and published = acked + sent + failed + waiting. Exit code 1 if not, 3 if the
+    outbox cannot be read at all.
 
     Reads beside a running publisher as well, and changes nothing.
 
@@ -179,17 +186,24 @@ def _send_all(
 
     from stagepost.cli.core_dumps import disable_core_dumps
     from stagepost.cli.delivery_session import DeliverySession
-    from stagepost.cli.outbox_listing import find_dead_letters
+    from stagepost.cli.outbox_listing import UnknownMessage, find_dead_letters, report_damage
     from stagepost.cli.outbox_sending import empty_outbox
     from stagepost.runtime.delivery.outbox_check import read_outbox
 
     disable_core_dumps()
     content = read_outbox(outbox)
-    letters = [] if replayed is None else find_dead_letters(content, replayed)
+    try:
+        letters = [] if replayed is None else find_dead_letters(content, replayed)
+    except UnknownMessage:
+        if not content.damage:
+            raise
+        context.exit(report_damage(content, outbox))
     socket, network_magic, profile, data = node
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     # Messages that wait for acknowledgement keep the critical peers whom they were published with.
     session = DeliverySession(socket_path, magic, profile, folder, publisher_config(outbox, settings), data)
     tiers = {record.delivery_id.hex(): record.tier for record in content.records}
     again = [letter.record for letter in letters]
-    context.exit(asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json)))
+    status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json))
+    # What could be read was sent; what could not is unknown, and the publisher has set it aside.
+    context.exit(report_damage(content, outbox) or status)

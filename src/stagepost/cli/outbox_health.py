@@ -30,7 +30,7 @@ def finding_of(folder: Path, queue_size: int, now: float) -> Finding:
             Level.UNKNOWN, "queue", f"{error.text}; {error.advice}" if error.advice else error.text
         )
     waiting = len(content.records)
-    text = f"outbox {waiting} of {queue_size}"
+    text = f"outbox {'at least ' if content.damage else ''}{waiting} of {queue_size}"
     levels = [Level.OK]
     notes = []
     if waiting:
@@ -46,13 +46,15 @@ def finding_of(folder: Path, queue_size: int, now: float) -> Finding:
     if content.dead_letters:
         count = len(content.dead_letters)
         text += f", {count} dead letter{'' if count == 1 else 's'}"
+    elif content.damage:
+        text += ", dead letters unknown"
     if waiting >= queue_size:
         levels.append(Level.CRITICAL)
         notes.append("full: each new message pushes out an old one")
     elif waiting >= QUEUE_WARNING_SHARE * queue_size:
         levels.append(Level.WARNING)
         notes.append("nearly full")
-    if content.damage or content.totals.live != waiting:
+    if content.damage or not content.has_totals or content.totals.live != waiting:
         levels.append(Level.CRITICAL)
         notes.append("its books do not balance or rows are damaged: see `stagepost queue check`")
     return Finding(max(levels), "queue", "; ".join([text, *notes]))
@@ -65,20 +67,11 @@ def _evicted_lately(content: OutboxContent, now: float) -> int:
 
 def print_check(check: OutboxCheck, as_json: bool) -> bool:
     """Whether all is well; the books either way."""
-    failed = sum(check.totals.failed.values())
     if as_json:
         print_json(_facts(check))
         return check.is_sound
     totals = check.totals
-    balance = (
-        f"published {totals.published} = acked {totals.acked} + sent {totals.sent_final}"
-        f" + failed {failed} + waiting {check.live}"
-    )
-    if check.imbalance:
-        missing = abs(check.imbalance)
-        what = "missing" if check.imbalance > 0 else "too many"
-        balance = balance.replace(" = ", " ≠ ") + f": {missing} {what}"
-    click.echo(f"{_verdict(not check.imbalance)}  balance   {balance}")
+    click.echo(f"{_verdict(check.imbalance == 0)}  balance   {_balance(check)}")
     rows = f"{check.live} waiting, dead letters {check.dead_letters}, remembered keys {check.done_keys}"
     click.echo(f"{_verdict(not check.damage)}  rows      {rows}, {check.file_bytes} bytes on disk")
     for sentence in check.damage:
@@ -91,18 +84,32 @@ def print_check(check: OutboxCheck, as_json: bool) -> bool:
     return check.is_sound
 
 
+def _balance(check: OutboxCheck) -> str:
+    totals, imbalance = check.totals, check.imbalance
+    if imbalance is None:
+        return f"unknown: the totals cannot be read; {check.live} waiting"
+    balance = (
+        f"published {totals.published} = acked {totals.acked} + sent {totals.sent_final}"
+        f" + failed {sum(totals.failed.values())} + waiting {check.live}"
+    )
+    if not imbalance:
+        return balance
+    what = "missing" if imbalance > 0 else "too many"
+    return balance.replace(" = ", " ≠ ") + f": {abs(imbalance)} {what}"
+
+
 def _verdict(is_well: bool) -> str:
     return click.style("ok   ", fg="green") if is_well else click.style("wrong", fg="red")
 
 
 def _facts(check: OutboxCheck) -> dict[str, Any]:
-    totals = check.totals
+    totals = check.totals if check.has_totals else None
     return {
         "sound": check.is_sound,
-        "published": totals.published,
-        "acked": totals.acked,
-        "sent_final": totals.sent_final,
-        "failed": dict(totals.failed),
+        "published": None if totals is None else totals.published,
+        "acked": None if totals is None else totals.acked,
+        "sent_final": None if totals is None else totals.sent_final,
+        "failed": None if totals is None else dict(totals.failed),
         "live": check.live,
         "imbalance": check.imbalance,
         "dead_letters": check.dead_letters,

@@ -8,10 +8,11 @@ from typing import IO, Any
 
 import click
 
-from stagepost.cli.delivery_lines import peer_text, print_json, shortened
+from stagepost.cli.delivery_lines import DONE, UNREACHABLE, peer_text, print_json, shortened
 from stagepost.cli.delivery_options import EntryName
 from stagepost.cli.tables import print_table
 from stagepost.delivery.status import Tier
+from stagepost.errors import StorageError
 from stagepost.runtime.delivery.outbox_check import read_outbox
 from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.runtime.moments import clock_text, format_duration
@@ -22,10 +23,11 @@ _WAITING_HEADER = ("place", "message", "topic", "tier", "status", "bytes", "atte
 _DEAD_HEADER = ("place", "message", "topic", "tier", "attempts", "failed", "error", "text")
 
 
-def list_outbox(
-    folder: Path, now: float, *, dead: bool, after: int, limit: int | None, as_json: bool
-) -> None:
-    """List live messages or dead letters in the order of their places, so that `after` never skips an entry."""
+def list_outbox(folder: Path, now: float, *, dead: bool, after: int, limit: int | None, as_json: bool) -> int:
+    """List live messages or dead letters in the order of their places, so that `after` never skips an entry.
+
+    Return the exit status: `UNREACHABLE` for a damaged outbox, of which a part was listed at most.
+    """
     content = read_outbox(folder)
     entries: list[OutboxRecord | DeadLetter] = [*(content.dead_letters if dead else content.records)]
     entries = [entry for entry in entries if record_of(entry).sequence > after]
@@ -34,14 +36,34 @@ def list_outbox(
     if as_json:
         for entry in shown:
             print_json(facts_of(entry))
-        return
+        return report_damage(content, folder)
     if shown:
         header = _DEAD_HEADER if dead else _WAITING_HEADER
         print_table(header, [_row(entry, now) for entry in shown])
     if len(shown) < len(entries):
         flags = f"--outbox {folder}{' --dead' if dead else ''}"
         click.echo(f"more: stagepost queue ls {flags} --after {record_of(shown[-1]).sequence}")
-    _summarise(content, folder, dead)
+    if not content.damage:
+        _summarise(content, folder, dead)
+    return report_damage(content, folder)
+
+
+def report_damage(content: OutboxContent, folder: Path) -> int:
+    """Say on stderr what is wrong with an outbox, if anything. Return the exit status that a reader ends with."""
+    if not content.damage:
+        return DONE
+    waiting, letters = len(content.records), len(content.dead_letters)
+    click.echo(
+        f"unknown: the outbox in {folder} is damaged; what can be read of it: "
+        f"{waiting} waiting, {letters} dead letter{'' if letters == 1 else 's'}",
+        err=True,
+    )
+    for sentence in content.damage:
+        click.echo(f"damage: {sentence}", err=True)
+    click.echo(
+        f"  `stagepost queue check --outbox {folder}` says more\n{StorageError.default_code}", err=True
+    )
+    return UNREACHABLE
 
 
 def _summarise(content: OutboxContent, folder: Path, dead: bool) -> None:
@@ -59,8 +81,6 @@ def _summarise(content: OutboxContent, folder: Path, dead: bool) -> None:
             f"{waiting or 'nothing'} wait{'s' if waiting < 2 else ''}; "
             f"{letters} dead letter{'' if letters == 1 else 's'}: stagepost queue ls --outbox {folder} --dead"
         )
-    for sentence in content.damage:
-        click.echo(f"damage: {sentence}", err=True)
 
 
 def record_of(entry: OutboxRecord | DeadLetter) -> OutboxRecord:

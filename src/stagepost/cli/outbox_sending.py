@@ -11,6 +11,7 @@ from contextlib import suppress
 import click
 
 from stagepost.cli.delivery_lines import (
+    DONE,
     NOT_THAT_OUTCOME,
     error_facts,
     exit_status,
@@ -28,7 +29,6 @@ from stagepost.runtime.delivery.outbox_store import OutboxRecord
 from stagepost.runtime.delivery.publisher import ReliablePublisher
 from stagepost.runtime.moments import format_duration
 
-DONE = 0
 NO_ANSWER = "the critical peers have not answered"
 
 

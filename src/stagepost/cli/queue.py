@@ -74,8 +74,8 @@ def ls(
         from stagepost.cli.outbox_listing import list_outbox
 
         count = None if everything else limit
-        list_outbox(outbox, time.time(), dead=dead, after=after, limit=count, as_json=as_json)
-        return
+        status = list_outbox(outbox, time.time(), dead=dead, after=after, limit=count, as_json=as_json)
+        context.exit(status)
     if dead:
         raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 

@@ -6,35 +6,67 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from stat import S_ISREG
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
 from stagepost.runtime.sqlite_file import QUICK_CHECK_FAULTS_MAX, beside, is_damage
 from stagepost.runtime.sqlite_log import damage_in
 from stagepost.runtime.table_file import Found, read_found, schema_of
-from stagepost.runtime.tables import AnyTable, empty
+from stagepost.runtime.tables import AnyTable
 
 BUSY_S = 5.0
+DAMAGED_ADVICE = "keep a copy of the file; the next program that opens it to write moves it aside and copies what can be read"
+SURROUNDINGS_ADVICE = "check who may read the file, whether another program keeps it locked, and the disk"
 
 
 def read_beside(path: Path, tables: Sequence[AnyTable], what: str, *, is_in_use: bool) -> Found:
-    """What one moment shows, damage included; `StorageError` if there is no such file or it may not be read."""
-    if not path.exists():
-        raise StorageError(f"there is no {what} in {path.parent}", found=str(path))
-    nothing = Found(empty({table.name: table for table in tables}))
+    """Return what one moment shows, with damaged rows in `damage`; `StorageError` if the file as a whole cannot be read.
+
+    A file that nobody can read is an error and never an empty one: how many rows it has is unknown.
+    """
     try:
+        _require_file(path, what)
         found = _read(path, tables)
+        # The log of somebody who writes at this moment changes under our hands.
+        fault = None if is_in_use else damage_in(beside(path, "-wal"))
     except sqlite3.Error as error:
-        if not is_damage(error):
-            raise StorageError(f"cannot read the {what} in {path.parent}: {error}") from error
-        return Found(nothing.held, damage=[f"{path.name} cannot be read: {error}"])
-    except UnicodeDecodeError:
-        return Found(nothing.held, damage=[f"{path.name} cannot be read: its description is damaged"])
-    # The log of somebody who writes at this moment changes under our hands.
-    fault = None if is_in_use else damage_in(beside(path, "-wal"))
+        advice = DAMAGED_ADVICE if is_damage(error) else SURROUNDINGS_ADVICE
+        raise StorageError(f"cannot read the {what} in {path.parent}: {error}", advice=advice) from error
+    except _Unreadable as error:
+        raise StorageError(
+            f"cannot read the {what} in {path.parent}: {error}", advice=DAMAGED_ADVICE
+        ) from error
+    except UnicodeDecodeError as error:
+        text = f"cannot read the {what} in {path.parent}: the description of its tables is damaged"
+        raise StorageError(text, advice=DAMAGED_ADVICE) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot read the {what} in {path.parent}: {reason}", advice=SURROUNDINGS_ADVICE
+        ) from error
     if fault is not None:
         found.damage.insert(0, fault)
     return found
+
+
+class _Unreadable(Exception):
+    """The file is not what the tables are kept in; `str` says why."""
+
+
+def _require_file(path: Path, what: str) -> None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if beside(path, "-wal").exists():
+            raise _Unreadable(f"{path.name} is missing, and its log is left") from None
+        raise StorageError(
+            f"there is no {what} in {path.parent}", advice="check the name of the folder", found=str(path)
+        ) from None
+    if not S_ISREG(status.st_mode):
+        raise _Unreadable(f"{path.name} is not a file")
+    if not status.st_size:
+        raise _Unreadable(f"{path.name} is empty")
 
 
 def _read(path: Path, tables: Sequence[AnyTable]) -> Found:
@@ -48,8 +80,7 @@ def _read(path: Path, tables: Sequence[AnyTable]) -> Found:
         }
         missing = schema_of(tables).keys() - names
         if missing:
-            held = empty({table.name: table for table in tables})
-            return Found(held, damage=[f"{path.name} has no {', '.join(sorted(missing))}"])
+            raise _Unreadable(f"{path.name} has no {', '.join(sorted(missing))}")
         found = read_found(lambda query: iter(connection.execute(query)), tables)
         if faults != [(b"ok",)]:
             found.damage += [line.decode(errors="replace").replace("\n", " ") for (line,) in faults]

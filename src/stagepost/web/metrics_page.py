@@ -20,7 +20,13 @@ def metrics_text(sources: Sources) -> bytes:
     info = Gauge(BUILD_INFO.name, BUILD_INFO.about, ["version", "python"], registry=registry)
     info.labels(__version__, platform.python_version()).set(1)
     content = sources.outbox()
-    if not isinstance(content, Nothing | Unreadable):
+    if isinstance(content, Nothing):
+        return generate_latest(registry)
+    is_readable = not isinstance(content, Unreadable) and not content.damage
+    readable = delivery_metrics.DELIVERY_OUTBOX_READABLE
+    Gauge(readable.name, readable.about, registry=registry).set(is_readable)
+    # What could not be counted has no sample: a 0 would look like an empty outbox.
+    if is_readable and not isinstance(content, Unreadable):
         oldest_ms = min((record.created_ms for record in content.records), default=None)
         age_s = 0.0 if oldest_ms is None else max(0.0, (sources.now_ms() - oldest_ms) / 1_000)
         for declared, value in (

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from stagepost.errors import ErrorCode, StagepostError
+from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
@@ -37,24 +37,30 @@ def _outbox_object(sources: Sources) -> dict[str, Any]:
         return {"state": "nothing", "reason": content.text}
     waiting = [entry_object(record) for record in content.records[:ENTRIES_SHOWN]]
     dead = [entry_object(letter) for letter in content.dead_letters[:ENTRIES_SHOWN]]
-    return {"state": "read", **outbox_figures(content, sources), "waiting": waiting, "dead_letters": dead}
+    found = {**outbox_figures(content, sources), "waiting": waiting, "dead_letters": dead}
+    if content.damage:
+        return {"state": "damaged", "reason": content.damage[0], "code": StorageError.default_code, **found}
+    return {"state": "read", **found}
 
 
 def outbox_figures(content: OutboxContent, sources: Sources) -> dict[str, Any]:
-    oldest_ms = min((record.created_ms for record in content.records), default=None)
-    return {
-        "folder": str(sources.outbox_folder),
+    """Return the figures of an outbox. Those of a damaged one are None, for nobody knows them; `readable_messages` and
+    `readable_dead` are how many rows are whole."""
+    readable = {"readable_messages": len(content.records), "readable_dead": len(content.dead_letters)}
+    known: dict[str, Any] = {
         "messages": len(content.records),
-        "capacity": sources.settings.queue_size,
-        "oldest_ms": oldest_ms,
+        "oldest_ms": min((record.created_ms for record in content.records), default=None),
         "dead": len(content.dead_letters),
         "evicted": content.totals.failed.get(EVICTED, 0),
         "published": content.totals.published,
         "acked": content.totals.acked,
         "sent": content.totals.sent_final,
         "failed": sum(content.totals.failed.values()),
-        "damage": list(content.damage),
     }
+    if content.damage:
+        known = dict.fromkeys(known)
+    place = {"folder": str(sources.outbox_folder), "capacity": sources.settings.queue_size}
+    return {**place, **known, **readable, "damage": list(content.damage)}
 
 
 def entry_object(entry: OutboxRecord | DeadLetter) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from stagepost.errors import StagepostError
+from stagepost.errors import StagepostError, StorageError
 from stagepost.node.running_node import NODE_FILE, NodeStatus, find_node, node_status
 from stagepost.runtime.delivery.outbox_check import read_outbox
 from stagepost.runtime.delivery.outbox_store import OutboxContent
@@ -100,20 +100,23 @@ class Sources:
 
     @property
     def outbox_folder(self) -> Path | None:
+        """The folder that was named, else the first below the data folder that is there; `StorageError` if nobody may look."""
         if self.settings.outbox is not None:
             return self.settings.outbox
         for name in OUTBOX_FOLDERS:
-            if (self.settings.data / name / OUTBOX_FILE).exists():
-                return self.settings.data / name
+            folder = self.settings.data / name
+            # A file that is gone while its log is left is a damaged outbox, and not the absence of one.
+            if any(_is_there(folder / file) for file in (OUTBOX_FILE, f"{OUTBOX_FILE}-wal")):
+                return folder
         return None
 
     def _outbox(self) -> OutboxContent | Nothing | Unreadable:
+        return attempt(self._read_outbox)
+
+    def _read_outbox(self) -> OutboxContent | Nothing:
+        """An outbox that was named must be there: without it, nobody knows what waits."""
         folder = self.outbox_folder
-        if folder is None:
-            return Nothing("no outbox here", "name it with --outbox")
-        if not (folder / OUTBOX_FILE).exists():
-            return Nothing(f"nothing was ever queued in {folder}", "send with --tier queued or acked")
-        return attempt(lambda: read_outbox(folder))
+        return Nothing("no outbox here", "name it with --outbox") if folder is None else read_outbox(folder)
 
     def readiness(self) -> dict[str, dict[str, Any]]:
         """Each part: ready, or the reason why not. What is not there at all is no fault."""
@@ -133,6 +136,20 @@ class Sources:
             if silent:
                 parts["node"] = silent[0].status
         return {name: _readiness(state) for name, state in parts.items()}
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether something has this name; `StorageError` if that cannot be told."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StorageError(
+            f"cannot look for {path}: {(error.strerror or str(error)).lower()}",
+            advice="check who may read the folder",
+        ) from error
+    return True
 
 
 def _ask_node(folder: Path) -> NodeStatus:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,6 +20,8 @@ from stagepost.cli.outbox_health import OLDEST_CRITICAL_S, OLDEST_WARNING_S, fin
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.runtime.delivery.outbox_store import DeadLetter, Finished, OutboxChange, OutboxRecord
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+from stagepost.runtime.pool_keys import make_keys
+from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 
 NOW_MS = int(time.time() * 1_000)
 PEERS = ("ab" * 28, "cd" * 28)
@@ -242,6 +247,100 @@ def test_damaged_row_is_told_with_exit_1(outbox: Path, capsys: pytest.CaptureFix
     assert facts["damage"]
     assert run("check", "--outbox", outbox) == 2
     assert "queue check" in capsys.readouterr().out
+
+
+PARTLY_READABLE = {
+    "a dead letter": "UPDATE dead_letters SET checksum = x'00'",
+    "a waiting message": "UPDATE records SET content = zeroblob(9) WHERE key = 1",
+    "all rows": "DELETE FROM records",
+    "the totals": "UPDATE head SET checksum = x'00'",
+}
+
+
+def every_reader(outbox: Path) -> Iterator[tuple[str, ...]]:
+    """Each command that reads an outbox; those that would send find no node."""
+    place = ("--outbox", str(outbox))
+    yield ("queue", "ls", *place)
+    yield ("queue", "ls", *place, "--json")
+    yield ("queue", "ls", *place, "--dead")
+    yield ("queue", "ls", *place, "--dead", "--json")
+    yield ("queue", "show", "03030303", *place)
+    yield ("queue", "show", "99999999", *place)
+    yield ("queue", "check", *place)
+    yield ("queue", "check", *place, "--json")
+    yield ("check", *place)
+    sending = (*place, "--socket", str(outbox.parent / "none"), "--network-magic", "1", "--timeout", "50ms")
+    for verb in (("replay", "99999999"), ("replay", "--all"), ("flush",)):
+        yield ("queue", *verb, "--keys", str(outbox.parent / "keys"), *sending)
+
+
+SAYS_NOTHING_IS_THERE = (
+    "nothing wait",
+    "no dead letters",
+    "0 waiting",
+    "outbox 0 of",
+    "published 0",
+    'sound": true',
+)
+
+
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_an_outbox_that_cannot_be_read_is_unknown_to_every_command(
+    outbox: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.runtime.table_reading.BUSY_S", 0.05)
+    make_keys(outbox.parent / "keys", start_kes_period=0, issue_number=0)
+    monkeypatch.chdir(outbox.parent)
+    for arguments in every_reader(outbox):
+        with made_unreadable_for_a_while(outbox, how):
+            assert run(*arguments) == 3, arguments
+        said = capsys.readouterr()
+        assert UNREADABLE[how] in said.out + said.err
+        assert not [words for words in SAYS_NOTHING_IS_THERE if words in said.out + said.err], arguments
+        assert "Traceback" not in said.err
+
+
+@contextmanager
+def made_unreadable_for_a_while(outbox: Path, how: str) -> Iterator[None]:
+    """The folder is afterwards what it was before, whatever happened to it."""
+    saved = outbox.with_name("saved")
+    shutil.copytree(outbox, saved)
+    try:
+        with made_unreadable(outbox / "outbox.sqlite", how):
+            before = content_of_folder(outbox)
+            yield
+            assert content_of_folder(outbox) == before, "nothing was moved or made"
+    finally:
+        shutil.rmtree(outbox)
+        saved.rename(outbox)
+
+
+@pytest.mark.parametrize("what", PARTLY_READABLE)
+def test_a_part_of_an_outbox_is_never_shown_as_the_whole(
+    outbox: Path, what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_keys(outbox.parent / "keys", start_kes_period=0, issue_number=0)
+    monkeypatch.chdir(outbox.parent)
+    for number, arguments in enumerate(every_reader(outbox)):
+        copy = outbox.with_name(f"copy {number}")
+        shutil.copytree(outbox, copy)
+        change_row(copy / "outbox.sqlite", PARTLY_READABLE[what])
+        status = run(*(str(copy) if argument == str(outbox) else argument for argument in arguments))
+        said = capsys.readouterr()
+        assert status == {"check": 2, "queue check": 1}.get(
+            " ".join(arguments[: 1 + (arguments[0] == "queue")]), 3
+        )
+        assert re.search("a row of|rows of|rows are damaged", said.out + said.err), arguments
+        assert not [words for words in SAYS_NOTHING_IS_THERE[:2] if words in said.out + said.err], arguments
+
+
+def test_totals_that_cannot_be_read_are_unknown(outbox: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_row(outbox / "outbox.sqlite", PARTLY_READABLE["the totals"])
+    assert run("queue", "check", "--outbox", outbox) == 1
+    assert "wrong  balance   unknown: the totals cannot be read; 2 waiting" in capsys.readouterr().out
+    assert run("queue", "check", "--outbox", outbox, "--json") == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["published"], facts["failed"], facts["imbalance"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost.cli import main as command
@@ -35,7 +36,8 @@ from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
 from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import a_status, node_in_background, status_page
-from tests.outbox_records import a_dead, a_record
+from tests.damaged_files import change_row
+from tests.outbox_records import a_dead, a_record, filled
 from tests.small_node import MAGIC, SmallNode
 
 STARTED_WITHIN_S = 30.0
@@ -237,6 +239,32 @@ def test_silence_is_exit_1_and_a_dead_letter_that_can_be_replayed(
     assert [message.message_id for message in heard] == [letter.record.delivery_id.hex()]
     check = check_outbox(place.outbox)
     assert (check.is_sound, check.live, check.dead_letters) == (True, 0, 0)
+
+
+def test_sending_over_a_damaged_outbox_says_what_became_of_it(
+    place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The new message is accepted; the old file is kept beside the new one, and people hear of it."""
+    place.outbox.mkdir(mode=0o700)
+    (place.outbox / "outbox.sqlite").write_bytes(b"these are my notes" * 500)
+
+    assert place.send("--tier", "queued", "--outbox", place.outbox) == 0
+
+    assert "outbox: outbox.sqlite could not be read" in capsys.readouterr().err
+    assert (place.outbox / "outbox.sqlite.damaged-1").read_bytes() == b"these are my notes" * 500
+
+
+def test_flushing_a_damaged_outbox_sends_the_rest_and_is_exit_3(
+    place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [msgspec.structs.replace(a_record(number), ackers=(), required=0) for number in (1, 2)]
+    filled(place.outbox, records, [a_dead(records[0])])
+    change_row(place.outbox / "outbox.sqlite", "UPDATE dead_letters SET checksum = x'00'")
+
+    assert place.queue("flush") == 3
+
+    assert len(node.messages) == 1
+    assert "damage: a row of dead_letters was set aside" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["--all", "ID", "ID@PLACE of each"])

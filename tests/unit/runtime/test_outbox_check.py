@@ -15,7 +15,7 @@ from stagepost.errors import StorageError
 from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.outbox_store import OutboxTotals, Progress
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
-from tests.damaged_files import change_row
+from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 from tests.outbox_records import CREATED_MS, a_dead, a_record, acked, filled, loaded, sent
 
 RECORDS = tuple(a_record(number, key=bytes([number]) * 32) for number in range(1, 11))
@@ -131,10 +131,11 @@ def test_a_damaged_row_is_counted_and_left_where_it_is(folder: Path) -> None:
     [
         ("DELETE FROM records WHERE key IN (7, 8)", 2),
         ("UPDATE counts SET checksum = x'00' WHERE key = 'records'", 0),
-        ("DROP TABLE dead_letters", 0),
+        ("UPDATE head SET checksum = x'00'", None),
+        ("DELETE FROM head", None),
     ],
 )
-def test_what_is_missing_is_said(folder: Path, statement: str, imbalance: int) -> None:
+def test_what_is_missing_is_said(folder: Path, statement: str, imbalance: int | None) -> None:
     filled(folder, RECORDS, MARKS)
     change_row(folder / OUTBOX_FILE, statement)
     check = check_outbox(folder)
@@ -160,13 +161,21 @@ def test_a_planted_message_without_a_count_shows_as_an_imbalance(folder: Path) -
     assert (check.damage, check.imbalance, check.is_sound) == ((), -1, False)
 
 
-def test_a_file_of_something_else_is_described_and_not_touched(folder: Path) -> None:
-    folder.mkdir()
-    (folder / OUTBOX_FILE).write_bytes(b"these are my notes" * 500)
-    check = check_outbox(folder)
-    assert not check.is_sound
-    assert "cannot be read" in check.damage[0]
-    assert (folder / OUTBOX_FILE).read_bytes() == b"these are my notes" * 500
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_an_error_and_not_touched(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what is in it, so that no number may be given."""
+    monkeypatch.setattr("stagepost.runtime.table_reading.BUSY_S", 0.05)
+    filled(folder, RECORDS, MARKS)
+    with made_unreadable(folder / OUTBOX_FILE, how):
+        before = content_of_folder(folder)
+        for read in (check_outbox, read_outbox):
+            with pytest.raises(StorageError, match="cannot read the outbox in") as raised:
+                read(folder)
+            assert UNREADABLE[how] in raised.value.text
+            assert raised.value.advice
+        assert content_of_folder(folder) == before
 
 
 def test_a_folder_without_an_outbox_is_an_error(tmp_path: Path) -> None:

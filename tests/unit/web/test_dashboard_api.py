@@ -20,6 +20,7 @@ from stagepost.web.settings import WebSettings  # noqa: E402
 from tests.browser.dashboard_world import DashboardWorld  # noqa: E402
 from tests.browser.served import Served, a_node, an_outbox, served  # noqa: E402
 from tests.browser.tables_world import write_tables  # noqa: E402
+from tests.damaged_files import change_row  # noqa: E402
 
 NOW_MS = time.time_ns() // 1_000_000
 CODES = {code.value for code in ErrorCode}
@@ -306,3 +307,17 @@ def test_the_document_of_the_api_is_generated_and_obeyed(api: Api) -> None:
         ask()
         tried += 1
     assert tried >= 12
+
+
+def test_pages_of_a_damaged_outbox_say_so_and_count_nothing(tmp_path: Path) -> None:
+    an_outbox(tmp_path / "outbox", NOW_MS, waiting=0, dead=1)
+    change_row(tmp_path / "outbox" / "outbox.sqlite", "UPDATE dead_letters SET checksum = x'00'")
+    with served(WebSettings(tmp_path)) as server, httpx.Client(base_url=server.base, timeout=60) as client:
+        for path in ("/", "/queues"):
+            text = client.get(path).text
+            assert "could not read" in text, path
+            assert "a row of dead_letters" in text, path
+            assert "published" not in text, path
+        assert client.get("/queues").text.count(">unknown</p>") == 2
+        assert client.get("/api/v1/queues").json()["outbox"]["state"] == "damaged"
+        assert client.get("/readyz").status_code == 503

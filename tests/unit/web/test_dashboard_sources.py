@@ -19,11 +19,15 @@ from stagepost.web.figures import heat, lately, quantile, sessions_of
 from stagepost.web.listing import Cursor, Page, Source, page_of
 from stagepost.web.live import Ring, Tail, event_id, read_event_id
 from stagepost.web.message_book import Heard, MessageBook, Told
+from stagepost.web.metrics_page import metrics_text
 from stagepost.web.outcomes import Nothing, Unreadable
+from stagepost.web.queues import queues_object
 from stagepost.web.settings import WebSettings
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.tables import Tables
 from tests.browser.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
+from tests.damaged_files import UNREADABLE, change_row, made_unreadable
+from tests.outbox_records import a_dead, a_record, filled
 from tests.remp_world import session, sets_file
 
 NOW_MS = 1_800_000_000_000
@@ -367,3 +371,57 @@ def test_nodes_and_outboxes_may_be_absent_or_broken(tmp_path: Path) -> None:
     parts = sources.readiness()
     assert parts["node"]["ready"] is False
     assert "does not answer" in parts["node"]["reason"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_an_outbox_that_cannot_be_read_is_unknown_and_has_no_figures(
+    tmp_path: Path, how: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.runtime.table_reading.BUSY_S", 0.05)
+    folder = tmp_path / "data" / "outbox"
+    filled(folder, [a_record(1), a_record(2)], [a_dead(a_record(1))])
+    sources = Sources(WebSettings(tmp_path / "data", outbox=folder if is_named else None))
+    with made_unreadable(folder / "outbox.sqlite", how):
+        outbox = queues_object(sources)["outbox"]
+        ready = sources.readiness()["outbox"]
+        shown = metrics_text(sources).decode()
+    assert outbox.keys() == {"state", "reason", "code"}
+    assert outbox["state"] == "unreadable"
+    assert UNREADABLE[how] in outbox["reason"]
+    assert (ready["ready"], ready["reason"]) == (False, outbox["reason"])
+    assert "stagepost_delivery_outbox_readable 0.0" in shown
+    assert "stagepost_delivery_queue_messages" not in shown
+    assert "stagepost_delivery_dead_letters" not in shown
+
+
+def test_figures_of_a_damaged_outbox_are_unknown(tmp_path: Path) -> None:
+    filled(tmp_path / "outbox", [a_record(1), a_record(2)], [a_dead(a_record(1))])
+    sources = Sources(WebSettings(tmp_path))
+    assert "stagepost_delivery_outbox_readable 1.0" in metrics_text(sources).decode()
+    change_row(tmp_path / "outbox" / "outbox.sqlite", "UPDATE dead_letters SET checksum = x'00'")
+    sources = Sources(WebSettings(tmp_path))
+
+    outbox = queues_object(sources)["outbox"]
+
+    assert (outbox["state"], outbox["messages"], outbox["dead"], outbox["failed"]) == (
+        "damaged",
+        None,
+        None,
+        None,
+    )
+    assert (outbox["readable_messages"], outbox["readable_dead"]) == (1, 0)
+    assert "a row of dead_letters" in outbox["reason"]
+    assert sources.readiness()["outbox"]["ready"] is False
+    shown = metrics_text(sources).decode()
+    assert "stagepost_delivery_outbox_readable 0.0" in shown
+    assert "stagepost_delivery_dead_letters" not in shown
+
+
+def test_a_named_outbox_that_is_not_there_is_unknown_and_an_unnamed_one_is_nothing(tmp_path: Path) -> None:
+    named = Sources(WebSettings(tmp_path, outbox=tmp_path / "nowhere"))
+    assert isinstance(named.outbox(), Unreadable)
+    assert f"there is no outbox in {tmp_path / 'nowhere'}" in named.readiness()["outbox"]["reason"]
+    unnamed = Sources(WebSettings(tmp_path))
+    assert isinstance(unnamed.outbox(), Nothing)
+    assert "outbox_readable" not in metrics_text(unnamed).decode()

@@ -40,6 +40,12 @@ DELIVERY_EVICTIONS = Declared(
 DELIVERY_DEAD_LETTERS = Declared(
     "stagepost_delivery_dead_letters", Kind.GAUGE, "Failed messages that are kept for a replay.", {}
 )
+DELIVERY_OUTBOX_READABLE = Declared(
+    "stagepost_delivery_outbox_readable",
+    Kind.GAUGE,
+    "1 if the outbox of a dashboard could be read whole; 0 if not, and then its other figures are absent.",
+    {},
+)
 DELIVERY_ACK_SECONDS = Declared(
     "stagepost_delivery_ack_seconds",
     Kind.HISTOGRAM,
@@ -57,6 +63,9 @@ DELIVERY_METRICS = (
     DELIVERY_ACK_SECONDS,
 )
 """Of a program that publishes; a node has none of them."""
+
+DASHBOARD_METRICS = (DELIVERY_OUTBOX_READABLE,)
+"""Of `stagepost serve` alone, beside figures of the outbox that it reads."""
 
 
 ACK_SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)

@@ -182,7 +182,8 @@ def recover(draft: Draft, held: Held, fresh_prefix: bytes, *, is_loose: bool) ->
 
 
 def content_of(held: Held, damage: Sequence[str]) -> OutboxContent:
-    head: OutboxHead = held[HEAD.name].get(THE_HEAD) or OutboxHead(b"")
+    found: OutboxHead | None = held[HEAD.name].get(THE_HEAD)
+    head = found or OutboxHead(b"")
     records = held[RECORDS.name]
     return OutboxContent(
         tuple(records[sequence] for sequence in sorted(records)),
@@ -190,5 +191,6 @@ def content_of(held: Held, damage: Sequence[str]) -> OutboxContent:
         tuple(held[DONE_KEYS.name].values()),
         head.totals,
         head.next_counter,
+        found is not None,
         tuple(damage),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.errors import StorageError
 from stagepost.runtime.delivery.outbox_book import TABLES, content_of
 from stagepost.runtime.delivery.outbox_store import OutboxContent, OutboxTotals
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE
@@ -36,11 +37,13 @@ class OutboxCheck(msgspec.Struct, frozen=True):
     damaged_rows: int
     file_bytes: int
     damage: tuple[str, ...]
+    has_totals: bool = True
+    """False if the totals could not be read: then they are all 0 here, and nobody knows whether they balance."""
 
     @property
-    def imbalance(self) -> int:
-        """published − acked − sent-final − failed − live: 0, or messages were lost or counted twice."""
-        return self.totals.live - self.live
+    def imbalance(self) -> int | None:
+        """published − acked − sent-final − failed − live: 0, or messages were lost or counted twice. None: unknown."""
+        return self.totals.live - self.live if self.has_totals else None
 
     @property
     def is_sound(self) -> bool:
@@ -52,13 +55,16 @@ class OutboxCheck(msgspec.Struct, frozen=True):
 
 
 def read_outbox(folder: Path) -> OutboxContent:
-    """Everything, as the publisher would find it; `StorageError` if there is no outbox in the folder."""
+    """Return everything that can be read; `StorageError` if there is no outbox in the folder, or none that can be read.
+
+    Where `damage` says that rows are damaged or missing, what is returned is a part of what was there.
+    """
     found = _found(folder)
     return content_of(found.held, found.damage)
 
 
 def check_outbox(folder: Path) -> OutboxCheck:
-    """`StorageError` if there is no outbox in the folder."""
+    """Describe an outbox; `StorageError` if there is none in the folder, or none that can be read."""
     found = _found(folder)
     content = content_of(found.held, found.damage)
     created = [record.created_ms for record in content.records]
@@ -78,6 +84,7 @@ def check_outbox(folder: Path) -> OutboxCheck:
         damaged_rows=len(found.bad),
         file_bytes=sum(_size(beside(folder / OUTBOX_FILE, ending)) for ending in ("", "-wal")),
         damage=content.damage,
+        has_totals=content.has_totals,
     )
 
 
@@ -90,3 +97,5 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise StorageError(f"cannot look at {path}: {error.strerror or error}") from error

@@ -89,8 +89,11 @@ class OutboxContent(msgspec.Struct, frozen=True):
     done_keys: tuple[DoneKey, ...] = ()
     """The oldest first."""
     totals: OutboxTotals = OutboxTotals()
+    """All 0 where `has_totals` is False."""
     next_counter: int = 1
     """For the next record, both as `sequence` and as the second half of its nonce."""
+    has_totals: bool = True
+    """False if the row with the totals is damaged or missing: then nobody knows them."""
     damage: tuple[str, ...] = ()
 
 

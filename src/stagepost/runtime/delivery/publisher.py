@@ -262,6 +262,12 @@ class ReliablePublisher(PublisherLife):
             raise ErrNotStarted("the publisher was not started", advice="await start(), or use `async with`")
         return Listed(self._core.ended.dead_letters.values())
 
+    @property
+    def outbox_damage(self) -> tuple[str, ...]:
+        """Sentences about what was damaged or missing when the outbox was opened. Where there are any, `stats` and
+        `dead_letters` tell of what could be read."""
+        return self._outbox_damage
+
     async def replay(self, message_id: str, *, sequence: int | None = None) -> str:
         """Publish a dead letter again under its old id; `KeyError` if there is no such dead letter.
 

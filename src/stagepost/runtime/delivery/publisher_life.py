@@ -42,6 +42,7 @@ class PublisherLife(PublisherWaiting):
         self._random = random
         self._on_storage_error = on_storage_error
         self._stored = {}
+        self._outbox_damage: tuple[str, ...] = ()
         self._unsubscribe: list[Callable[[], None]] = []
 
     async def start(self) -> None:
@@ -101,6 +102,7 @@ class PublisherLife(PublisherWaiting):
         core = self._core
         store.on_storage_error = self._storage_failed
         content = store.load()
+        self._outbox_damage = content.damage
         core.resume(
             content.next_counter,
             acked=content.totals.acked,
