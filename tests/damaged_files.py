@@ -38,6 +38,15 @@ def change_row(path: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
+def files_in(folder: Path) -> dict[str, bytes | None]:
+    """Every name below a folder, lock files apart: what each file holds, None for a folder or a socket."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if path.suffix != ".lock"
+    }
+
+
 def run_alone(script: str) -> str:
     """What a program prints that runs in a process of its own; it must end well."""
     done = subprocess.run(
@@ -57,7 +66,7 @@ UNREADABLE = {
     "garbage": "file is not a database",
     "truncated": "malformed",
     "empty": "is empty",
-    "without a table": "has no counts",
+    "without a table": "lacks the table counts",
     "a folder": "is not a file",
     "only its log": "is missing, and its log is left",
     "locked": "database is locked",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from stagepost.errors import StorageError
 from stagepost.runtime.sqlite_file import DamagedFile, beside, is_damage, sync_folder
+from stagepost.runtime.sqlite_layout import StoreRefused, check_layout, link, refusal
 from stagepost.runtime.sqlite_log import damage_in
-from stagepost.runtime.sqlite_rows import Row
+from stagepost.runtime.sqlite_rows import Row, UnknownRow
 
 COPIES_MAX = 1_000
 GAP_LOOKUPS_MAX = 200_000
+DAMAGED = ".damaged-"
+"""The ending, with a number behind it, of the name that a damaged file is kept under."""
+SALVAGED = ".salvaged"
+"""The ending of the name of a new file that is whole and waits for the place of the damaged one."""
 
 T = TypeVar("T")
 
@@ -23,49 +28,72 @@ T = TypeVar("T")
 def open_whole(
     path: Path,
     what: str,
+    schema: Mapping[str, str],
     create: Callable[[], None],
     read: Callable[[], T],
     salvage: Callable[[str], str],
 ) -> tuple[T, list[str]]:
-    """What `read` gives, if need be after `create` or `salvage`, and sentences about the damage that was met.
+    """Return what `read` gives, if need be after `create` or `salvage`, and sentences about the damage that was met.
 
-    `salvage` is told what is wrong and makes a readable file. `StorageError` if the surroundings are in the way.
+    `salvage` is told what is wrong and makes a readable file. `StoreRefused` if the file is not one of `schema`, or if
+    the file is gone and something of it is left; `StorageError` if the surroundings are in the way.
     """
     try:
-        if not path.exists() and not beside(path, "-wal").exists():
+        damage = _finish_replacement(path)
+        if not os.path.lexists(path):
+            _refuse_remains(path, what)
             create()
-        damage = _look_at_log(path)
-        try:
-            # A file that is gone while its log is left is damage, and must not be taken for a new one.
-            if not path.exists() or not path.stat().st_size:
-                raise DamagedFile("the file is missing or empty")
-            return read(), damage
-        except (DamagedFile, sqlite3.Error) as error:
-            if isinstance(error, sqlite3.Error) and not is_damage(error):
-                raise
-            damage.append(salvage(str(error)))
-            return read(), damage
+        fault = check_layout(path, schema, what)
+        log_fault = damage_in(beside(path, "-wal"))
+        if fault is None:
+            damage += _keep_log(path, log_fault)
+            try:
+                return read(), damage
+            except (DamagedFile, sqlite3.Error) as error:
+                if isinstance(error, sqlite3.Error) and not is_damage(error):
+                    raise
+                fault = str(error)
+        elif log_fault is not None:
+            damage.append(log_fault)
+        damage.append(salvage(fault))
+        return read(), damage
+    except UnknownRow as error:
+        raise refusal(what, path, error.text) from error
     except (sqlite3.Error, OSError) as error:
         raise StorageError(f"cannot open the {what} {path}: {error}") from error
     except DamagedFile as error:
         raise StorageError(f"cannot repair the {what} {path}: {error}") from error
 
 
-def _look_at_log(path: Path) -> list[str]:
-    """Before SQLite opens the file: it would drop what follows the damage, and the log with it."""
-    log = beside(path, "-wal")
-    fault = damage_in(log)
+def _refuse_remains(path: Path, what: str) -> None:
+    """Raise `StoreRefused` if the file is gone, and its log or a damaged copy of it is left: a store was here."""
+    left = [beside(path, "-wal")] if beside(path, "-wal").exists() else []
+    if path.parent.is_dir():
+        left += sorted(one for one in path.parent.iterdir() if one.name.startswith(path.name + DAMAGED))
+    if left:
+        names = ", ".join(one.name for one in left)
+        raise StoreRefused(
+            f"refused to begin the {what} {path} anew: the file is missing, and {names} lies in its folder; "
+            "nothing was changed",
+            advice=f"rename what is left of the store back to {path.name} to have it opened or salvaged, or move "
+            "it out of the folder to begin with an empty store",
+            found=names,
+        )
+
+
+def _keep_log(path: Path, fault: str | None) -> list[str]:
+    """Copy a damaged log before SQLite opens the file: SQLite would drop what follows the damage, and the log with it."""
     if fault is None:
         return []
     kept = unused_name(path)
-    shutil.copyfile(log, beside(kept, "-wal"))
+    shutil.copyfile(beside(path, "-wal"), beside(kept, "-wal"))
     return [f"{fault}; a copy is kept as {kept.name}-wal"]
 
 
 def unused_name(path: Path) -> Path:
-    """A name beside the file for a damaged copy of it."""
+    """Return a name beside the file for a damaged copy of it."""
     for number in range(1, COPIES_MAX + 1):
-        old = beside(path, f".damaged-{number}")
+        old = beside(path, f"{DAMAGED}{number}")
         if not old.exists() and not beside(old, "-wal").exists():
             return old
     raise StorageError(
@@ -73,43 +101,111 @@ def unused_name(path: Path) -> Path:
     )
 
 
-def rename_damaged(path: Path) -> Path:
+def replace_damaged(path: Path, create: Callable[[Path], None]) -> Path:
+    """Put a whole new file in the place of a damaged one, and return the name that the damaged one has from now on.
+
+    `create` makes the new file under the name that it is given. Until that file is durable the old one stays as it is.
+    A crash afterwards leaves a new file that the next start puts in its place.
+    """
+    fresh = beside(path, SALVAGED)
+    _remove(fresh)
+    create(fresh)
     old = unused_name(path)
     # The log belongs to the file, and the file's content may be in the log alone.
-    for ending in ("-wal", ""):
-        with suppress(FileNotFoundError):
-            beside(path, ending).rename(beside(old, ending))
-    beside(path, "-shm").unlink(missing_ok=True)
+    for ending in ("", "-wal"):
+        if beside(path, ending).exists():
+            link(beside(path, ending), beside(old, ending))
     sync_folder(path.parent)
+    _put_in_place(path, fresh)
     return old
 
 
-def numbered_rows(connection: sqlite3.Connection, table: str, key: str) -> Iterator[Row]:
-    """From the front and from the back as far as it goes; what lies between, one by one. Some rows come twice."""
-    first = last = 0
-    for row in until_damage(connection, f"SELECT * FROM {table} ORDER BY {key}"):
-        # With a damaged description of the table a key can be anything.
-        first = row[0] if isinstance(row[0], int) else first
-        yield row
-    for row in until_damage(connection, f"SELECT * FROM {table} ORDER BY {key} DESC"):
-        last = row[0] if isinstance(row[0], int) else last
-        yield row
-    for number in range(first + 1, min(last, first + GAP_LOOKUPS_MAX)):
-        yield from until_damage(connection, f"SELECT * FROM {table} WHERE {key} = {number:d}")
+def _put_in_place(path: Path, fresh: Path) -> None:
+    # A log must meet neither the old file without it nor the new one: so the file goes first, and the log second.
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    _remove(path)
+    sync_folder(path.parent)
+    fresh.rename(path)
+    sync_folder(path.parent)
 
 
-def named_rows(connection: sqlite3.Connection, table: str, key: str) -> Iterator[Row]:
-    """From the front and from the back as far as it goes. Some rows come twice."""
-    for order in ("ASC", "DESC"):
-        yield from until_damage(connection, f"SELECT * FROM {table} ORDER BY {key} {order}")
+def _finish_replacement(path: Path) -> list[str]:
+    """Put a salvaged file in its place if a crash kept the start before this one from it; return a sentence if so."""
+    fresh = beside(path, SALVAGED)
+    if not fresh.exists():
+        return []
+    if os.path.lexists(path):
+        # The file that was salvaged is still there, and is salvaged once more.
+        _remove(fresh)
+        return []
+    _put_in_place(path, fresh)
+    return [
+        f"{path.name} could not be read by an earlier start; that start kept it aside and salvaged its rows"
+    ]
 
 
-def until_damage(connection: sqlite3.Connection, query: str) -> Iterator[Row]:
-    try:
-        yield from connection.execute(query)
-    except sqlite3.Error as error:
-        if not is_damage(error):
-            raise
-    except UnicodeDecodeError:
-        # Damaged text, in a row or in SQLite's own words about the schema: nothing behind it can be trusted.
-        return
+def _remove(path: Path) -> None:
+    for ending in ("", "-wal", "-shm", "-journal"):
+        beside(path, ending).unlink(missing_ok=True)
+
+
+class Remains:
+    """The rows of a damaged file, as far as they can be read."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._broken: set[str] = set()
+
+    def numbered_rows(self, table: str, key: str) -> Iterator[Row]:
+        """Give rows from the front and from the back as far as it goes; between them, one by one. Some come twice."""
+        first = last = 0
+        for row in self._until_damage(table, f"ORDER BY {key}"):
+            # A damaged key can be anything.
+            first = row[0] if isinstance(row[0], int) else first
+            yield row
+        for row in self._until_damage(table, f"ORDER BY {key} DESC"):
+            last = row[0] if isinstance(row[0], int) else last
+            yield row
+        for number in range(first + 1, min(last, first + GAP_LOOKUPS_MAX)):
+            yield from self._until_damage(table, f"WHERE {key} = {number:d}")
+
+    def named_rows(self, table: str, key: str) -> Iterator[Row]:
+        """Give rows from the front and from the back as far as it goes. Some come twice."""
+        for order in ("ASC", "DESC"):
+            yield from self._until_damage(table, f"ORDER BY {key} {order}")
+
+    def refuse_loss(
+        self, path: Path, what: str, why: str, copied: Mapping[str, int], noted: Mapping[str, int]
+    ) -> None:
+        """Raise `StoreRefused` if a table has rows and none of them can be read: a store would begin without them.
+
+        `copied` has the tables whose loss nothing makes up for, `noted` how many rows the file says they have.
+        """
+        lost = [
+            table for table, count in copied.items() if not count and noted.get(table, table in self._broken)
+        ]
+        if lost:
+            raise StoreRefused(
+                f"refused to salvage the {what} {path}: no row of {', '.join(lost)} can be read ({why}); "
+                "nothing was changed",
+                advice="put back a copy of the store, or recover the file with SQLite's own tools; to begin with "
+                "an empty store, move the file out of the folder",
+                found=lost,
+            )
+
+    def _until_damage(self, table: str, rest: str) -> Iterator[Row]:
+        try:
+            yield from self._connection.execute(f"SELECT * FROM {table} {rest}")
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            self._broken.add(table)
+        except UnicodeDecodeError:
+            # Damaged text in SQLite's own words: nothing behind it can be trusted.
+            self._broken.add(table)
+
+
+def counted(copied: int, noted: int | None, what: str) -> str:
+    """Return "9 of 12 messages": what was copied of what the file says it has."""
+    return f"{copied} of {'an unknown number of' if noted is None else noted} {what}"

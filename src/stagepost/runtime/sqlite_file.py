@@ -1,4 +1,4 @@
-"""One SQLite file: made whole before it gets its name, checked when it is opened, written in transactions."""
+"""A SQLite file: made whole before it gets its name, and written in transactions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from stagepost.runtime.sqlite_rows import FACT_NAMES, PUT_FACT, SCHEMA, Row, wri
 
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 
-QUICK_CHECK_FAULTS_MAX = 20
 CACHED_STATEMENTS = 128
 """Every table's, in every size that they are run in."""
 
@@ -97,16 +96,12 @@ def sync_folder(folder: Path) -> None:
 
 
 class SqliteFile:
-    """An open file. Errors are SQLite's own; the store decides what they mean. `set_up`: what the connection runs first."""
+    """An open file. Errors are SQLite's own; the store decides what they mean. `set_up`: what the connection runs first.
 
-    def __init__(
-        self,
-        path: Path,
-        connect: Connect = connect,
-        schema: Mapping[str, str] = SCHEMA,
-        set_up: Iterable[str] = (),
-    ) -> None:
-        self._schema = schema
+    Opening may already change the file: `check_layout` comes before.
+    """
+
+    def __init__(self, path: Path, connect: Connect = connect, set_up: Iterable[str] = ()) -> None:
         self._path = path
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -117,7 +112,7 @@ class SqliteFile:
             mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != (b"wal",):
                 raise DamagedFile(f"the file cannot be put into WAL mode, it stays in {mode!r}")
-            self._check()
+            self._check_writable()
             for statement in set_up:
                 self._connection.execute(statement)
         except UnicodeDecodeError as error:
@@ -128,18 +123,7 @@ class SqliteFile:
             self.close()
             raise
 
-    def _check(self) -> None:
-        found = {
-            name.decode(errors="replace"): (statement or b"").decode(errors="replace")
-            for name, statement in self._connection.execute("SELECT name, sql FROM sqlite_master")
-            if not name.startswith(b"sqlite_autoindex")
-        }
-        if found != self._schema:
-            raise DamagedFile("the tables are not those that were made")
-        report = self._connection.execute(f"PRAGMA quick_check({QUICK_CHECK_FAULTS_MAX})").fetchall()
-        if report != [(b"ok",)]:
-            lines = "; ".join(line.decode(errors="replace") for (line,) in report)
-            raise DamagedFile(lines.replace("\n", " "))
+    def _check_writable(self) -> None:
         # One damaged byte of the header makes a file that can be read and never again be written.
         self._connection.execute("BEGIN IMMEDIATE")
         self._connection.execute("PRAGMA user_version = 0")

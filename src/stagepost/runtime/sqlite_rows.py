@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read_usual_shape
-from stagepost.errors import DecodeError
+from stagepost.errors import DecodeError, StorageError
 from stagepost.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.runtime.message_store import StoredPool
 
@@ -47,6 +47,10 @@ class DamagedRow(Exception):
     """What is wrong with a row; never leaves the store."""
 
 
+class UnknownRow(StorageError):
+    """A row that is whole, since its checksum fits, and that this release cannot read: another release wrote it."""
+
+
 def _checksum(*parts: bytes) -> bytes:
     return blake2b(b"".join(parts), digest_size=CHECKSUM_BYTES).digest()
 
@@ -65,19 +69,19 @@ def read_message(row: Row) -> Entry:
     # A million of these are read at a start: a type that is wrong shows in use, and is not asked for before.
     place, layout, received_ms, source, raw, checksum = row
     try:
-        if place < 1 or received_ms < 0 or layout not in LAYOUTS:
-            raise DamagedRow("a number is out of range")
         if checksum != _checksum(_MESSAGE_HEAD.pack(place, layout, received_ms, len(source)), source, raw):
             raise DamagedRow("the checksum does not fit")
     except (TypeError, StructError) as error:
         raise DamagedRow("a column has the wrong type") from error
+    if layout not in LAYOUTS:
+        raise UnknownRow(f"message {place} has the unknown layout {layout}")
     try:
         message = read_usual_shape(raw, 0, len(raw), NETWORK_SIZES)
         if message is None or len(message.raw) != len(raw):
             message = DmqMessage.decode(raw, profile="seed")
         return Entry(place, message, received_ms, source.decode())
     except (DecodeError, UnicodeDecodeError) as error:
-        raise DamagedRow(f"the checksum fits, but the content does not: {error}") from error
+        raise UnknownRow(f"message {place} is whole, but cannot be decoded: {error}") from error
 
 
 def write_pool(pool: StoredPool) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TypeVar
 
 from stagepost.dmq.mempool import Entry
 from stagepost.runtime.message_store import StoredPool
-from stagepost.runtime.sqlite_damage import named_rows, numbered_rows, rename_damaged, until_damage
-from stagepost.runtime.sqlite_file import Connect, SqliteFile, connect, create
+from stagepost.runtime.sqlite_damage import Remains, counted, replace_damaged
+from stagepost.runtime.sqlite_file import Connect, connect, create
+from stagepost.runtime.sqlite_layout import read_only
 from stagepost.runtime.sqlite_rows import (
     HIGHEST_MS,
     MESSAGES_HELD,
@@ -31,51 +31,38 @@ from stagepost.runtime.sqlite_rows import (
 
 T = TypeVar("T")
 
+_HELD = {"messages": MESSAGES_HELD, "pools": POOLS_HELD}
+"""For each table the note of how many rows it has."""
+
 
 def salvage(path: Path, why: str, connect: Connect = connect) -> str:
-    """Rename the file and make a new one from its readable rows; returns one sentence for the operator."""
-    old = rename_damaged(path)
-    messages, pools, highest_ms = _readable(old, connect)
-    create(path, connect)
-    file = SqliteFile(path, connect)
-    try:
-        file.begin()
-        file.run(PUT_MESSAGE, [write_message(messages[place]) for place in sorted(messages)])
-        file.run(PUT_POOL, [write_pool(pool) for pool in pools])
-        facts = {HIGHEST_MS: highest_ms, MESSAGES_HELD: len(messages), POOLS_HELD: len(pools)}
-        file.run(PUT_FACT, [write_fact(name, number) for name, number in facts.items()])
-        file.commit()
-        file.empty_log()
-    finally:
-        file.close()
-    return (
-        f"{path.name} could not be read ({why}); it is kept as {old.name}, and {len(messages)} messages and "
-        f"{len(pools)} pools were copied from it"
-    )
-
-
-def _readable(old: Path, connect: Connect) -> tuple[dict[int, Entry], list[StoredPool], int]:
+    """Put a new file with the readable rows in the place of a damaged one; return one sentence for the operator."""
     messages: dict[int, Entry] = {}
     pools: dict[bytes, StoredPool] = {}
-    highest_ms = 0
-    if not old.exists():
-        return messages, [], highest_ms
-    connection = connect(str(old))
-    try:
-        connection.text_factory = bytes
-        for entry in _good(numbered_rows(connection, "messages", "place"), read_message):
+    with read_only(path) as connection:
+        remains = Remains(connection)
+        for entry in _good(remains.numbered_rows("messages", "place"), read_message):
             messages.setdefault(entry.index, entry)
-        for pool in _good(named_rows(connection, "pools", "pool_id"), read_pool):
+        for pool in _good(remains.named_rows("pools", "pool_id"), read_pool):
             pools[pool.pool_id] = pool
-        for name, number in _good(until_damage(connection, "SELECT * FROM facts"), read_fact):
-            if name == HIGHEST_MS:
-                highest_ms = number
-    finally:
-        with suppress(sqlite3.Error):
-            connection.close()
+        facts = dict(_good(remains.named_rows("facts", "name"), read_fact))
     distinct = {entry.message.key: entry for entry in messages.values()}
     kept = {entry.index: entry for entry in distinct.values()}
-    return kept, list(pools.values()), highest_ms
+    held = {table: facts[name] for table, name in _HELD.items() if name in facts}
+    remains.refuse_loss(path, "message store", why, {"messages": len(kept), "pools": len(pools)}, held)
+    new_facts = {HIGHEST_MS: facts.get(HIGHEST_MS, 0), MESSAGES_HELD: len(kept), POOLS_HELD: len(pools)}
+    rows = [
+        (PUT_MESSAGE, [write_message(kept[place]) for place in sorted(kept)]),
+        (PUT_POOL, [write_pool(pool) for pool in pools.values()]),
+        (PUT_FACT, [write_fact(name, number) for name, number in new_facts.items()]),
+    ]
+    old = replace_damaged(path, lambda fresh: create(fresh, connect, first=rows))
+    lost = "" if HIGHEST_MS in facts else f"; the note of {HIGHEST_MS} is lost"
+    return (
+        f"{path.name} could not be read ({why}); it is kept as {old.name}, and "
+        f"{counted(len(kept), held.get('messages'), 'messages')} and "
+        f"{counted(len(pools), held.get('pools'), 'pools')} were copied from it{lost}"
+    )
 
 
 def _good(rows: Iterator[Row], read: Callable[[Row], T]) -> Iterator[T]:

@@ -24,6 +24,7 @@ from stagepost.runtime.owner_lock import OwnerLock
 from stagepost.runtime.sqlite_content import Content, read_content
 from stagepost.runtime.sqlite_damage import open_whole
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
+from stagepost.runtime.sqlite_layout import check_layout
 from stagepost.runtime.sqlite_rows import (
     HIGHEST_MS,
     MESSAGES_HELD,
@@ -31,6 +32,7 @@ from stagepost.runtime.sqlite_rows import (
     PUT_FACT,
     PUT_MESSAGE,
     PUT_POOL,
+    SCHEMA,
     write_fact,
     write_message,
     write_pool,
@@ -38,6 +40,7 @@ from stagepost.runtime.sqlite_rows import (
 from stagepost.runtime.sqlite_salvage import salvage
 from stagepost.runtime.store_changes import Changes
 
+WHAT = "message store"
 GROUP_JOBS_MAX = 256
 _DELETE_MESSAGE = "DELETE FROM messages WHERE place = ?"
 _COUNT_MESSAGE = "SELECT count(*) FROM messages WHERE place = ?"
@@ -97,7 +100,8 @@ class SqliteStore:
         try:
             self._content, self._damage = open_whole(
                 path,
-                "message store",
+                WHAT,
+                SCHEMA,
                 create=lambda: create(path, connect),
                 read=self._opened,
                 salvage=lambda why: salvage(path, why, connect),
@@ -250,6 +254,9 @@ class SqliteStore:
         self.counters.messages += len(records)
 
     def _reopened(self) -> SqliteFile:
+        fault = check_layout(self._path, SCHEMA, WHAT)
+        if fault is not None:
+            raise DamagedFile(fault)
         file = SqliteFile(self._path, self._connect)
         try:
             file.begin()

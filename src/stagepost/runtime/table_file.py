@@ -9,21 +9,21 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stagepost.errors import StorageError
 from stagepost.runtime.joined_tables import JoinedTables, PlacedRow, calls
-from stagepost.runtime.sqlite_damage import named_rows, numbered_rows, open_whole, rename_damaged
+from stagepost.runtime.sqlite_damage import Remains, counted, open_whole, replace_damaged
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, connect, create, is_damage
+from stagepost.runtime.sqlite_layout import UnreadableLayout, check_layout, read_only
 from stagepost.runtime.sqlite_rows import SET_ASIDE, DamagedRow, Row, content_of
 from stagepost.runtime.tables import AnyTable, Draft, Held, Table, empty
 
 COUNTS = Table("counts", str, int)
 """How many rows each table has: rows that vanish without a trace are noticed."""
-PUT_COUNT = "INSERT INTO counts VALUES (?, ?, ?)"
 _SET_ASIDE_SCHEMA = (
     "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)"
 )
@@ -88,18 +88,28 @@ class TableFile:
         self.commit_s = 0.0
         """Spent in transactions, mostly in fsync."""
         found, damage = open_whole(
-            path, f"{what} in", create=self._create, read=self._open_first, salvage=self._salvage
+            path,
+            f"{what} in",
+            self._schema,
+            create=lambda: self._create(path, empty(self._by_name)),
+            read=self._open_first,
+            salvage=self._salvage,
         )
         self.held = found.held
         self.damage: list[str] = damage + found.damage
 
-    def _create(self) -> None:
-        first = [(PUT_COUNT, [COUNTS.write(table.name, 0) for table in self._tables])]
-        create(self._path, self._connect, self._schema, first)
+    def _create(self, path: Path, held: Held) -> None:
+        """Make a new file that has all of these rows from its first moment."""
+        tables = [*((table, held[table.name]) for table in self._tables), (COUNTS, _counts(held))]
+        first = [
+            (f"INSERT INTO {table.name} VALUES (?, ?, ?)", [table.write(*pair) for pair in rows.items()])
+            for table, rows in tables
+        ]
+        create(path, self._connect, self._schema, first)
 
     def _open(self) -> SqliteFile:
         self._is_syncing = True
-        return SqliteFile(self._path, self._connect, self._schema, self._joined.set_up())
+        return SqliteFile(self._path, self._connect, self._joined.set_up())
 
     def _open_first(self) -> Found:
         self._file: SqliteFile | None = self._open()
@@ -126,29 +136,26 @@ class TableFile:
             too_many = {key: None for key in there if key not in held}
             missing = {key: value for key, value in held.items() if there.get(key) != value}
             rows += self._joined.rows(table, too_many | missing)
-        rows += self._joined.rows(COUNTS, {name: len(held) for name, held in wanted.items()})
+        rows += self._joined.rows(COUNTS, _counts(wanted))
         for text, values in calls(rows):
             file.call(text, values)
         file.commit()
 
     def _salvage(self, why: str) -> str:
-        """Rename the file and make a new one from its readable rows; returns one sentence for the operator."""
-        old = rename_damaged(self._path)
+        """Put a new file with the readable rows in the place of a damaged one; return one sentence for the operator."""
         held = empty(self._by_name)
-        if old.exists():
-            with closing(self._connect(str(old))) as connection:
-                connection.text_factory = bytes
-                for table in self._tables:
-                    read = numbered_rows if table.key is int else named_rows
-                    for row in read(connection, table.name, "key"):
-                        with suppress(DamagedRow):
-                            key, value = table.read(row)
-                            held[table.name][key] = value
-        self._create()
-        with closing(self._open()) as file:
-            self._make_equal(file, Found(empty(self._by_name)), held)
-            file.empty_log()
-        copied = ", ".join(f"{len(rows)} rows of {name}" for name, rows in held.items())
+        with read_only(self._path) as connection:
+            remains = Remains(connection)
+            noted: dict[str, int] = dict(_good(remains.named_rows(COUNTS.name, "key"), COUNTS))
+            for table in self._tables:
+                read = remains.numbered_rows if table.key is int else remains.named_rows
+                held[table.name].update(_good(read(table.name, "key"), table))
+        needed = {table.name: len(held[table.name]) for table in self._tables if not table.is_replaceable}
+        remains.refuse_loss(self._path, f"{self._what} in", why, needed, noted)
+        old = replace_damaged(self._path, lambda fresh: self._create(fresh, held))
+        copied = ", ".join(
+            counted(len(rows), noted.get(name), f"rows of {name}") for name, rows in held.items()
+        )
         return (
             f"{self._path.name} could not be read ({why}); it is kept as {old.name}; copied from it: {copied}"
         )
@@ -194,12 +201,15 @@ class TableFile:
         try:
             if not self._path.exists():
                 raise DamagedFile("the file is gone")
+            fault = check_layout(self._path, self._schema, f"{self._what} in")
+            if fault is not None:
+                raise DamagedFile(fault)
             file = self._open()
-        except (DamagedFile, sqlite3.Error) as error:
+        except (DamagedFile, UnreadableLayout, sqlite3.Error) as error:
             if isinstance(error, sqlite3.Error) and not is_damage(error):
                 raise
-            rename_damaged(self._path)
-            self._create()
+            # Everything is in memory: whatever became of the file, a new one has it all.
+            replace_damaged(self._path, lambda fresh: self._create(fresh, self.held))
             file = self._open()
         try:
             self._make_equal(file, read_found(file.rows, self._tables), self.held)
@@ -214,3 +224,13 @@ class TableFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _counts(held: Held) -> dict[str, int]:
+    return {name: len(rows) for name, rows in held.items()}
+
+
+def _good(rows: Iterator[Row], table: AnyTable) -> Iterator[tuple[Any, Any]]:
+    for row in rows:
+        with suppress(DamagedRow):
+            yield table.read(row)

@@ -10,12 +10,16 @@ from stat import S_ISREG
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
-from stagepost.runtime.sqlite_file import QUICK_CHECK_FAULTS_MAX, beside, is_damage
+from stagepost.runtime.sqlite_file import beside, is_damage
+from stagepost.runtime.sqlite_layout import (
+    BUSY_S,
+    QUICK_CHECK_FAULTS_MAX,
+    refuse_other_layout,
+)
 from stagepost.runtime.sqlite_log import damage_in
 from stagepost.runtime.table_file import Found, read_found, schema_of
 from stagepost.runtime.tables import AnyTable
 
-BUSY_S = 5.0
 DAMAGED_ADVICE = "keep a copy of the file; the next program that opens it to write moves it aside and copies what can be read"
 SURROUNDINGS_ADVICE = "check who may read the file, whether another program keeps it locked, and the disk"
 
@@ -27,7 +31,7 @@ def read_beside(path: Path, tables: Sequence[AnyTable], what: str, *, is_in_use:
     """
     try:
         _require_file(path, what)
-        found = _read(path, tables)
+        found = _read(path, tables, what)
         # The log of somebody who writes at this moment changes under our hands.
         fault = None if is_in_use else damage_in(beside(path, "-wal"))
     except sqlite3.Error as error:
@@ -69,18 +73,13 @@ def _require_file(path: Path, what: str) -> None:
         raise _Unreadable(f"{path.name} is empty")
 
 
-def _read(path: Path, tables: Sequence[AnyTable]) -> Found:
+def _read(path: Path, tables: Sequence[AnyTable], what: str) -> Found:
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_S)) as connection:
         connection.text_factory = bytes
         connection.execute("BEGIN")
+        refuse_other_layout(connection, path, schema_of(tables), f"{what} in")
         faults = connection.execute(f"PRAGMA quick_check({QUICK_CHECK_FAULTS_MAX})").fetchall()
-        names = {
-            name.decode(errors="replace") for (name,) in connection.execute("SELECT name FROM sqlite_master")
-        }
-        missing = schema_of(tables).keys() - names
-        if missing:
-            raise _Unreadable(f"{path.name} has no {', '.join(sorted(missing))}")
         found = read_found(lambda query: iter(connection.execute(query)), tables)
         if faults != [(b"ok",)]:
             found.damage += [line.decode(errors="replace").replace("\n", " ") for (line,) in faults]

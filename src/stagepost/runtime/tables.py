@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from stagepost.runtime.sqlite_rows import CHECKSUM_BYTES, DamagedRow, Row
+from stagepost.runtime.sqlite_rows import CHECKSUM_BYTES, DamagedRow, Row, UnknownRow
 
 Key: TypeAlias = int | bytes | str
 Held: TypeAlias = dict[str, dict[Any, Any]]
@@ -28,12 +28,20 @@ class Table(Generic[K, V]):
     """Rows of one kind: key, value as MessagePack, checksum over both and the table's name.
 
     `age` gives what rows are sorted by when they are read; where it is not given, they are sorted by key.
+    `is_replaceable`: the store makes up for the loss of all rows by itself, and says so.
     """
 
     def __init__(
-        self, name: str, key: type[K], value: type[V], age: Callable[[V], Any] | None = None
+        self,
+        name: str,
+        key: type[K],
+        value: type[V],
+        age: Callable[[V], Any] | None = None,
+        *,
+        is_replaceable: bool = False,
     ) -> None:
         self.name = name
+        self.is_replaceable = is_replaceable
         self.key = key
         self.age = age
         self.schema = (
@@ -55,13 +63,18 @@ class Table(Generic[K, V]):
         try:
             if self.key is str and isinstance(key, bytes):
                 key = key.decode()
-            if not isinstance(key, self.key) or not isinstance(content, bytes):
-                raise DamagedRow("a column has the wrong type")
-            if checksum != self._checksum(key, content):
-                raise DamagedRow("the checksum does not fit")
+        except UnicodeDecodeError as error:
+            raise DamagedRow(f"it is not what was written: {error}") from error
+        if not isinstance(key, self.key) or not isinstance(content, bytes):
+            raise DamagedRow("a column has the wrong type")
+        if checksum != self._checksum(key, content):
+            raise DamagedRow("the checksum does not fit")
+        try:
             return key, self._decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DamagedRow(f"it is not what was written: {error}") from error
+            raise UnknownRow(
+                f"row {key!r} of {self.name} is whole, but cannot be decoded: {error}"
+            ) from error
 
     def _checksum(self, key: Key, content: bytes) -> bytes:
         if isinstance(key, int):

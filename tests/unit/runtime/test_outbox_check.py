@@ -15,6 +15,7 @@ from stagepost.errors import StorageError
 from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.outbox_store import OutboxTotals, Progress
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
+from stagepost.runtime.sqlite_layout import StoreRefused
 from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 from tests.outbox_records import CREATED_MS, a_dead, a_record, acked, filled, loaded, sent
 
@@ -144,6 +145,20 @@ def test_what_is_missing_is_said(folder: Path, statement: str, imbalance: int | 
     assert check.imbalance == imbalance
 
 
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("DROP TABLE dead_letters", "it lacks the table dead_letters"),
+        ("ALTER TABLE records ADD COLUMN later TEXT", "table records has the unknown column later"),
+    ],
+)
+def test_another_layout_is_refused_by_name(folder: Path, statement: str, found: str) -> None:
+    filled(folder, RECORDS, MARKS)
+    change_row(folder / OUTBOX_FILE, statement)
+    with pytest.raises(StoreRefused, match=found):
+        check_outbox(folder)
+
+
 def test_a_planted_message_without_a_count_shows_as_an_imbalance(folder: Path) -> None:
     """Rows and totals that are each whole, but do not belong together: the fault of a writer, not of a disk."""
     filled(folder, RECORDS, MARKS)
@@ -171,7 +186,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_touched(
     with made_unreadable(folder / OUTBOX_FILE, how):
         before = content_of_folder(folder)
         for read in (check_outbox, read_outbox):
-            with pytest.raises(StorageError, match="cannot read the outbox in") as raised:
+            with pytest.raises(StorageError, match="the outbox in") as raised:
                 read(folder)
             assert UNREADABLE[how] in raised.value.text
             assert raised.value.advice

@@ -17,7 +17,8 @@ from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageErro
 from stagepost.runtime.delivery.outbox_store import DeadLetter, Finished, OutboxContent, OutboxTotals
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.runtime.sqlite_file import beside
-from tests.damaged_files import change_row, cut, damaged, flip, run_alone
+from stagepost.runtime.sqlite_layout import StoreRefused
+from tests.damaged_files import change_row, cut, damaged, files_in, flip, run_alone
 from tests.failing_disk import Disk, errors
 from tests.outbox_records import a_dead, a_record, acked, filled, loaded, sent
 
@@ -133,9 +134,14 @@ def test_in_interval_mode_a_sync_follows_within_a_second_by_itself(folder: Path)
 # Damage
 
 
-def check_after_damage(folder: Path, before: OutboxContent) -> None:
-    """What is read is right, and what is not there any more was reported and counted."""
-    content = loaded(folder)
+def check_after_damage(folder: Path, before: OutboxContent) -> bool:
+    """What is read is right, and what is gone was reported and counted; False if the file was refused untouched."""
+    files = files_in(folder)
+    try:
+        content = loaded(folder)
+    except StoreRefused:
+        assert files_in(folder) == files
+        return False
     assert set(content.records) <= set(before.records)
     assert set(content.dead_letters) <= set(before.dead_letters)
     assert set(content.done_keys) <= set(before.done_keys)
@@ -152,9 +158,12 @@ def check_after_damage(folder: Path, before: OutboxContent) -> None:
     again = loaded(folder)
     assert (again.records, again.totals, again.damage) == (content.records, content.totals, ())
     filled(folder, [a_record(again.next_counter)])
+    return True
 
 
-def damaged_copies(tmp_path: Path, change: Callable[[bytearray, int], None], places: Iterable[int]) -> None:
+def damaged_copies(tmp_path: Path, change: Callable[[bytearray, int], None], places: Iterable[int]) -> int:
+    """Check a copy for each place; return how many of them were opened."""
+    opened = 0
     original = tmp_path / "original"
     filled(original, RECORDS[:12], MARKS)
     content = (original / OUTBOX_FILE).read_bytes()
@@ -163,17 +172,18 @@ def damaged_copies(tmp_path: Path, change: Callable[[bytearray, int], None], pla
         folder = tmp_path / f"{number}"
         folder.mkdir(mode=0o700)
         (folder / OUTBOX_FILE).write_bytes(copy)
-        check_after_damage(folder, before)
+        opened += check_after_damage(folder, before)
         shutil.rmtree(folder)
+    return opened
 
 
 def test_a_flipped_bit_is_noticed_in_the_header_and_the_description_of_the_tables(tmp_path: Path) -> None:
-    damaged_copies(tmp_path, flip, [18, 19, *range(0, 1_200, 31)])
+    assert damaged_copies(tmp_path, flip, [18, 19, *range(0, 1_200, 31)]) > 10
 
 
 def test_a_flipped_bit_is_noticed_in_samples_of_the_whole_file(tmp_path: Path, run_seed: int) -> None:
     chance = random.Random(run_seed)
-    damaged_copies(tmp_path, flip, [chance.randrange(1 << 30) for _ in range(40)])
+    assert damaged_copies(tmp_path, flip, [chance.randrange(1 << 30) for _ in range(40)]) > 10
 
 
 def test_a_file_that_was_cut_is_noticed(tmp_path: Path, run_seed: int) -> None:
@@ -420,6 +430,28 @@ def test_a_file_that_is_destroyed_under_a_failing_disk_is_written_again_from_mem
     content = loaded(folder)
     assert content.records == (*RECORDS[:20], RECORDS[21])
     assert (content.totals, content.damage) == (OutboxTotals(21), ())
+
+
+def test_a_file_that_another_release_alters_under_a_failing_disk_is_refused_and_stays(folder: Path) -> None:
+    async def main() -> None:
+        disk = Disk()
+        store = SqliteOutbox(folder, connect=disk.connect)
+        await asyncio.gather(*map(store.insert, RECORDS[:20]))
+        disk.fails_at = disk.calls + 1
+        with pytest.raises(StorageError):
+            await store.insert(RECORDS[20])
+        change_row(folder / OUTBOX_FILE, "ALTER TABLE records ADD COLUMN later TEXT")
+        altered = files_in(folder)
+        with pytest.raises(StorageError, match="table records has the unknown column later"):
+            await store.insert(RECORDS[21])
+        assert files_in(folder) == altered
+        change_row(folder / OUTBOX_FILE, "ALTER TABLE records DROP COLUMN later")
+        await store.insert(RECORDS[22])
+        await store.close()
+
+    asyncio.run(main())
+    content = loaded(folder)
+    assert (content.records, content.damage) == ((*RECORDS[:20], RECORDS[22]), ())
 
 
 def test_a_file_that_could_not_be_made_anew_is_made_by_the_next_attempt(folder: Path) -> None:

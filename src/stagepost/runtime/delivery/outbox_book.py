@@ -40,7 +40,7 @@ class OutboxHead(msgspec.Struct, frozen=True, array_like=True):
 RECORDS = Table("records", int, OutboxRecord)
 DEAD_LETTERS = Table("dead_letters", int, DeadLetter, age=lambda dead: (dead.failed_ms, dead.record.sequence))
 DONE_KEYS = Table("done_keys", bytes, DoneKey, age=lambda done: done.done_ms)
-HEAD = Table("head", str, OutboxHead)
+HEAD = Table("head", str, OutboxHead, is_replaceable=True)
 TABLES = (HEAD, RECORDS, DEAD_LETTERS, DONE_KEYS)
 THE_HEAD = "outbox"
 
