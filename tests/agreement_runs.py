@@ -18,6 +18,9 @@ SPREADS_WITHIN_S = 3.0
 REPORTED_WITHIN_S = 60.0
 """So long may a missing quorum go unsaid."""
 
+GOES_ON_WITHIN_S = 240.0
+"""Seconds until a quorum that started under loss, without one to spare, has finalised all; slots of dead leaders included."""
+
 CONTENTS = 24
 SIZES = (4, 7, 4, 4, 7, 4, 13, 4, 7, 4)
 
@@ -48,6 +51,44 @@ def run_once(seed: int, *, size: int | None = None, prepare: Prepare | None = No
         raise AssertionError(
             f"seed {seed}, {size} validators, attackers {names}, set back {rewound}: {failed}"
         ) from failed
+    return world
+
+
+def run_start(seed: int, size: int, up: int, *, loss: float = 0.0) -> World:
+    """Start `up` of `size` validators together, the rest being dead for good: a quorum starts and goes on; fewer listen,
+    answer, sign nothing and say that they wait."""
+    world = World(size, seed, loss=loss)
+    started, needed = world.peers[:up], world.session.quorum
+    for peer in started:
+        peer.start()
+        peer.say(b"good morning from %d" % peer.index)
+    world.run(REPORTED_WITHIN_S)
+    where = f"seed {seed}, {up} of {size} validators are up, {needed} are needed"
+    for peer in started:
+        if up >= needed:
+            assert peer.member.is_started, f"{where}: validator {peer.index} has not started"
+        else:
+            assert not peer.member.is_started, f"{where}: validator {peer.index} has started"
+            assert peer.member.answered_by == {one.index for one in started} - {peer.index}, where
+            assert peer.stalled, f"{where}: validator {peer.index} does not say that it waits"
+            assert peer.stalled[0].heard == tuple(range(up)), where
+    if up < needed:
+        assert not world.voted, f"{where}: somebody has voted"
+        assert not any(peer.disk.records for peer in started), f"{where}: somebody has signed"
+        return world
+    world.network.loss = 0.0
+    ends_at = world.now + GOES_ON_WITHIN_S
+    while world.now < ends_at and any(peer.to_say for peer in started):
+        for peer in started:
+            if peer.to_say:
+                peer.want_more(
+                    peer.life
+                )  # a leader whose slot was skipped wishes again, as the ledger above does
+        world.run(world.now + 5.0)
+    world.run(world.now + 10.0)  # what is final at its author spreads
+    wanted = {b"good morning from %d" % one.index for one in started}
+    for peer in started:
+        assert wanted <= contents_of(peer).keys(), f"{where}: not all is final at validator {peer.index}"
     return world
 
 

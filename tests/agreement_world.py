@@ -207,6 +207,9 @@ class Peer:
                 self.broadcast(frame)
             case Ask(peer, number, query):
                 world.send(self.index, peer, partial(_query_came, self.index, number, query))
+                is_linked = world.are_linked(self.index, peer)
+                wait_s = world.options.query_timeout_s if is_linked else 0.0
+                world.after(wait_s, partial(self.query_failed, life, peer, number))
             case Reply(peer, number, answer):
                 self.reply(peer, number, answer)
             case Propose(slot, parent_hash, is_wanted):
@@ -307,6 +310,11 @@ class Peer:
     def query_came(self, sender: int, number: int, query: bytes) -> None:
         self.perform(self.member.query_received(sender, number, query, self.world.now))
 
+    def query_failed(self, life: int, peer: int, number: int) -> None:
+        """Tell the member that no answer came, as a link does; the member ignores it if one did."""
+        if self.is_up and life == self.life:
+            self.perform(self.member.answered(peer, number, None, self.world.now))
+
     def answer_came(self, sender: int, number: int, answer: bytes) -> None:
         self.perform(self.member.answered(sender, number, answer, self.world.now))
 
@@ -378,6 +386,10 @@ class World:
                 event(peer)
 
         self.after(self.network.delay(sender), arrive)
+
+    def are_linked(self, one: int, other: int) -> bool:
+        groups = self.network.groups
+        return self.peers[other].is_up and groups.get(one, 0) == groups.get(other, 0)
 
     def start_all(self) -> None:
         for peer in self.peers:

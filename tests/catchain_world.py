@@ -150,6 +150,9 @@ class Peer:
                     world.send(self.index, peer, partial(_frame_came, self.index, frame))
                 case Ask(peer, number, query):
                     world.send(self.index, peer, partial(_query_came, self.index, number, query))
+                    is_linked = world.are_linked(self.index, peer)
+                    wait_s = world.options.sync.query_timeout_s if is_linked else 0.0
+                    world.after(wait_s, partial(self.query_failed, life, peer, number))
                 case Reply(peer, number, answer):
                     world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
                 case Deliver(source, height, block_hash, payload):
@@ -178,6 +181,11 @@ class Peer:
 
     def query_came(self, sender: int, number: int, query: bytes) -> None:
         self.perform(self.member.query_received(sender, number, query, self.world.now))
+
+    def query_failed(self, life: int, peer: int, number: int) -> None:
+        """Tell the member that no answer came, as a link does; the member ignores it if one did."""
+        if self.is_up and life == self.life:
+            self.perform(self.member.answered(peer, number, None, self.world.now))
 
     def answer_came(self, sender: int, number: int, answer: bytes) -> None:
         self.perform(self.member.answered(sender, number, answer, self.world.now))
@@ -269,6 +277,11 @@ class World:
                 event(peer)
 
         self.after(self.network.delay(), arrive)
+
+    def are_linked(self, one: int, other: int) -> bool:
+        groups = self.network.groups
+        places = groups.get(self.number_of(one), 0), groups.get(self.number_of(other), 0)
+        return self.peers[other].is_up and places[0] == places[1]
 
     def start_all(self) -> None:
         for peer in self.peers:

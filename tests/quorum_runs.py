@@ -80,6 +80,60 @@ def run_quorum(seed: int) -> float:
     return longest
 
 
+def run_start(seed: int, size: int, up: int, *, loss: float = 0.0) -> World:
+    """Start `up` of `size` members together, the rest being dead for good: a quorum starts and speaks; fewer listen,
+    answer, and make no block."""
+    world, peers = watching_world(size, seed, loss=loss)
+    needed, started = 2 * size // 3 + 1, peers[:up]
+    for peer in started:
+        peer.start()
+        peer.say(b"good morning from %d" % peer.index)
+    world.run(REPORT_WITHIN_S)
+    where = f"seed {seed}, {up} of {size} members are up, {needed} are needed"
+    for peer in started:
+        if up >= needed:
+            assert peer.member.is_started, f"{where}: member {peer.index} has not started"
+            heard = {payload for _, _, _, payload in peer.delivered}
+            wanted = {b"good morning from %d" % one.index for one in started}
+            assert wanted <= heard, f"{where}: member {peer.index} has not heard everybody"
+        else:
+            assert not peer.member.is_started, f"{where}: member {peer.index} has started"
+            assert peer.member.answered_by == {one.index for one in started} - {peer.index}, where
+            assert peer.member.answers_needed == needed - 1, where
+            assert not peer.disk, f"{where}: member {peer.index} has a block"
+            assert peer.reports, f"{where}: member {peer.index} does not tell that a quorum is missing"
+            assert peer.reports[0][1].is_lost, where
+    return world
+
+
+def run_lost_disk(seed: int) -> World:
+    """Let a member lose its disk and start again while it can reach nobody: it must not write other blocks at the heights
+    that it has used, so it waits for the others, gets its own blocks back, and is blamed by nobody."""
+    world, peers = watching_world(4, seed)
+    world.start_all()
+    world.run(SETTLED_S)
+    victim = peers[1]
+    for number in range(3):
+        victim.say(b"before %d" % number)
+        world.run(world.now + 1.0)
+    height = victim.member.graph.top(victim.index).height
+    victim.crash()
+    victim.disk.clear()
+    world.network.groups[victim.index] = 1
+    victim.start()
+    victim.say(b"after")
+    world.run(world.now + 30.0)
+    assert not victim.disk, f"seed {seed}: alone, it made a block"
+    world.network.groups.clear()
+    world.run(world.now + 30.0)
+    for peer in peers:
+        assert not peer.blamed, f"seed {seed}: member {peer.index} blames {peer.blamed}"
+        later = {one[3] for one in peer.delivered if one[0] == victim.index and one[1] > height}
+        assert b"after" in later, f"seed {seed}: member {peer.index} has not heard of it again"
+    assert victim.recovered >= 3, f"seed {seed}: its blocks have not come back"
+    return world
+
+
 def run_quiet(seed: int, for_s: float = 240.0) -> None:
     """Loss, short partitions, and fewer than a third away: nothing is told."""
     random = Random(seed)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stagepost.catchain.member import START_WAIT_S as QUEUE_START_WAIT_S
+from stagepost.chain.agreement.pacing import START_WAIT_S
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
@@ -85,7 +87,46 @@ async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
             async with asyncio.timeout(WITHIN_S):
                 while not await asyncio.to_thread(metric, validator_port, "stagepost_catchain_blocks_total"):
                     await asyncio.sleep(0.05)
+            await _until_ready(validator_port)
             await asyncio.to_thread(_look, full_port, validator_port, book, capsys, folder)
+
+
+async def _until_ready(port: int) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while (await asyncio.to_thread(ask, port, "/readyz"))[0] != 200:
+            await asyncio.sleep(0.05)
+
+
+def test_a_lone_validator_listens_and_says_so_until_a_quorum_is_there(tmp_path: Path) -> None:
+    asyncio.run(_alone(tmp_path / "net"))
+
+
+async def _alone(data: Path) -> None:
+    async with devnet(DevnetPlan(validators=4), data) as network:
+        await network.ready()
+        for one in network.validators:
+            await one.close()
+        first, second, third, _ = network.validators  # the fourth is dead for good
+        await first.start()
+        assert isinstance(first, HereValidator)
+        assert first.running is not None
+        async with validator_status(first.running, data / "validator-1", 0) as port:
+            # For longer than it listens where others answer.
+            await asyncio.sleep(max(START_WAIT_S, QUEUE_START_WAIT_S) + 1.0)
+            code, body = await asyncio.to_thread(ask, port, "/readyz")
+            part = json.loads(body)["parts"]["start"]
+            assert code == 503
+            assert part["ready"] is False
+            assert "listens and does not speak: 0 of 2 other members have answered" in part["reason"]
+            status = json.loads((await asyncio.to_thread(ask, port, "/status"))[1])
+            assert {one["part"] for one in status["listening"]} == {"agreement", "queue"}
+            assert all((one["answered"], one["needed"]) == ([], 2) for one in status["listening"])
+            validator = first.running.validator
+            members = [runner.member for runner in validator.chain.sessions.values()]
+            assert not any(slot.own for member in members for _, slot in member.book.slots())
+            await second.start()
+            await third.start()
+            await _until_ready(port)
 
 
 def _listed(capsys: pytest.CaptureFixture[str], data: Path, *options: str) -> list[dict[str, object]]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from stagepost.catchain.member import IDLE_TIMEOUT_S
+from stagepost.catchain.catching_up import CatchingUp
+from stagepost.catchain.effects import Effect
+from stagepost.catchain.member import IDLE_TIMEOUT_S, Member
+from stagepost.catchain.queries import Answer
 from stagepost.catchain.quorum_watch import ALLOWANCE_S, OVERDUE_S, REPORT_WITHIN_S, QuorumWatch
 from stagepost.errors import ErrorCode
-from tests.quorum_runs import LOOK_EVERY_S, SETTLED_S, run_quiet, run_quorum, watching_world
+from tests.quorum_runs import (
+    LOOK_EVERY_S,
+    SETTLED_S,
+    run_lost_disk,
+    run_quiet,
+    run_quorum,
+    run_start,
+    watching_world,
+)
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -96,3 +109,64 @@ def test_previous_members_do_not_count() -> None:
     while world.now < SETTLED_S + 2 * REPORT_WITHIN_S:
         world.run(world.now + LOOK_EVERY_S)
         assert watch.look(world.now) is None
+
+
+# The start
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("size", "up"),
+    [(1, 1), (4, 1), (4, 2), (4, 3), (4, 4), (7, 1), (7, 4), (7, 5), (7, 7), (13, 1), (13, 8), (13, 9)],
+)
+def test_a_quorum_that_starts_together_starts_and_fewer_never_speak(
+    size: int, up: int, loss: float, run_seed: int
+) -> None:
+    run_start(run_seed, size, up, loss=loss)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_who_lost_its_disk_and_reaches_nobody_does_not_become_a_forker(number: int, run_seed: int) -> None:
+    run_lost_disk(run_seed + number)
+
+
+def _counts_failed_queries(patch: pytest.MonkeyPatch) -> None:
+    answered = CatchingUp.answered
+
+    def counting(self: CatchingUp, peer: int, number: int, answer: Answer | None) -> bool:
+        if answer is None and number in self._asked:
+            self.answered_by.add(peer)
+        return answered(self, peer, number, answer)
+
+    patch.setattr(CatchingUp, "answered", counting)
+
+
+def _starts_by_the_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CatchingUp, "has_quorum", True)
+
+
+def _listens_in_silence(patch: pytest.MonkeyPatch) -> None:
+    query_received = Member.query_received
+
+    def silent(self: Member, peer: int, number: int, data: bytes, now: float) -> list[Effect]:
+        return query_received(self, peer, number, data, now) if self.is_started else []
+
+    patch.setattr(Member, "query_received", silent)
+
+
+@pytest.mark.parametrize(
+    ("plant", "run"),
+    [
+        (_counts_failed_queries, lambda: run_start(1, 4, 1)),
+        (_counts_failed_queries, lambda: run_lost_disk(1)),
+        (_starts_by_the_clock, lambda: run_start(1, 4, 1)),
+        (_starts_by_the_clock, lambda: run_lost_disk(1)),
+        (_listens_in_silence, lambda: run_start(1, 4, 4)),
+    ],
+)
+def test_a_planted_defect_of_the_start_is_noticed(
+    plant: Callable[[pytest.MonkeyPatch], None], run: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=r"has started|has not started|alone, it made a block"):
+        run()

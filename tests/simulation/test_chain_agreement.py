@@ -13,6 +13,7 @@ from stagepost.chain.agreement.effects import Effect
 from stagepost.chain.agreement.hearing import Hearing
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.pacing import Timeouts
+from stagepost.chain.agreement.progress import Asking
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind
 from tests.agreement_attackers import (
@@ -24,7 +25,7 @@ from tests.agreement_attackers import (
     TwoFacedVoter,
     world_with,
 )
-from tests.agreement_runs import HEALED_UNTIL_S, run_once, run_without_quorum
+from tests.agreement_runs import HEALED_UNTIL_S, run_once, run_start, run_without_quorum
 from tests.agreement_world import World, contents_of
 
 SEEDS = 40
@@ -88,6 +89,63 @@ def test_a_start_without_a_quorum_says_so() -> None:
     world.run(60.0)
     assert world.peers[0].stalled[0].heard == (0, 1)
     assert not world.peers[0].member.is_started
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("size", "up"),
+    [(1, 1), (4, 1), (4, 2), (4, 3), (4, 4), (7, 1), (7, 4), (7, 5), (7, 7), (13, 1), (13, 8), (13, 9)],
+)
+def test_a_quorum_that_starts_together_starts_and_fewer_never_speak(
+    size: int, up: int, loss: float, run_seed: int
+) -> None:
+    run_start(run_seed, size, up, loss=loss)
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_a_lone_validator_starts_when_others_join_it(size: int, run_seed: int) -> None:
+    world = run_start(run_seed, size, 1)
+    quorum = world.session.quorum
+    for peer in world.peers[1 : quorum - 1]:
+        peer.start()
+    world.run(world.now + 10.0)
+    assert not any(peer.member.is_started for peer in world.peers[: quorum - 1])
+    world.peers[quorum - 1].start()
+    world.run(world.now + 30.0)
+    for peer in world.peers[:quorum]:
+        assert b"good morning from 0" in contents_of(peer)
+
+
+def _counts_failed_queries(patch: pytest.MonkeyPatch) -> None:
+    ended = Asking.ended
+
+    def counting(self: Asking, peer: int, number: int) -> bool:
+        was_under_way = ended(self, peer, number)
+        if was_under_way:
+            self.count_answer(peer)
+        return was_under_way
+
+    patch.setattr(Asking, "ended", counting)
+
+
+def _listens_in_silence(patch: pytest.MonkeyPatch) -> None:
+    query_received = Member.query_received
+
+    def silent(self: Member, peer: int, number: int, data: bytes, now: float) -> list[Effect]:
+        return query_received(self, peer, number, data, now) if self.is_started else []
+
+    patch.setattr(Member, "query_received", silent)
+
+
+@pytest.mark.parametrize(
+    ("plant", "up"), [(_counts_failed_queries, 1), (_counts_failed_queries, 2), (_listens_in_silence, 4)]
+)
+def test_a_planted_defect_of_the_start_is_noticed(
+    plant: Callable[[pytest.MonkeyPatch], None], up: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match="has started" if up < 4 else "has not started"):
+        run_start(1, 4, up)
 
 
 @pytest.mark.parametrize("delay_s", [2.0, 6.0])

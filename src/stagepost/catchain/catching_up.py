@@ -2,10 +2,15 @@
 
 Our own blocks go to everybody at once; what gets lost is found by asking, now and then, one member after another what
 it has beyond what we have. A block whose ancestors are missing makes us ask for these at once.
+
+At the start a member asks everybody, because others may hold blocks of its own that its disk lost: it may speak when a
+quorum has really answered. A query that failed, timed out or was dropped is not an answer. A member answers before it
+has started itself, so members that start together do not wait for each other for ever.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 
 import msgspec
@@ -41,6 +46,11 @@ ASKED_AT_ONCE_MAX = 16
 DIFFERENCE_BLOCKS_MAX = 100
 
 
+def quorum_of(members: int) -> int:
+    """Return how many are more than two thirds of `members`."""
+    return 2 * members // 3 + 1
+
+
 class SyncOptions(msgspec.Struct, frozen=True):
     """`neighbours` None: our blocks go to every member, and nobody passes on what is not his. A number: every
     delivered block goes on to so many members, chosen anew now and then, as older networks do."""
@@ -54,9 +64,20 @@ class SyncOptions(msgspec.Struct, frozen=True):
 
 
 class CatchingUp:
-    """Holds who was asked for what; nothing here outlives a restart."""
+    """Holds who was asked for what; nothing here outlives a restart. `current`: the members whose answers count at the
+    start, by index. `answered_by`: those of them that have shown all the blocks of ours that they hold."""
 
-    def __init__(self, graph: Graph, index: int, random: Random, now: float, options: SyncOptions) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        index: int,
+        random: Random,
+        now: float,
+        options: SyncOptions,
+        current: Collection[int],
+        *,
+        is_starting: bool,
+    ) -> None:
         self._graph = graph
         self._index = index
         self._random = random
@@ -69,6 +90,15 @@ class CatchingUp:
         self._neighbours: list[int] = []
         self._rotate_at = now
         self._to_pass_on: list[Vertex] = []
+        self._counted = tuple(sorted(set(current) - {index}))
+        self.answers_needed = quorum_of(len(current)) - (index in current)
+        self.is_starting = is_starting
+        self.answered_by: set[int] = set()
+
+    @property
+    def has_quorum(self) -> bool:
+        """Return whether enough members have answered that this member knows what can be known of its own past."""
+        return len(self.answered_by) >= self.answers_needed
 
     @property
     def next_wake(self) -> float:
@@ -114,8 +144,7 @@ class CatchingUp:
             self._calm = 0
         if now >= self._next_sync:
             self._next_sync = now + self._pause()
-            peer = self._somebody()
-            if peer is not None:
+            for peer in self._whom_to_ask():
                 effects.append(self._ask(peer, GetDifference(self._heights()), now))
                 effects += self._ask_again(peer, now)
         return effects
@@ -160,8 +189,12 @@ class CatchingUp:
         if whom != peer:
             return False
         match query, answer:
-            case GetDifference(), Difference() | DifferenceFork():
+            case GetDifference(heights), Difference(sent_up_to):
                 # What he sent ahead of it came before it, and has said so if it helped.
+                self._calm = min(self._calm + 1, CALM_MAX)
+                self._note_answer(peer, heights, sent_up_to)
+                return True
+            case GetDifference(), DifferenceFork():
                 self._calm = min(self._calm + 1, CALM_MAX)
                 return True
             case GetBlock(block_hash), BlockResult(block):
@@ -191,6 +224,27 @@ class CatchingUp:
             BLAMED_HEIGHT if source in graph.blamed else graph.received_height(source)
             for source in range(graph.size)
         )
+
+    def _note_answer(self, peer: int, heights: tuple[int, ...], sent_up_to: tuple[int, ...]) -> None:
+        """Count the answer of `peer` to a question at the start, unless it holds more of our own blocks than we asked from:
+        those may be on their way or lost, so `peer` is asked again."""
+        if (
+            self.is_starting
+            and peer in self._counted
+            and len(sent_up_to) == len(heights)
+            and sent_up_to[self._index] <= heights[self._index]
+        ):
+            self.answered_by.add(peer)
+
+    def _whom_to_ask(self) -> list[int]:
+        """Return everybody whose answer is missing at the start, and one random member afterwards."""
+        if self.is_starting:
+            waiting = {peer for peer, query, _ in self._asked.values() if isinstance(query, GetDifference)}
+            left = [one for one in self._counted if one not in self.answered_by and one not in waiting]
+            if left:
+                return self._random.sample(left, min(len(left), ASKED_AT_ONCE_MAX))
+        peer = self._somebody()
+        return [] if peer is None else [peer]
 
     def _somebody(self) -> int | None:
         graph = self._graph

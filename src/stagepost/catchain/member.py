@@ -3,12 +3,13 @@
     frame, query, answer, stored, tick → receive, deliver, make the next block → Persist, Send, Ask, Reply, Deliver
 
 A block of our own is on disk before anybody hears of it: otherwise a crash would let us write another one at its
-height, and that is what forkers do.
+height, and that is what forkers do. For the same reason a member that starts listens until a quorum has shown it the
+blocks of its own that its disk may have lost: a lone member never speaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 
 import msgspec
@@ -47,8 +48,9 @@ MakePayload = Callable[[], bytes | None]
 class MemberOptions(msgspec.Struct, frozen=True):
     """`merge_within_s`: how long blocks of others that say something may stand without one of ours upon them.
     `idle_timeout_s`: when we speak up although there is nothing to say. `speak_pause_s`: how long what is to be said comes
-    together after a block of ours: each costs every member a signature check. `start_wait_s`: how long we listen first, in
-    case others remember more of us than our own disk."""
+    together after a block of ours: each costs every member a signature check. `start_wait_s`: how long we listen at least,
+    and until a quorum has answered, in case others remember more of us than our own disk; 0 for a session that begins
+    while we run, in which nobody can remember anything of us: then nobody is asked first."""
 
     idle_timeout_s: float = IDLE_TIMEOUT_S
     merge_within_s: float = MERGE_WITHIN_S
@@ -58,6 +60,8 @@ class MemberOptions(msgspec.Struct, frozen=True):
 
 
 class Member:
+    """`current`: the members that count for the quorum at the start, by index; None for all."""
+
     def __init__(
         self,
         graph: Graph,
@@ -67,6 +71,8 @@ class Member:
         random: Random,
         now: float,
         options: MemberOptions | None = None,
+        *,
+        current: Collection[int] | None = None,
     ) -> None:
         self.graph = graph
         self.index = index
@@ -84,7 +90,15 @@ class Member:
         self._is_asked_to_speak = False
         self._merge_at: float | None = None
         self._spoke_at = now
-        self._sync = CatchingUp(graph, index, random, now, self.options.sync)
+        self._sync = CatchingUp(
+            graph,
+            index,
+            random,
+            now,
+            self.options.sync,
+            range(graph.size) if current is None else current,
+            is_starting=self.options.start_wait_s > 0,
+        )
 
     @property
     def is_started(self) -> bool:
@@ -95,11 +109,22 @@ class Member:
         return self._is_halted
 
     @property
+    def answered_by(self) -> frozenset[int]:
+        """Other members whose answers counted at the start."""
+        return frozenset(self._sync.answered_by)
+
+    @property
+    def answers_needed(self) -> int:
+        """Number of other members whose answers are needed before this member speaks."""
+        return self._sync.answers_needed
+
+    @property
     def next_wake(self) -> float:
         """When `tick` wants to be called, at the latest."""
         times = [self._sync.next_wake]
         if not self._is_started:
-            times.append(self._starts_at)
+            if self._knows_own_past:
+                times.append(self._starts_at)
         elif self._making is None and self._can_speak:
             times.append(self._spoke_at + self.options.idle_timeout_s)
             if self._merge_at is not None:
@@ -193,8 +218,9 @@ class Member:
         return self._taken()
 
     def tick(self, now: float) -> list[Effect]:
-        if not self._is_started and now >= self._starts_at:
+        if not self._is_started and now >= self._starts_at and self._knows_own_past:
             self._is_started = True
+            self._sync.is_starting = False
             self._own_top = self.graph.top(self.index)
             self._spoke_at = now
         self._effects += self._sync.tick(now)
@@ -253,6 +279,16 @@ class Member:
                     self._merge_at = now + self.options.merge_within_s
 
     # Speaking
+
+    @property
+    def _knows_own_past(self) -> bool:
+        """Return whether a quorum has answered, and no block of ours that others returned waits for its ancestors: the
+        next one would stand beside it."""
+        if not self._sync.is_starting:
+            return True
+        return self._sync.has_quorum and not any(
+            vertex.source == self.index for vertex in self.graph.undelivered()
+        )
 
     @property
     def _can_speak(self) -> bool:

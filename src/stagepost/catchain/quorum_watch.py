@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from stagepost.catchain.catching_up import quorum_of
 from stagepost.catchain.member import IDLE_TIMEOUT_S, Member
 from stagepost.errors import ErrorCode
 
@@ -74,7 +75,7 @@ class QuorumWatch:
     @property
     def needed(self) -> int:
         """More than two thirds, by head."""
-        return 2 * len(self._current) // 3 + 1
+        return quorum_of(len(self._current))
 
     def look(self, now: float) -> QuorumReport | None:
         """A report when it changed, and None otherwise."""

@@ -11,11 +11,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stagepost import __version__
+from stagepost.catchain.member import Member as QueueMember
+from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode
+from stagepost.node.remp_validator import RempValidator
 from stagepost.node.remp_validator_main import RunningValidator
 from stagepost.node.running_remp_node import FULL_NODE, STATUS_FILES, VALIDATOR, StatusFacts
 from stagepost.remp.message_status import kind_of
@@ -109,8 +112,46 @@ class FullNodeStatus:
 _STAGE_ORDER = ("sent", "queued", "included", "accepted", "finalized", "rejected", "timeout")
 
 
+class ListeningSession(NamedTuple):
+    """A session in which a validator listens and does not speak yet. `part`: "agreement", or "queue" for its catchain.
+    `answered`: other members that have answered, by index. `needed`: how many must. `is_fresh`: the session began while the
+    validator ran, so the validator waits there for a moment at most, unless others are gone."""
+
+    session_id: bytes
+    part: str
+    answered: tuple[int, ...]
+    needed: int
+    is_fresh: bool
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{len(self.answered)} of {self.needed} other members have answered in the {self.part} of session "
+            f"{self.session_id.hex()}"
+        )
+
+
+def listening_sessions(validator: RempValidator) -> list[ListeningSession]:
+    """Return the sessions at work in which `validator` has not started to speak."""
+    members: list[tuple[bytes, str, AgreementMember | QueueMember]] = [
+        *((one, "agreement", runner.member) for one, runner in validator.chain.sessions.items()),
+        *((one, "queue", runner.member) for one, runner in validator.queues.current.items()),
+    ]
+    return [
+        ListeningSession(
+            session_id,
+            part,
+            tuple(sorted(member.answered_by)),
+            member.answers_needed,
+            is_fresh=member.options.start_wait_s == 0,
+        )
+        for session_id, part, member in members
+        if not member.is_started
+    ]
+
+
 class ValidatorStatus:
-    """A `StatusSource`."""
+    """A `StatusSource`. A validator that waits for answers at its start is not ready: it says nothing to others."""
 
     kind = VALIDATOR
 
@@ -128,8 +169,13 @@ class ValidatorStatus:
         return self._metrics.render(open_by_shard)
 
     def readiness(self) -> Mapping[str, str | None]:
-        has_queue = bool(self._running.validator.queues.current)
-        return {"queue": None if has_queue else "this validator is in no session at work"}
+        validator = self._running.validator
+        has_queue = bool(validator.queues.current)
+        waiting = [one for one in listening_sessions(validator) if not one.is_fresh]
+        return {
+            "queue": None if has_queue else "this validator is in no session at work",
+            "start": f"listens and does not speak: {waiting[0].text}" if waiting else None,
+        }
 
     def status(self) -> dict[str, Any]:
         validator = self._running.validator
@@ -142,6 +188,15 @@ class ValidatorStatus:
             "master_block": master.seqno,
             "shards": [shard_text(entry.shard) for entry in master.shards],
             "sessions": [one.hex() for one in validator.queues.current],
+            "listening": [
+                {
+                    "session": one.session_id.hex(),
+                    "part": one.part,
+                    "answered": list(one.answered),
+                    "needed": one.needed,
+                }
+                for one in listening_sessions(validator)
+            ],
             "messages": validator.queues.counters.messages,
             "refused": dict(validator.queues.counters.refused),
             "parts": dict(self.readiness()),

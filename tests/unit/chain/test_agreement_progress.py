@@ -57,17 +57,27 @@ def test_at_the_start_everybody_is_asked_until_he_answers() -> None:
     assert [ask.peer for ask in asks] == list(range(12))
     for ask in asks[:8]:
         assert not asking.has_quorum or len(asking.answered_by) >= 8
-        assert asking.answered(ask.peer, ask.number)
-        assert not asking.answered(ask.peer, ask.number), "once is enough"
+        assert asking.ended(ask.peer, ask.number)
+        assert not asking.ended(ask.peer, ask.number), "once is enough"
+        asking.count_answer(ask.peer)
     assert asking.has_quorum
     assert [ask.peer for ask in asking.ask_around(False, now=2.0)] == [8, 9, 10, 11]
+
+
+def test_a_query_that_ended_without_an_answer_does_not_count() -> None:
+    asking = Asking(session_of(4), 0, Book(0, START), Random(1), OPTIONS)
+    for ask in asking.ask_around(False, now=0.0):
+        assert asking.ended(ask.peer, ask.number)
+    assert not asking.answered_by
+    assert not asking.has_quorum
+    assert [ask.peer for ask in asking.ask_around(False, now=0.1)] == [1, 2, 3], "asked again at once"
 
 
 def test_an_answer_of_somebody_else_is_none() -> None:
     asking = Asking(session_of(4), 0, Book(0, START), Random(1), OPTIONS)
     (ask,) = asking.ask(2, now=0.0)
-    assert not asking.answered(1, ask.number)
-    assert asking.answered(2, ask.number)
+    assert not asking.ended(1, ask.number)
+    assert asking.ended(2, ask.number)
 
 
 def test_the_last_32_final_blocks_are_held_and_older_ones_come_from_the_archive() -> None:

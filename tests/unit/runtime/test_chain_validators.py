@@ -14,7 +14,7 @@ import pytest
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
-from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Record, Recovered
+from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Record, Recovered, Stalled
 from stagepost.chain.agreement.messages import FinalBlock
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.votes import VoteKind
@@ -147,6 +147,29 @@ def test_who_crashes_between_disk_and_network_goes_on_without_contradicting_itse
         await settled(world)
         assert [house.notices for house in world.houses] == [[]] * 4
         world.check()
+        await world.close()
+
+    run_in_virtual_time(main())
+
+
+def test_a_lone_validator_signs_nothing_until_a_quorum_has_answered() -> None:
+    async def main() -> None:
+        world = ChainOverlayWorld(4, 1, configure=long_lived)
+        alone = world.houses[0]
+        alone.start()
+        world.offer(some_primes(1))
+        await asyncio.sleep(120.0)
+        assert not is_started(alone)
+        assert alone.store is not None
+        assert not [one for session in alone.store.sessions for one in alone.store.load_records(session)]
+        assert {type(one) for _, one in alone.notices} == {Stalled}
+        world.houses[1].start()
+        await asyncio.sleep(10.0)
+        assert not is_started(alone), "two of four are not a quorum"
+        world.houses[2].start()  # the fourth is dead for good
+        living = world.houses[:3]
+        await world.until(lambda: all(is_started(house) for house in living), "three of four started")
+        await world.until(lambda: all(house.included for house in living), "the message in the masterchain")
         await world.close()
 
     run_in_virtual_time(main())

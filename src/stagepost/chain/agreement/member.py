@@ -94,6 +94,16 @@ class Member:
         return self._is_halted
 
     @property
+    def answered_by(self) -> frozenset[int]:
+        """Other validators whose answers counted at the start."""
+        return frozenset(self._asking.answered_by)
+
+    @property
+    def answers_needed(self) -> int:
+        """Number of other validators whose answers are needed before this one speaks."""
+        return self._asking.answers_needed
+
+    @property
     def slot(self) -> int:
         return self.book.current
 
@@ -155,8 +165,8 @@ class Member:
         return self._taken()
 
     def answered(self, peer: int, number: int, data: bytes | None, now: float) -> list[Effect]:
-        """What came of an `Ask`; None if nothing did."""
-        if not self._asking.answered(peer, number) or data is None:
+        """Take in the answer to an `Ask`; None if the query failed, timed out or was dropped, which is not an answer."""
+        if not self._asking.ended(peer, number) or data is None:
             return self._taken()
         try:
             progress = decode_answer(data)
@@ -167,6 +177,8 @@ class Member:
         for frame in progress.frames:
             if not self._take_in(peer, frame, now):
                 break
+        else:
+            self._asking.count_answer(peer)
         self._go_on(now)
         after = self.book.final_slot, self.book.first_unknown
         if after > before and progress.slot > after[1]:

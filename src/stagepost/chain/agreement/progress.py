@@ -2,6 +2,10 @@
 
 Everything is said once to all; what gets lost is found by asking, now and then, one validator after another. The
 answer goes on where the asker's own knowledge ends, and is never longer than its limits.
+
+At the start a validator asks everybody, because others may hold votes of its own that its disk lost: it may speak when a
+quorum has really answered. A query that failed, timed out or was dropped is not an answer. A validator answers before it
+has started itself, so validators that start together do not wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ Archive = Callable[[int], bytes | None]
 
 
 class Asking:
-    """Who was asked and has not answered; nothing here outlives a restart."""
+    """Holds who was asked and has not answered; nothing here outlives a restart. `answered_by`: validators whose answers
+    counted at the start."""
 
     def __init__(
         self, session: Session, index: int, book: Book, random: Random, options: MemberOptions
@@ -52,8 +57,13 @@ class Asking:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether so many have answered that we know what can be known of our own past."""
-        return len(self.answered_by) + 1 >= self._session.quorum
+        """Return whether enough validators have answered that this one knows what can be known of its own past."""
+        return len(self.answered_by) >= self.answers_needed
+
+    @property
+    def answers_needed(self) -> int:
+        """Number of other validators whose answers are needed before this one speaks."""
+        return self._session.quorum - 1
 
     def ask_around(self, is_busy: bool, now: float) -> list[Ask]:
         """Everybody at the start, afterwards one after another."""
@@ -83,13 +93,18 @@ class Asking:
         self._asked[self._number] = peer, now + self._options.query_timeout_s
         return [Ask(peer, self._number, self.query().encode())]
 
-    def answered(self, peer: int, number: int) -> bool:
-        """Whether this was asked. Late answers are nobody's fault, and of no use."""
+    def ended(self, peer: int, number: int) -> bool:
+        """Forget query `number` to `peer`, answered or failed. Return whether it was under way: late answers are nobody's
+        fault, and of no use."""
         if self._asked.get(number, (None, 0.0))[0] != peer:
             return False
         del self._asked[number]
-        self.answered_by.add(peer)
         return True
+
+    def count_answer(self, peer: int) -> None:
+        """Count a real answer of `peer`, all of whose messages have been heard."""
+        if self.is_starting:
+            self.answered_by.add(peer)
 
     def query(self) -> GetProgress:
         book = self._book

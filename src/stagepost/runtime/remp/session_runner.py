@@ -156,6 +156,7 @@ class SessionRunner:
             self._random,
             self._clock.mono_s(),
             options,
+            current=self.plan.current,
         )
         self._quorum = QuorumWatch(self._member, self._clock.mono_s(), current=self.plan.current)
         self._perform(self._member.restore(content.frames, self._clock.mono_s()))
