@@ -131,6 +131,29 @@ def stray_notes(source: str, name: str) -> list[str]:
     ]
 
 
+def unchecked_rules(source: str, name: str) -> list[str]:
+    """Find `assert` statements that do more than narrow a type. `python -O` leaves them out, so no rule may hang on one:
+    only `… is not None` and `isinstance(…)` are let through, where the next line would fail by itself."""
+    return [
+        f"{name}:{node.lineno}: an assert that python -O leaves out; raise an error of stagepost.errors"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Assert) and not _narrows_a_type(node.test)
+    ]
+
+
+def _narrows_a_type(test: ast.expr) -> bool:
+    match test:
+        case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case ast.Call(func=ast.Name(id="isinstance")):
+            return True
+        case ast.BoolOp(
+            op=ast.Or(), values=[ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=None)]), other]
+        ):
+            return _narrows_a_type(other)
+    return False
+
+
 def nameless(path: Path) -> list[str]:
     return [
         f"{path}: say which concept lives here" for part in path.with_suffix("").parts if part in NAMELESS

@@ -20,6 +20,7 @@ from tests.tidiness import (
     nameless,
     outside_world,
     stray_notes,
+    unchecked_rules,
     unit_of,
 )
 
@@ -82,6 +83,10 @@ def test_notes_carry_an_issue_number() -> None:
     texts = SOURCES | {str(path.relative_to(ROOT)): text for path, text in OUTSIDERS.items()}
 
     assert_none(chain.from_iterable(stray_notes(text, name) for name, text in texts.items()))
+
+
+def test_no_rule_of_the_sources_hangs_on_an_assert() -> None:
+    assert_none(chain.from_iterable(unchecked_rules(text, module) for module, text in SOURCES.items()))
 
 
 def test_modules_are_named_after_a_concept() -> None:
@@ -191,6 +196,24 @@ def test_a_dead_module_is_found() -> None:
 )
 def test_a_stray_note_is_found(line: str, count: int) -> None:
     assert len(stray_notes(f"x = 1\n{line}\n", "x.py")) == count
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("assert kind not in own", 1),
+        ("assert 0 < count <= limit, 'too many'", 1),
+        ("assert found is None, 'it is new'", 1),
+        ("assert found is not None and found.is_signed", 1),
+        ("assert found or isinstance(found, int)", 1),
+        ("assert found is not None, 'looked up just now'", 0),
+        ("assert isinstance(found, int | str)", 0),
+        ("assert found is None or isinstance(found, int)", 0),
+        ("if found: raise ValueError('assert')", 0),
+    ],
+)
+def test_a_rule_that_hangs_on_an_assert_is_found(line: str, count: int) -> None:
+    assert len(unchecked_rules(f"def check(found):\n    {line}\n", "x.py")) == count
 
 
 @pytest.mark.parametrize(

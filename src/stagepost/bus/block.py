@@ -17,6 +17,7 @@ import msgspec
 from stagepost.bus.batch import Columns, Strings
 from stagepost.bus.errors import RecordRefused
 from stagepost.bus.topic import Record
+from stagepost.errors import StorageError
 
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 65_536
@@ -107,7 +108,10 @@ def check_of(offset: int, row: Row) -> int:
 def write_block(rows: Sequence[Row], base_offset: int, appended_ms: int, previous: bytes) -> bytes:
     """Header and body; the digest of the block is the end of the header."""
     count = len(rows)
-    assert 0 < count <= RECORDS_MAX
+    if not 0 < count <= RECORDS_MAX:
+        raise StorageError(
+            f"a block has 1 to {RECORDS_MAX} records, not {count}", limit=RECORDS_MAX, found=count
+        )
     keys, values, headers, times = zip(*rows, strict=True)
     columns = (
         pack(f"<{count}q", *times),
@@ -117,7 +121,12 @@ def write_block(rows: Sequence[Row], base_offset: int, appended_ms: int, previou
         *_strings(headers),
     )
     body = b"".join(columns)
-    assert len(body) <= BODY_BYTES_MAX
+    if len(body) > BODY_BYTES_MAX:
+        raise StorageError(
+            f"the body of a block has {len(body)} bytes, at most {BODY_BYTES_MAX} fit",
+            limit=BODY_BYTES_MAX,
+            found=len(body),
+        )
     fields = _FIELDS.pack(MAGIC, count, base_offset, len(body), 0, appended_ms, previous)
     return b"".join((fields, digest_of(fields, body), body))
 

@@ -73,8 +73,12 @@ class GroupCommit:
     def append(self, rows: Sequence[Row], settled: Settled) -> None:
         """From any thread. `settled` is called once, in the thread that writes, with the first offset or with why not."""
         job = _Job(rows, sum(row.content_bytes for row in rows), settled)
-        assert len(rows) <= RECORDS_MAX
-        assert job.content_bytes <= CONTENT_BYTES_MAX
+        if len(rows) > RECORDS_MAX or job.content_bytes > CONTENT_BYTES_MAX:
+            raise StorageError(
+                f"{self._name}: {len(rows)} records with {job.content_bytes} bytes do not fit into one block of at most "
+                f"{RECORDS_MAX} records and {CONTENT_BYTES_MAX} bytes",
+                advice="append them in several calls",
+            )
         with self._changed:
             if self._is_closed:
                 raise StorageError(f"the writer of {self._name} is closed")

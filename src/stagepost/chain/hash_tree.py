@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from stagepost.errors import LocalProtocolError
+
 KEY_BYTES = 32
 KEY_BITS = KEY_BYTES * 8
 EMPTY_HASH = bytes(32)
@@ -93,7 +95,10 @@ class HashTree(Generic[Value]):
         return value
 
     def with_value(self, key: bytes, value: Value) -> HashTree[Value]:
-        assert len(key) == KEY_BYTES, "every key has 256 bits"
+        if len(key) != KEY_BYTES:
+            raise LocalProtocolError(
+                f"a key of a hash tree has {KEY_BYTES} bytes, not {len(key)}", limit=KEY_BYTES, found=len(key)
+            )
         return HashTree(
             self._of_value, _put(self._root, _Leaf(key, int.from_bytes(key, "big"), value), KEY_BITS)
         )

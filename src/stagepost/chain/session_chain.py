@@ -9,6 +9,7 @@ from stagepost.chain.declined import Declined, Rule
 from stagepost.chain.execution import MasterView
 from stagepost.chain.shard_blocks import AppliedBlock, check_block, make_block
 from stagepost.chain.shard_state import ShardState
+from stagepost.errors import LocalProtocolError
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import Collated
 from stagepost.remp.message import ExternalMessage
@@ -109,8 +110,13 @@ class SessionChain:
     def commit(self, blocks: Iterable[AppliedBlock]) -> None:
         """The masterchain holds these, which are the first of the final ones."""
         for applied in blocks:
-            candidate, first = self.final.pop(0)
-            assert first.block_id == applied.block_id, "blocks are committed in order"
+            candidate, first = self.final[0]
+            if first.block_id != applied.block_id:
+                raise LocalProtocolError(
+                    f"block {applied.block_id} is committed where {first.block_id} is the next final one",
+                    reason="CommitOutOfOrder",
+                )
+            self.final.pop(0)
             self.base_hash = candidate
 
     def open_candidates(self) -> list[AppliedBlock]:

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from stagepost.crypto import ed25519
 from stagepost.crypto.hashing import blake2b_256
-from stagepost.errors import KesExhausted, KeyFileError, LocalProtocolError
+from stagepost.errors import KesExhausted, KeyFileError, LocalProtocolError, SigningError
 
 __all__ = ["KesExhausted", "SigningKey", "leaf_key", "periods_of", "verify"]
 
@@ -160,7 +160,13 @@ class SigningKey:
         start = _secret_bytes(level)
         below = bytearray(start)
         made = _generate_into(below, bytes(self._secret[start : start + SEED_BYTES]), level)
-        assert made == self._right_key(level)
+        if made != self._right_key(level):
+            # Before anything is erased: the key as it stands still signs for its present period.
+            raise SigningError(
+                f"the KES key of the period after {self._period} is not the one that its public key names",
+                advice="restore the key file; this one is damaged",
+                found=self._period,
+            )
         self._secret[: start + SEED_BYTES] = below + _ERASED
         below[:] = bytes(start)
         self._refresh()

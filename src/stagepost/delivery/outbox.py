@@ -19,6 +19,7 @@ from stagepost.delivery.entry import (
     Phase,
 )
 from stagepost.delivery.status import PENDING, QUEUED, SENT, DeliveryStatus
+from stagepost.errors import LocalProtocolError
 
 STALE_MAX = 256
 """Items of entries that are gone or were used again, before a heap is cleaned."""
@@ -98,7 +99,11 @@ class Outbox:
 
     def add(self, entry: Entry) -> None:
         """It holds its place from now on; `accept` follows when it is stored."""
-        assert entry.phase is STORING
+        if entry.phase is not STORING:
+            raise LocalProtocolError(
+                f"delivery {entry.sequence} is {entry.phase.name} before it was added to the outbox",
+                reason="NotStoring",
+            )
         self.storing += 1
         self.entries[entry.sequence] = entry
         self.by_id[entry.delivery_id] = entry

@@ -25,6 +25,7 @@ from stagepost.delivery.status import (
     DeliveryStatus,
     Step,
 )
+from stagepost.errors import LocalProtocolError
 
 WAITING = (READY, BACKING_OFF, HELD)
 
@@ -245,7 +246,8 @@ class Settling:
 
     def begin_flush(self) -> int:
         """Everything that is unsent now shall be tried once, whatever its back-off; says how many that are."""
-        assert self._flushing is None
+        if self._flushing is not None:
+            raise LocalProtocolError("a flush began while another one is under way", reason="FlushTwice")
         chosen = [entry for entry in self.outbox if entry.phase in WAITING and not entry.is_sent]
         sending = [e.sequence for e in self.outbox if e.phase is SENDING and not e.is_sent]
         for entry in chosen:

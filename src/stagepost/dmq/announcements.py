@@ -7,14 +7,14 @@ caller knows who spoke and blames accordingly.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 import msgspec
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.submission import MessageIdAndSize
-from stagepost.errors import ErrorCode
+from stagepost.errors import ErrorCode, LocalProtocolError
 from stagepost.identifiers import MessageId, abbreviated
 
 IDS_UNACKNOWLEDGED_MAX = 132
@@ -104,7 +104,7 @@ class Announcements:
         return None
 
     def reply_ids(self, ids: Sequence[MessageIdAndSize]) -> Violation | None:
-        assert self._ids_requests, "a reply without a request is a matter for the referee"
+        _require_request(self._ids_requests)
         blocking, requested = self._ids_requests[0]
         if len(ids) > requested:
             text = f"{len(ids)} ids in a reply, {requested} were requested"
@@ -125,7 +125,7 @@ class Announcements:
 
     def reply_no_ids(self) -> None:
         """The supplier gave the word back without news: that request is answered."""
-        assert self._ids_requests, "a reply without a request is a matter for the referee"
+        _require_request(self._ids_requests)
         _, requested = self._ids_requests.popleft()
         self._ids_due -= requested
 
@@ -154,7 +154,7 @@ class Announcements:
 
     def reply_messages(self, messages: Sequence[MessageIdAndSize]) -> Violation | None:
         """`messages` are the ids and real sizes of what came; requested ones that are missing are gone."""
-        assert self._messages_requests, "a reply without a request is a matter for the referee"
+        _require_request(self._messages_requests)
         announced_sizes = self._messages_requests[0]
         for message in messages:
             announced = announced_sizes.get(message.message_id)
@@ -169,3 +169,9 @@ class Announcements:
                 return Violation("TxSizeError", ErrorCode.PROTOCOL_SIZE, text)
         self._messages_requests.popleft()
         return None
+
+
+def _require_request(requests: Sized) -> None:
+    """Raise unless a request is under way: the referee lets no reply through without one."""
+    if not requests:
+        raise LocalProtocolError("a reply came where no request is under way", reason="ReplyWithoutRequest")

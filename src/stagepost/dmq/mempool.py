@@ -15,7 +15,7 @@ import msgspec
 
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected, rejected
-from stagepost.errors import ErrorCode
+from stagepost.errors import ErrorCode, LocalProtocolError
 from stagepost.identifiers import MessageId
 
 MESSAGES_MAX = 50_000
@@ -156,8 +156,12 @@ class Mempool:
             if message.layout is MessageLayout.FOUR:
                 key = file_key(message)
                 self._legacy_count += 1
-            assert entry.index > index, "arrival order only grows"
-            assert key not in by_key, "a message is held once"
+            if entry.index <= index or key in by_key:
+                raise LocalProtocolError(
+                    f"message {message.message_id.hex()} with index {entry.index} follows index {index}, or is held already",
+                    message_id=message.message_id,
+                    found=entry.index,
+                )
             index = entry.index
             by_key[key] = entry
             size += len(message.raw)

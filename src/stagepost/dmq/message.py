@@ -16,7 +16,7 @@ import msgspec
 from stagepost.crypto.hashing import blake2b_256, pool_id
 from stagepost.crypto.kes import SigningKey
 from stagepost.crypto.operational_certificate import OperationalCertificate
-from stagepost.errors import ConfigError, DecodeError, ErrorCode, SigningError
+from stagepost.errors import ConfigError, DecodeError, ErrorCode, LocalProtocolError, SigningError
 from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId, PoolId
 from stagepost.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 
@@ -145,7 +145,14 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
         """The part of the KES signature that a leaf's key made, and what it signed: side by side, as they are checked."""
         raw, spans, end = self.raw, self.spans, self.signed_until
         start = end + spans.kes_signature
-        assert spans.certificate - spans.kes_signature >= LEAF_SIGNATURE_BYTES
+        size = spans.certificate - spans.kes_signature
+        if size < LEAF_SIGNATURE_BYTES:
+            raise LocalProtocolError(
+                f"a KES signature has at least {LEAF_SIGNATURE_BYTES} bytes, not {size}",
+                message_id=self.message_id,
+                limit=LEAF_SIGNATURE_BYTES,
+                found=size,
+            )
         return raw[start : start + LEAF_SIGNATURE_BYTES] + raw[spans.signed_from : end]
 
     @property

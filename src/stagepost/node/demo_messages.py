@@ -10,6 +10,7 @@ import msgspec
 
 from stagepost.chain.contracts import PRIMES_UP_TO_MAX, ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.errors import ConfigError, LocalProtocolError
 
 MESSAGES_MIN = 20
 MESSAGES_MAX = 5_000
@@ -54,7 +55,13 @@ class DemoMessages(msgspec.Struct, frozen=True):
 
 
 def demo_messages(count: int, seed: int) -> DemoMessages:
-    assert MESSAGES_MIN <= count <= MESSAGES_MAX
+    if not MESSAGES_MIN <= count <= MESSAGES_MAX:
+        raise ConfigError(
+            f"the demonstration has {MESSAGES_MIN} to {MESSAGES_MAX} messages, not {count}",
+            advice="give another number of messages",
+            limit=MESSAGES_MAX,
+            found=count,
+        )
     pairs = [_twins(seed, number) for number in range(_share(_TWINS, count))]
     funded = [_account(seed, number, ContractKind.BALANCE) for number in range(_share(_SPENT_TWICE, count))]
     pairs += [_spent_twice(seed, account) for account in funded]
@@ -80,7 +87,12 @@ def _account(seed: int, number: int, kind: ContractKind) -> bytes:
 def _good(seed: int, number: int, fate: Fate) -> DemoMessage:
     account = _account(seed, number % ACCOUNTS, ContractKind.SUM_OF_PRIMES)
     up_to = 2 + number // ACCOUNTS
-    assert up_to <= PRIMES_UP_TO_MAX
+    if up_to > PRIMES_UP_TO_MAX:
+        raise LocalProtocolError(
+            f"message {number} asks for primes up to {up_to}, at most {PRIMES_UP_TO_MAX} are summed",
+            limit=PRIMES_UP_TO_MAX,
+            found=up_to,
+        )
     return DemoMessage(CanonicalMessage(account, primes_body(up_to)).encode(), fate)
 
 

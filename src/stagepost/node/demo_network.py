@@ -20,7 +20,7 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.crypto import ed25519
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
-from stagepost.errors import ErrorCode, StagepostError
+from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
 from stagepost.node.demo_dmq import (
     FULL_NODE,
     KEYS_FOLDER,
@@ -124,7 +124,8 @@ async def _parts(
     async with AsyncExitStack() as stack:
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagepost-")))
         nodes = await stack.enter_async_context(dmq_nodes(data, sockets))
-        assert len(nodes) == NODES
+        if len(nodes) != NODES:
+            raise LocalProtocolError(f"{len(nodes)} DMQ nodes were started, the demonstration has {NODES}")
         heard = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
         stack.push_async_callback(heard.close)
         nodes[-1].node.intake.on_accepted.append(heard.accepted)

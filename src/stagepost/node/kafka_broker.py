@@ -115,7 +115,8 @@ def kill_broker(data: Path) -> None:
     broker = read_note(data)
     assert broker is not None
     os.kill(broker.pid, signal.SIGKILL)
-    assert _has_ended(broker)
+    if not _has_ended(broker):
+        raise StorageError(f"process {broker.pid} did not end", advice="end it by hand")
 
 
 def read_note(data: Path) -> Broker | None:

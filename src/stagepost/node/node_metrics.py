@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from stagepost import __version__
 from stagepost.dmq.profiles import MiniProtocol
-from stagepost.errors import ErrorCode
+from stagepost.errors import ErrorCode, LocalProtocolError
 from stagepost.runtime.metrics import BUILD_INFO, OTHER, Declared, DeclaredSamples, Kind
 
 
@@ -147,15 +147,16 @@ class Metrics:
         self.set_peers({})
 
     def _counter(self, declared: Declared) -> Counter:
-        assert declared.kind is Kind.COUNTER
+        _require_kind(declared, Kind.COUNTER)
         return Counter(declared.name, declared.about, list(declared.labels), registry=self._registry)
 
     def _gauge(self, declared: Declared) -> Gauge:
-        assert declared.kind is Kind.GAUGE
+        _require_kind(declared, Kind.GAUGE)
         return Gauge(declared.name, declared.about, list(declared.labels), registry=self._registry)
 
     def count_messages(self, protocol: MiniProtocol, outcome: MessageOutcome, count: int = 1) -> None:
-        assert outcome in OUTCOMES.get(protocol, ()), (protocol, outcome)
+        if outcome not in OUTCOMES.get(protocol, ()):
+            raise LocalProtocolError(f"protocol {protocol.value} has no outcome {outcome} to count")
         self._messages.labels(protocol.value, outcome).inc(count)
 
     def count_rejection(self, code: ErrorCode | None) -> None:
@@ -196,3 +197,10 @@ class Metrics:
     def render(self) -> bytes:
         """In the text format that Prometheus reads."""
         return generate_latest(DeclaredSamples(self._registry))
+
+
+def _require_kind(declared: Declared, kind: Kind) -> None:
+    if declared.kind is not kind:
+        raise LocalProtocolError(
+            f"metric {declared.name} is declared as a {declared.kind.value}, not a {kind.value}"
+        )

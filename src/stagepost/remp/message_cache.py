@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from stagepost.errors import LocalProtocolError
 from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage, Origin, UidKey, header_of, uid_key
@@ -124,7 +125,10 @@ class MessageCache:
 
     def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
         """A message that is not here yet."""
-        assert self.get(header.message_id) is None, "a message has one place"
+        if self.get(header.message_id) is not None:
+            raise LocalProtocolError(
+                f"message {header.message_id.hex()} is in the cache already", message_id=header.message_id
+            )
         cached = CachedMessage(header, status, standing, now)
         self._shelves.setdefault(header.masterchain_seqno, {})[header.message_id] = cached
         self._by_uid.setdefault(uid_key(header), {})[header.message_id] = None
@@ -145,7 +149,11 @@ class MessageCache:
 
     def give_body(self, cached: CachedMessage, body: ExternalMessage) -> None:
         """Once. Its destination is what the bytes say, whatever was announced."""
-        assert body.message_id == cached.message_id, "a body belongs to its id"
+        if body.message_id != cached.message_id:
+            raise LocalProtocolError(
+                f"the body of message {body.message_id.hex()} was given to message {cached.message_id.hex()}",
+                message_id=cached.message_id,
+            )
         if cached.body is None:
             cached.body = body
             self._set_header(cached, cached.header)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from stagepost.dmq.mempool import Entry, file_key
+from stagepost.errors import StorageError
 from stagepost.runtime.message_store import StoredPool
 from stagepost.runtime.sqlite_file import SqliteFile
 from stagepost.runtime.sqlite_rows import (
@@ -113,7 +114,8 @@ class _Reading:
             MESSAGES_HELD: len(content.messages),
             POOLS_HELD: len(content.pools),
         }
-        assert facts.keys() == set(FACT_NAMES)
+        if facts.keys() != set(FACT_NAMES):
+            raise StorageError(f"facts {sorted(facts)} would be written, the file has {sorted(FACT_NAMES)}")
         file.run("DELETE FROM facts", [()])
         file.run(PUT_FACT, [write_fact(name, number) for name, number in facts.items()])
         file.commit()

@@ -11,6 +11,8 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
+from stagepost.errors import LocalProtocolError
+
 
 class Role(Enum):
     """The two sides of a mini-protocol: the client opened the instance, the server answers it."""
@@ -136,7 +138,8 @@ class ProtocolSpec:
         if known is not None:
             return known
         unknown = limits_s.keys() - {state.name for state in self.states}
-        assert not unknown, f"{self.name} has no state {', '.join(sorted(unknown))}"
+        if unknown:
+            raise LocalProtocolError(f"{self.name} has no state {', '.join(sorted(unknown))}")
         limited = {
             state: replace(state, timeout_s=limits_s.get(state.name, state.timeout_s))
             for state in self.states

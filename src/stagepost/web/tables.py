@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
 from stagepost.pipeline.manifest import MANIFEST_FILE, Manifest
 from stagepost.pipeline.reader import TABLES, Reader
 from stagepost.web.outcomes import Nothing, Unreadable, attempt
@@ -125,6 +125,7 @@ class Asking:
         self._cursor.execute(f"COPY ({query}) TO '{path}' ({form})", list(parameters))
 
     def has(self, table: str) -> bool:
-        assert table in TABLES, table
+        if table not in TABLES:
+            raise ConfigError(f"there is no table {table}", advice=f"ask for one of {', '.join(TABLES)}")
         found = self._cursor.execute("SELECT 1 FROM duckdb_views() WHERE view_name = ?", [table])
         return found.fetchone() is not None

@@ -107,7 +107,8 @@ def _add_choice(
             choices[length, layout.tag] = (layout, dialect)
         else:
             # Shared by dialects: fine as long as it means the same, and then it shows no dialect.
-            assert known[0].message is layout.message, f"{where}: tag {layout.tag} means two things"
+            if known[0].message is not layout.message:
+                raise LocalProtocolError(f"{where}: tag {layout.tag} means two things", found=layout.tag)
             choices[length, layout.tag] = (known[0], None)
 
 

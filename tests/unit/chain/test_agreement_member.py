@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 from typing import TypeVar
 
 import pytest
 
+from stagepost.chain.agreement import ballot
 from stagepost.chain.agreement.book import SLOTS_AHEAD_MAX, VOTES_KEPT_SLOTS
 from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX, Candidate
 from stagepost.chain.agreement.certificate import Certificate
@@ -35,6 +39,7 @@ from stagepost.crypto import ed25519
 from stagepost.errors import LocalProtocolError
 from tests.agreement_world import SESSION_ID, START, seed_of, session_of
 
+ROOT = Path(__file__).parents[3]
 OPTIONS = MemberOptions(start_wait_s=1.0, idle_period_s=None)
 SESSION = session_of(4)
 OTHER = bytes([1]) * 32
@@ -174,6 +179,78 @@ def test_nothing_is_said_before_the_start_and_that_takes_a_quorum_of_answers() -
     driven.wait(5.0)
     assert not driven.member.is_started
     assert not said(driven.effects)
+
+
+def votes_after_a_recovered_final_vote() -> list[str]:
+    """Return what a validator signs in a slot that lasts too long, after others returned its vote FINALISE there, which its
+    own disk has lost."""
+    driven = Driven(FOLLOWER)
+    offered = proposal(1)
+    recovered = signed(FOLLOWER, 1, VoteKind.FINALISE, offered.candidate.hash)
+    for ask in all_of(Ask, driven.take(driven.member.tick(0.0))):
+        shown = Progress(1, (recovered.encode(),)).encode()
+        driven.take(driven.member.answered(ask.peer, ask.number, shown, 0.0))
+    driven.wait(1.0)
+    driven.hear(offered)
+    for _ in range(20):
+        driven.wait(OPTIONS.delta_s * 3)
+    records = [decode_message(frame) for frame in driven.disk]
+    own = [one for one in records if isinstance(one, Vote) and one.validator == FOLLOWER]
+    return sorted({f"{one.slot} {one.kind.name}" for one in [*own, *said(driven.effects)] if one.slot == 1})
+
+
+def contradictions_signed() -> list[str]:
+    """Return the pairs of votes that a ballot signs although the first one forbids the second."""
+    kinds = [
+        (VoteKind.FINALISE, VoteKind.SKIP),
+        (VoteKind.SKIP, VoteKind.FINALISE),
+        *((kind, kind) for kind in VoteKind),
+    ]
+    found = []
+    for first, second in kinds:
+        votes = Driven(FOLLOWER).member._ballot
+        votes.vote(1, first, OTHER)
+        try:
+            votes.vote(1, second, OTHER)
+        except LocalProtocolError:
+            continue
+        found.append(f"{first.name} {second.name}")
+    return found
+
+
+def test_a_final_vote_that_others_returned_is_not_contradicted_by_a_skip() -> None:
+    assert votes_after_a_recovered_final_vote() == ["1 FINALISE"]
+
+
+def test_a_ballot_signs_no_contradiction() -> None:
+    assert contradictions_signed() == []
+
+
+@pytest.mark.parametrize("option", ["-B", "-O", "-OO"])
+def test_votes_are_as_safe_where_python_leaves_asserts_out(option: str) -> None:
+    program = (
+        f"from {__name__} import contradictions_signed, votes_after_a_recovered_final_vote as votes\n"
+        "print(__debug__, votes(), contradictions_signed())"
+    )
+    ran = subprocess.run(
+        [sys.executable, option, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.split(maxsplit=1) == [str(option == "-B"), "['1 FINALISE'] []\n"], ran.stderr
+
+
+def _skips_what_it_called_final(patch: pytest.MonkeyPatch) -> None:
+    def give_up(self: Member) -> None:
+        self._ballot.vote(self.book.current, VoteKind.SKIP, NO_BLOCK)
+
+    patch.setattr(Member, "_give_up", give_up)
+    patch.setattr(ballot, "EXCLUDES", {})
+
+
+def test_a_skip_of_what_was_called_final_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant the defect: neither the member nor its ballot looks at the vote that was recovered."""
+    _skips_what_it_called_final(monkeypatch)
+    assert votes_after_a_recovered_final_vote() == ["1 FINALISE", "1 SKIP"]
+    assert contradictions_signed() == ["FINALISE SKIP", "SKIP FINALISE"]
 
 
 def test_a_slot_that_lasts_too_long_is_skipped_and_what_was_skipped_is_not_called_final() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stagepost.dmq.mempool import BYTES_MAX, MESSAGES_MAX, Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage, MessageLayout
-from stagepost.errors import ErrorCode
+from stagepost.errors import ErrorCode, LocalProtocolError
 from tests.strategies import MessageParts
 
 
@@ -150,14 +150,14 @@ def test_an_index_given_elsewhere_may_leave_gaps_but_not_go_back() -> None:
 
     assert add(mempool, 2).index == 10
     assert [entry.index for entry in mempool.after(0, 9, FIVE_ONLY)] == [5, 10]
-    with pytest.raises(AssertionError):
+    with pytest.raises(LocalProtocolError):
         mempool.insert(Entry(10, a_message(3), 0, "disk"))
 
 
 def test_a_message_is_not_added_twice() -> None:
     mempool = Mempool()
     add(mempool, 1)
-    with pytest.raises(AssertionError):
+    with pytest.raises(LocalProtocolError):
         add(mempool, 1)
 
 

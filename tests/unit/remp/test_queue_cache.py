@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stagepost.errors import LocalProtocolError
 from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.life import LifeRule, LifeWindow
 from stagepost.remp.message import Origin, header_of
@@ -202,5 +203,5 @@ def test_a_message_has_one_place() -> None:
     cache = MessageCache()
     cache.advance(1, 0.0)
     cached = put(cache, 1)
-    with pytest.raises(AssertionError):
+    with pytest.raises(LocalProtocolError):
         cache.add(cached.header, New(), Standing.OWN, 0.0)

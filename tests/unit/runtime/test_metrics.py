@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.dmq.profiles import MiniProtocol
-from stagepost.errors import ErrorCode
+from stagepost.errors import ErrorCode, LocalProtocolError
 from stagepost.node.node_metrics import (
     CONNECTION,
     KES_PERIODS_REMAINING,
@@ -130,7 +130,7 @@ def test_a_message_is_counted_only_at_a_protocol_that_carries_messages() -> None
         (MiniProtocol.LOCAL_MESSAGE_SUBMISSION, MessageOutcome.SENT),
         (MiniProtocol.LOCAL_MESSAGE_NOTIFICATION, MessageOutcome.ACCEPTED),
     ):
-        with pytest.raises(AssertionError):
+        with pytest.raises(LocalProtocolError):
             Metrics().count_messages(protocol, outcome)
 
 

@@ -104,5 +104,5 @@ def test_two_meanings_of_one_head_in_one_state_are_a_mistake_of_the_table() -> N
     muddled = Dialect("muddled", (Layout(End, 0, ()), Layout(Ask, 1, NUMBER)))
     clashing = Dialect("clashing", (Layout(Ask, 0, ()),))
 
-    with pytest.raises(AssertionError, match="means two things"):
+    with pytest.raises(LocalProtocolError, match="means two things"):
         CodecTable("Talk", SAID_IN, (muddled, clashing))

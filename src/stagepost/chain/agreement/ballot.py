@@ -12,6 +12,10 @@ from stagepost.chain.agreement.messages import PROOFS_MAX, Message, Proposal
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind, signed_bytes
 from stagepost.crypto import ed25519
+from stagepost.errors import LocalProtocolError
+
+EXCLUDES = {VoteKind.SKIP: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.SKIP}
+"""The vote that forbids another one in the same slot: a validator does not skip what it calls final."""
 
 
 class Ballot:
@@ -32,7 +36,11 @@ class Ballot:
         """Along with the proof that its parent may be built upon, as far as that fits."""
         book, block_hash = self._book, candidate.hash
         parent_slot = book.slot_of(candidate.parent)
-        assert parent_slot is not None, "we built upon it"
+        if parent_slot is None:
+            raise LocalProtocolError(
+                f"the candidate of slot {candidate.slot} stands upon {candidate.parent.hex()}, which is not known here",
+                reason="UnknownParent",
+            )
         parent = book.get(parent_slot)
         of_parent = book.final_certificate if parent is None else parent.notarised
         between = [book.at(number) for number in range(candidate.slot - 1, parent_slot, -1)]
@@ -45,9 +53,16 @@ class Ballot:
 
     def _sign(self, slot: int, kind: VoteKind, block: bytes) -> Vote:
         own = self._book.at(slot).own
-        assert kind not in own, "each vote is given once"
-        assert kind is not VoteKind.SKIP or VoteKind.FINALISE not in own, "what we call final we do not skip"
-        assert kind is not VoteKind.FINALISE or VoteKind.SKIP not in own, "what we skip we do not call final"
+        if kind in own:
+            raise LocalProtocolError(
+                f"validator {self._index} would vote {kind.name} twice in slot {slot}", reason="VoteTwice"
+            )
+        excluded = EXCLUDES.get(kind)
+        if excluded in own:
+            raise LocalProtocolError(
+                f"validator {self._index} would vote {kind.name} in slot {slot}, where it has voted {excluded.name}",
+                reason="VoteContradicts",
+            )
         own[kind] = block
         session = self._session
         signature = ed25519.sign(

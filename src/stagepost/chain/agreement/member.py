@@ -368,8 +368,11 @@ class Member:
             self._ballot.vote(book.current, VoteKind.NOTARISE, first.block)
 
     def _give_up(self) -> None:
+        """Vote to skip the current slot, unless this validator has called its block final: it may have learned of that
+        vote from others, while its disk knows no certificate that would have ended the slot."""
         current = self.book.current
-        if VoteKind.SKIP not in self.book.at(current).own:
+        own = self.book.at(current).own
+        if VoteKind.SKIP not in own and VoteKind.FINALISE not in own:
             self._ballot.vote(current, VoteKind.SKIP, NO_BLOCK)
 
     def _call_final(self, number: int) -> None:

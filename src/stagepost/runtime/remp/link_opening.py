@@ -10,7 +10,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 
 from stagepost.crypto import ed25519
 from stagepost.dmq.handshake import ProposeVersions
-from stagepost.errors import HandshakeRefused, RemoteProtocolError, StagepostError
+from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
 from stagepost.remp.link_authentication import (
     NONCE_BYTES,
     LinkTerms,
@@ -122,7 +122,8 @@ async def respond_to_link(
         if isinstance(settled, HandshakeRefused):
             await talk.send(reply)
             await _refuse(bearer, settled)
-        assert isinstance(settled, LinkTerms)
+        if not isinstance(settled, LinkTerms):
+            raise LocalProtocolError("a refused peer was about to be authenticated")
         judging = open_link_protocol(bearer, LinkProtocol.AUTHENTICATION, Role.SERVER)
         await talk.send(reply)
         await talk.release()
