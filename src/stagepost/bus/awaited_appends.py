@@ -61,11 +61,18 @@ class LoopAnswers:
                 return
             self._is_called = True
         with suppress(RuntimeError):  # the loop is gone, and everybody who could have waited
-            self.loop.call_soon_threadsafe(self._give_all)
+            self.loop.call_soon_threadsafe(self.give_all)
 
-    def _give_all(self) -> None:
+    def give_all(self) -> None:
+        """Give the answers that wait, on the loop; also for a caller that has seen the writer close."""
         with self._lock:
             self._is_called = False
             answers, self._answers = self._answers, deque()
         for answer in answers:
-            answer()
+            try:
+                answer()
+            except Exception as fault:
+                # A fault of one receiver must not keep the other answers back.
+                self.loop.call_exception_handler(
+                    {"message": f"{answer!r} failed with the answer of a writer", "exception": fault}
+                )

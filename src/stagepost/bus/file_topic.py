@@ -51,9 +51,13 @@ class FileTopic:
         now_ms: Clock = system_now_ms,
         on_error: Callable[[StorageError], None] = lambda error: None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
+        retry_s: float | None = None,
         files: Files | None = None,
     ) -> FileTopicWriter:
-        """Takes the lock of every partition, or of those named by `only`; `StorageError` names whoever holds one."""
+        """Takes the lock of every partition, or of those named by `only`; `StorageError` names whoever holds one.
+
+        With `retry_s` the writer is a `RetryingWriter`.
+        """
         logs: dict[int, PartitionLog] = {}
         try:
             for partition in range(self.partitions) if only is None else sorted(only):
@@ -67,7 +71,7 @@ class FileTopic:
             for log in logs.values():
                 log.close()
             raise
-        return FileTopicWriter(self, logs, now_ms, on_error, waiting_bytes_max)
+        return FileTopicWriter(self, logs, now_ms, on_error, waiting_bytes_max, retry_s)
 
     def reader(self) -> FileTopicReader:
         return FileTopicReader(self)
@@ -87,13 +91,19 @@ class FileTopicWriter:
         now_ms: Clock,
         on_error: Callable[[StorageError], None],
         waiting_bytes_max: int,
+        retry_s: float | None,
     ) -> None:
         self.partitions = topic.partitions
         self.repairs = [sentence for log in logs.values() for sentence in log.repairs]
         self._now_ms = now_ms
         self._commits = {
             partition: GroupCommit(
-                log, f"{topic.name}/{partition}", now_ms, on_error, waiting_bytes_max=waiting_bytes_max
+                log,
+                f"{topic.name}/{partition}",
+                now_ms,
+                on_error,
+                waiting_bytes_max=waiting_bytes_max,
+                retry_s=retry_s,
             )
             for partition, log in logs.items()
         }
@@ -103,6 +113,11 @@ class FileTopicWriter:
     @property
     def counters(self) -> dict[int, CommitCounters]:
         return {partition: commit.counters for partition, commit in self._commits.items()}
+
+    @property
+    def fault(self) -> StorageError | None:
+        """Return why the last write of some partition failed; None if the last write of each went well."""
+        return next((commit.fault for commit in self._commits.values() if commit.fault is not None), None)
 
     def append_soon(self, records: Sequence[Record], done: Appended) -> None:
         """`done` is called in a thread of the writer's own, and must be short."""

@@ -45,7 +45,15 @@ class _Job(NamedTuple):
 
 
 class GroupCommit:
-    """`on_error` hears of failures that nobody waits for: those of retention, and the first of a row of failed groups."""
+    """Writer of one partition log, in a thread of its own.
+
+    `on_error` hears of failures that nobody waits for: those of retention, and the first of a row of failed groups.
+    `fault` is why the last group could not be written; None since a group was.
+
+    With `retry_s` no append fails while the writer is open: the writer keeps the records that the disk refuses, and tries
+    again after so many seconds, in the order of the appends. It then refuses no append for want of memory either; the caller
+    bounds how much it appends.
+    """
 
     def __init__(
         self,
@@ -55,18 +63,20 @@ class GroupCommit:
         on_error: Callable[[StorageError], None],
         *,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
+        retry_s: float | None = None,
     ) -> None:
         self.counters = CommitCounters()
+        self.fault: StorageError | None = None
         self._log = log
         self._name = name
         self._now_ms = now_ms
         self._on_error = on_error
         self._waiting_bytes_max = waiting_bytes_max
+        self._retry_s = retry_s
         self._jobs: deque[_Job] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._was_failing = False
         self._retained_ms = now_ms()
         self._thread: threading.Thread | None = None
 
@@ -82,7 +92,8 @@ class GroupCommit:
         with self._changed:
             if self._is_closed:
                 raise StorageError(f"the writer of {self._name} is closed")
-            if self._jobs and self._waiting_bytes + job.held_bytes > self._waiting_bytes_max:
+            is_too_much = self._waiting_bytes + job.held_bytes > self._waiting_bytes_max
+            if self._jobs and is_too_much and self._retry_s is None:
                 self.counters.refused += 1
                 raise queue_full(self._name, self._waiting_bytes, self._waiting_bytes_max)
             self._jobs.append(job)
@@ -117,7 +128,7 @@ class GroupCommit:
                     group, StorageError(f"the log of {self._name} met a fault of its own: {fault!r}")
                 )
                 continue
-            self._was_failing = False
+            self.fault = None
             self.counters.groups += 1
             self.counters.records += len(rows)
             for job in group:
@@ -127,12 +138,28 @@ class GroupCommit:
 
     def _failed(self, group: Sequence[_Job], error: StorageError) -> None:
         self.counters.failures += 1
-        for job in group:
-            self._settle(job, error)
+        is_first, self.fault = self.fault is None, error
         # Once, until something goes well again: a full disk must not fill the log as well.
-        if not self._was_failing:
-            self._was_failing = True
+        if is_first:
             self._on_error(error)
+        for job in self._given_up(group):
+            self._settle(job, error)
+
+    def _given_up(self, group: Sequence[_Job]) -> Sequence[_Job]:
+        """Put `group` back in front of later appends and wait for the next try; return the jobs that get none."""
+        if self._retry_s is None:
+            return group
+        with self._changed:
+            if self._is_closed:
+                # Nothing may be written behind records that were not.
+                later = tuple(self._jobs)
+                self._jobs.clear()
+                self._waiting_bytes = 0
+                return (*group, *later)
+            self._jobs.extendleft(reversed(group))
+            self._waiting_bytes += sum(job.held_bytes for job in group)
+            self._changed.wait_for(lambda: self._is_closed, self._retry_s)
+        return ()
 
     def _settle(self, job: _Job, outcome: int | StorageError) -> None:
         """A fault of one who waited must not keep the others waiting."""

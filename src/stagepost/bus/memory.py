@@ -80,11 +80,13 @@ class MemoryTopic:
         self.bytes = 0
         self._writer: MemoryTopicWriter | None = None
 
-    def writer(self, now_ms: Callable[[], int] | None = None) -> MemoryTopicWriter:
-        """Uses the running loop's clock unless told otherwise."""
+    def writer(
+        self, now_ms: Callable[[], int] | None = None, *, retry_s: float | None = None
+    ) -> MemoryTopicWriter:
+        """Uses the running loop's clock unless told otherwise. With `retry_s` the writer is a `RetryingWriter`."""
         if self._writer is not None:
             raise StorageError(f"topic {self.name} is held by another writer", advice="close that one first")
-        self._writer = MemoryTopicWriter(self, now_ms or _loop_ms)
+        self._writer = MemoryTopicWriter(self, now_ms or _loop_ms, retry_s)
         return self._writer
 
     def reader(self) -> MemoryTopicReader:
@@ -123,8 +125,10 @@ def _loop_ms() -> int:
 class MemoryTopicWriter:
     """Used on one event loop. What is appended while a group is under way makes up the next one."""
 
-    def __init__(self, topic: MemoryTopic, now_ms: Callable[[], int]) -> None:
+    def __init__(self, topic: MemoryTopic, now_ms: Callable[[], int], retry_s: float | None) -> None:
         self.partitions = topic.partitions
+        self.fault: StorageError | None = None
+        self._retry_s = retry_s
         self._topic = topic
         self._now_ms = now_ms
         self._router = Router(topic.name, topic.partitions, range(topic.partitions))
@@ -140,7 +144,7 @@ class MemoryTopicWriter:
         pending = PendingAppend(routed, done)
         if self._is_closed:
             _settle_all([_Job(routed, pending)], StorageError(f"the writer of {self._topic.name} is closed"))
-        elif self._waiting_bytes > self._topic.waiting_bytes_max:
+        elif self._retry_s is None and self._waiting_bytes > self._topic.waiting_bytes_max:
             full = queue_full(self._topic.name, self._waiting_bytes, self._topic.waiting_bytes_max)
             _settle_all([_Job(routed, pending)], full)
         elif routed:
@@ -180,13 +184,19 @@ class MemoryTopicWriter:
         topic, group = self._topic, self._group
         reason = self._failure(group)
         if reason is not None:
-            error = StorageError(
+            self.fault = StorageError(
                 f"topic {topic.name} cannot be written: {reason}",
                 advice="check the disk and the space left on it",
                 reason=reason,
             )
-            _settle_all(group, error)
+            if self._retry_s is not None and not self._is_closed:
+                self._group, self._jobs = [], group
+                self._waiting_bytes = sum(_held_bytes(job.routed) for job in group)
+                self._timer = asyncio.get_running_loop().call_later(self._retry_s, self._commit)
+                return
+            _settle_all(group, self.fault)
         else:
+            self.fault = None
             for routed, pending in group:
                 for partition, (rows, _) in routed.items():
                     pending.settle(partition, topic.append(partition, rows, self._now_ms()))

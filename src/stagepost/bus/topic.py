@@ -58,6 +58,19 @@ class TopicWriter(Protocol):
     async def close(self) -> None: ...
 
 
+class RetryingWriter(TopicWriter, Protocol):
+    """Writer that keeps the records that the disk refuses, and tries them again in the order of the appends.
+
+    An append fails only when the writer closes while the disk still refuses. The memory that waiting appends take has no
+    bound of the writer's own: the caller bounds them.
+    """
+
+    @property
+    def fault(self) -> StorageError | None:
+        """Return why the disk refuses now; None while the disk takes what is appended."""
+        ...
+
+
 class TopicReader(Protocol):
     """Any number of them, while the topic grows. Nothing is seen that is not durable."""
 
