@@ -13,7 +13,7 @@ from stagepost.remp.link_protocols import OBJECT_BYTES_MAX, Receipts
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, RempMessage
 from stagepost.runtime.back_off import PENALTY_FIRST_S
 from stagepost.runtime.network import TcpAddress
-from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
+from stagepost.runtime.remp.full_node_links import LEAVE_WITHIN_S, DiallingFullNodeLinks
 from stagepost.runtime.remp.link_opening import initiate_link
 from stagepost.runtime.remp.link_specs import LinkProtocol, open_link_protocol
 from stagepost.runtime.remp.link_versions import LinkVersion
@@ -77,6 +77,41 @@ def test_the_longest_message_fits_with_all_that_stands_around_it() -> None:
             world.full_node.send(VALIDATOR, bytes(OBJECT_BYTES_MAX + 1))
         with pytest.raises(LocalProtocolError):
             world.validator.tell(FULL_NODE, bytes(OBJECT_BYTES_MAX + 1))
+
+    linked(scenario)
+
+
+def test_a_full_node_that_holds_its_links_gets_what_is_on_the_way_and_validators_keep_the_rest() -> None:
+    def told(world: FullNodeAndValidator) -> list[int]:
+        return [int.from_bytes(one[:4], "big") for _, one in world.at_full_node.came]
+
+    async def scenario(world: FullNodeAndValidator) -> None:
+        count = 0
+        while world.validator.tell(FULL_NODE, count.to_bytes(4, "big") + bytes(60_000)):
+            count += 1
+        assert count > 1, "several are on the way"
+        world.full_node.hold(True)
+        assert not world.full_node.send(VALIDATOR, b"a message")
+        await until(lambda: not world.validator.linked and not world.full_node.linked)
+        assert told(world) == list(range(count))
+        await asyncio.sleep(10 * LEAVE_WITHIN_S)
+        assert not world.validator.tell(FULL_NODE, b"kept there"), "nobody is dialled meanwhile"
+        world.full_node.hold(False)
+        await until(lambda: bool(world.validator.linked and world.full_node.linked), within_s=5.0)
+        assert world.validator.tell(FULL_NODE, count.to_bytes(4, "big"))
+        assert world.full_node.send(VALIDATOR, b"a message")
+        await until(lambda: told(world) == list(range(count + 1)) and bool(world.at_validator.came))
+
+    linked(scenario)
+
+
+def test_a_validator_that_does_not_let_a_full_node_go_is_cut_off() -> None:
+    async def scenario(world: FullNodeAndValidator) -> None:
+        for link in world.validator._links.values():
+            link._hearing.on_message(None)  # it does not listen
+        world.full_node.hold(True)
+        await asyncio.sleep(LEAVE_WITHIN_S + 1.0)
+        assert world.full_node.linked == []
 
     linked(scenario)
 

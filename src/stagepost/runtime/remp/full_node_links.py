@@ -8,11 +8,12 @@ links.send(key_id(public_key), message)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from stagepost.errors import ErrorCode, RemoteProtocolError, TransportError
 from stagepost.remp.link_authentication import LinkTerms, network_session_id
-from stagepost.remp.link_protocols import Message, Receipts
+from stagepost.remp.link_protocols import Done, Message, Receipts
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.network import Address
 from stagepost.runtime.remp.link import Link, LinkCounts
@@ -23,6 +24,10 @@ from stagepost.runtime.remp.link_overlay import check_object
 from stagepost.runtime.remp.link_versions import LinkVersion
 from stagepost.runtime.remp.overlay import FullNodeLinkEvents
 
+LEAVE_WITHIN_S = 30.0
+"""Seconds that a validator has to send what it has put on a link that the full node leaves."""
+LEAVE_AGAIN_S = 0.1
+
 
 class MessageLink(Link):
     """The full node's end."""
@@ -32,9 +37,25 @@ class MessageLink(Link):
     ) -> None:
         super().__init__(bearer, terms, end.clock, counts, dialled=True)
         self._events = events
+        self._leave_until: float | None = None
 
     def send(self, message: bytes) -> bool:
-        return self.say(Message(message))
+        return self._leave_until is None and self.say(Message(message))
+
+    def leave(self) -> None:
+        """Say the last word, and let the validator close the link: it first sends the receipts that it has put on this link,
+        and keeps further ones. A validator that goes on for longer than `LEAVE_WITHIN_S` is cut off."""
+        now = self.clock.mono_s()
+        if self.is_over or self.bearer.is_over:
+            return
+        if self._leave_until is None:
+            self._leave_until = now + LEAVE_WITHIN_S
+        if now >= self._leave_until:
+            self.end(TransportError("the validator did not close a link that this full node has left"))
+            return
+        if not self._speaking.is_over:
+            self._speaking.send_now(Done())
+        asyncio.get_running_loop().call_later(LEAVE_AGAIN_S, self.leave)
 
     def heard(self, message: object) -> None:
         if isinstance(message, Receipts):
@@ -47,12 +68,14 @@ class DiallingFullNodeLinks:
         self._end = end
         self._links: dict[bytes, MessageLink] = {}
         self._wanted: set[bytes] = set()
+        self._is_held = False
         self._events: FullNodeLinkEvents | None = None
         self._dialler = LinkDialler(end, LinkVersion.REMP, network_session_id(end.network_magic), self)
 
     def start(self, events: FullNodeLinkEvents) -> None:
         self._events = events
-        self._dialler.start()
+        if not self._is_held:
+            self._dialler.start()
 
     async def close(self) -> None:
         self._events = None
@@ -81,6 +104,24 @@ class DiallingFullNodeLinks:
             return False
         return link.send(message)
 
+    def hold(self, is_held: bool) -> None:
+        """Leave all validators, which then keep their receipts; or dial them again.
+
+        Not reading would not do: a validator cuts off whoever does not read, and what is on its way is lost."""
+        if is_held is self._is_held:
+            return
+        self._is_held = is_held
+        if self._events is None:
+            return  # nobody is dialled before the start, or after the end
+        if is_held:
+            self._dialler.pause()
+            for link in list(self._links.values()):
+                link.leave()
+        else:
+            self._dialler.start()
+            for public_key in sorted(self._wanted):
+                self._dialler.is_there(public_key)
+
     def refuse(self, validator: bytes, rule: str, text: str) -> None:
         """It sent what no honest validator sends: its link is closed, and stays so for a while."""
         link = self._links.get(validator)
@@ -96,6 +137,8 @@ class DiallingFullNodeLinks:
 
     async def run(self, link: MessageLink) -> None:
         self._links[link.peer_id] = link
+        if self._is_held:
+            link.leave()  # it was being dialled
         try:
             await run_link(link, lambda: self._tell_linked(link.peer_id))
         finally:
