@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from stagepost.bus.file_topic import create_topic
+from stagepost.bus.files import Files
 from stagepost.bus.topic import Record
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
@@ -21,7 +22,7 @@ from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import StatusTopic
+from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.staged_sending import SendingOptions
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
@@ -41,16 +42,17 @@ def primes(number: int = 10, account: bytes = ACCOUNT) -> bytes:
 
 
 class FullNodeDesk:
-    def __init__(self, data: Path, messages_max: int = 1_000) -> None:
+    def __init__(self, data: Path, messages_max: int = 1_000, files: Files | None = None) -> None:
         self.data = data
         self.chain = DecidedChain(a_genesis(a_configuration(limits=Limits())))
         self.topic = create_topic(data, STATUSES_TOPIC, partitions=3)
-        self._statuses = StatusTopic(self.topic.writer(now_ms=lambda: START_MS + 3_000))
+        writer = self.topic.writer(now_ms=lambda: START_MS + 3_000, retry_s=RETRY_S, files=files)
+        self.statuses = StatusTopic(writer)
         self.node = RempFullNode(
             SEED,
             self.chain.ledger,
             self,
-            self._statuses,
+            self.statuses,
             KnownSets([ed25519.public_key(SEED)]),
             LoopClock(START_MS / 1_000 + 2.0),
             Random(1),
@@ -58,7 +60,7 @@ class FullNodeDesk:
             sets_changed=lambda known: known.write(data / SETS_FILE),
         )
         self.desk = IntakeDesk(self.node, data)
-        self._statuses.written = self.desk.written
+        self.statuses.written = self.desk.written
         self.node.start()
 
     def send(self, validator: bytes, message: bytes) -> bool:
@@ -77,12 +79,14 @@ class FullNodeDesk:
 
     async def close(self) -> None:
         self.node.close()
-        await self._statuses.close()
+        await self.statuses.close()
 
 
 @asynccontextmanager
-async def a_desk(data: Path, messages_max: int = 1_000) -> AsyncIterator[FullNodeDesk]:
-    found = FullNodeDesk(data, messages_max)
+async def a_desk(
+    data: Path, messages_max: int = 1_000, files: Files | None = None
+) -> AsyncIterator[FullNodeDesk]:
+    found = FullNodeDesk(data, messages_max, files)
     try:
         yield found
     finally:
@@ -91,12 +95,12 @@ async def a_desk(data: Path, messages_max: int = 1_000) -> AsyncIterator[FullNod
 
 @asynccontextmanager
 async def a_served_desk(
-    data: Path, **intake: frozenset[int]
+    data: Path, files: Files | None = None, allowed_user_ids: frozenset[int] | None = None
 ) -> AsyncIterator[tuple[FullNodeDesk, FullNodeFacts]]:
-    """With its local socket; `intake` are further arguments of it."""
+    """With its local socket, for these users."""
     async with (
-        a_desk(data) as desk,
-        serving_programs(LocalIntake(desk.desk, MAGIC, **intake), data, SocketNetwork()) as path,
+        a_desk(data, files=files) as desk,
+        serving_programs(LocalIntake(desk.desk, MAGIC, allowed_user_ids), data, SocketNetwork()) as path,
     ):
         facts = FullNodeFacts(1, str(path), MAGIC, str(data / SETS_FILE))
         facts.write(data)

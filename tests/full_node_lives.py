@@ -22,7 +22,7 @@ from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import StatusTopic
+from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_status import New
 from stagepost.remp.messages import RempMessage
@@ -69,7 +69,7 @@ class FullNodeLives:
         self.followed = 0
         self.follow(self.on_disk)
         self.ledger.events()
-        self._topic = StatusTopic(self.statuses.writer(lambda: self.now_ms))
+        self._topic = StatusTopic(self.statuses.writer(lambda: self.now_ms, retry_s=RETRY_S))
         self.links = _Links(self)
         self.node = RempFullNode(
             SEED,

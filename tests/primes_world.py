@@ -30,7 +30,7 @@ from stagepost.node.complaints import Complaint
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_validator import RempValidator
-from stagepost.node.status_topics import StatusTopic
+from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.message_status import Rejected
@@ -178,7 +178,9 @@ class FullHouse:
             Random(world.random.getrandbits(64)),
             self._chain_went_on,
         )
-        self._statuses = StatusTopic(self.topic.writer(lambda: int(world.clock.unix_s() * 1_000)))
+        self._statuses = StatusTopic(
+            self.topic.writer(lambda: int(world.clock.unix_s() * 1_000), retry_s=RETRY_S)
+        )
         self.node = RempFullNode(
             self.seed,
             self.follower.ledger,

@@ -231,7 +231,7 @@ def is_ready(victim: Victim) -> bool:
 
 def full_filesystem() -> tuple[Figure, list[str]]:
     """A file system of a few megabytes is filled by messages; then a file that has nothing to do with them is deleted."""
-    with tempfile.TemporaryDirectory() as name, _small_filesystem(Path(name) / "disk") as disk:
+    with tempfile.TemporaryDirectory() as name, small_filesystem(Path(name) / "disk") as disk:
         ballast = disk / "ballast"
         ballast.write_bytes(os.urandom(BALLAST_BYTES))
         with watched(Path(name), {}, disk / "node") as node:
@@ -273,7 +273,7 @@ async def _recover(node: Watched) -> None:
 
 
 @contextmanager
-def _small_filesystem(place: Path) -> Iterator[Path]:
+def small_filesystem(place: Path) -> Iterator[Path]:
     place.mkdir()
     made = _run("mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES},mode=0700", "tmpfs", str(place))
     if made.returncode:

@@ -54,8 +54,10 @@ def shim() -> Path:
 class DiskControl:
     """Orders to the disk of one node, and its counts. `environment` is what the node must be started with."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "messages.sqlite") -> None:
+        """`name`: calls on files count whose path has it in it."""
         self._path = path
+        self._name = name
         path.write_bytes(bytes(8 * len(_FIELDS)))
         with path.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), 8 * len(_FIELDS))
@@ -65,7 +67,7 @@ class DiskControl:
         return {
             "LD_PRELOAD": str(shim()),
             "STAGEPOST_DISK_CONTROL": str(self._path),
-            "STAGEPOST_DISK_NAME": "messages.sqlite",
+            "STAGEPOST_DISK_NAME": self._name,
         }
 
     def fail(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ class IntakeDesk:
         self.taken = 0
         self.refused = 0
         self._full_node = full_node
-        self._loop = asyncio.get_running_loop()
         self._statuses = FollowedStatuses(
             lambda message_id: records_of_key(data, message_id.hex()),
             lambda: full_node.sets,
@@ -46,17 +45,15 @@ class IntakeDesk:
         return len(self._statuses)
 
     def written(self, record: Record) -> None:
-        """Of every status, once the topic has it, in whatever thread: who follows its message hears of it on our loop."""
+        """Tell those who follow the message of `record`, which the topic holds on disk."""
         key = "" if record.key is None else record.key.decode(errors="replace")
         if key not in self._statuses:
             return
-        read = StatusRecord(record.value, key, STATUSES_TOPIC, self.now_ms, record.headers)
-        with suppress(RuntimeError):  # the loop has ended before the disk was done
-            self._loop.call_soon_threadsafe(self._statuses.heard, read)
+        self._statuses.heard(StatusRecord(record.value, key, STATUSES_TOPIC, self.now_ms, record.headers))
 
     def submit(self, data: bytes) -> Taken:
         """`StagepostError` if the full node does not pass it on: the bytes are no message, the account would not take
-        it, or the node is not ready. A message that is known already is taken as well, and nothing happens twice."""
+        it, or the node is not ready; `StorageError` while its disk refuses. A message that is known already is taken as well, and nothing happens twice."""
         try:
             taking = self._full_node.take(data)
         except StagepostError as error:

@@ -24,11 +24,12 @@ log = logging.getLogger(__name__)
 GROUP = "full-node"
 ID_BYTES = 32
 AGAIN_S = 0.5
-"""When the full node is not ready, or has too much to do."""
+"""When the full node is not ready, has too much to do, or cannot write."""
 
 COMMIT_EVERY_S = 0.2
 
-NOT_YET = frozenset({ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL})
+NOT_YET = frozenset({ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL, ErrorCode.STORAGE_UNAVAILABLE})
+"""Codes of a refusal that passes: the same message may be taken later."""
 
 
 class Waiting(NamedTuple):
@@ -51,6 +52,8 @@ class MessageIntake:
         self._positions = positions
         self._full_node = full_node
         self._waiting: deque[Waiting] = deque()
+        self._done: dict[int, int] = {}
+        """By partition: the position that is reached and not on disk yet."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -60,8 +63,13 @@ class MessageIntake:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._commit()
-        self._positions.close()
+        try:
+            await self._commit()
+        except StorageError as error:
+            # Records behind the committed position come again, and the full node knows their messages by id.
+            log.error("position not committed at the end", extra={"reason": error.text})
+        finally:
+            self._positions.close()
 
     async def _run(self) -> None:
         async for batch in self._consumer.batches():
@@ -80,12 +88,13 @@ class MessageIntake:
 
     async def _commit(self) -> None:
         """Up to the first record, in each partition's order, that no validator has yet."""
-        offsets: dict[int, int] = {}
         while self._waiting and not self._is_under_way(self._waiting[0].message_id):
             done = self._waiting.popleft()
-            offsets[done.partition] = done.next_offset
-        if offsets:
-            await self._positions.commit(offsets)
+            self._done[done.partition] = done.next_offset
+        if self._done:
+            reached = dict(self._done)
+            await self._positions.commit(reached)
+            self._done = {one: at for one, at in self._done.items() if reached.get(one) != at}
 
     def _is_under_way(self, message_id: bytes | None) -> bool:
         return message_id is not None and self._full_node.is_under_way(message_id)

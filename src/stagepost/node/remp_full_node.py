@@ -16,7 +16,7 @@ from random import Random
 import msgspec
 
 from stagepost.crypto import ed25519
-from stagepost.errors import ErrorCode, StagepostError
+from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.node.complaints import Complaint, ComplaintBook
 from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
 from stagepost.node.known_sets import KnownSets
@@ -55,7 +55,9 @@ class Taking(msgspec.Struct, frozen=True):
 
 class RempFullNode:
     """`sets_changed` is called when validators that may sign have come or gone, `complain` with what a validator's own
-    receipts prove against it."""
+    receipts prove against it. `on_status` hears of a status once the topic holds it on disk.
+
+    While the topic cannot be written, or `disk_fault` returns why other files of the node cannot, no message is taken."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class RempFullNode:
         sets_changed: Callable[[KnownSets], None] = lambda known_sets: None,
         complain: Callable[[Complaint], None] = lambda complaint: None,
         verifier: SignatureVerifier | None = None,
+        disk_fault: Callable[[], StorageError | None] = lambda: None,
     ) -> None:
         self.rejected = 0
         self.finalized = 0
@@ -81,11 +84,12 @@ class RempFullNode:
         self._statuses = statuses
         self._clock = clock
         self._on_status = on_status
+        self._disk_fault = disk_fault
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
         self.on_taken: Callable[[bytes, Shard | None], None] = lambda message_id, shard: None
         self.on_settled: OnStatus = lambda receipt: None
-        """With the status by which a message was handed over, when the topic has it on disk or cannot; in any thread."""
+        """Called with the status by which a message was handed over, when the topic holds it on disk."""
         self._handed: dict[bytes, Handed] = {}
         self._handing: dict[bytes, bool] = {}
         """Messages that too few validators have yet, and whether SentToValidators was told of each."""
@@ -137,7 +141,9 @@ class RempFullNode:
 
     def take(self, data: bytes, earlier: EarlierIds | None = None) -> Taking:
         """`DecodeError` if the bytes are no message, `StagepostError` if it is in processing, in a block or final
-        already: whoever sent it first hears of it. If nobody has, its end is told now, or when it comes."""
+        already: whoever sent it first hears of it. If nobody has, its end is told now, or when it comes. `StorageError`
+        if the disk refuses: then nothing is known of the message, and nobody hears of it."""
+        self._require_disk()
         message = self._ledger.parse(data).message
         message_id = message.message_id
         ids = self._begun.get(message_id) or earlier or EarlierIds()
@@ -161,6 +167,15 @@ class RempFullNode:
             raise _known_already(message_id, "is with a validator already")
         self.reject(message_id, reason, handed.earlier)
         return Taking(message_id, reason)
+
+    def _require_disk(self) -> None:
+        fault = self._statuses.fault or self._disk_fault()
+        if fault is not None:
+            raise StorageError(
+                f"the full node takes no message while its disk refuses: {fault.text}",
+                advice="look at the disk of the full node, then send the message again",
+                reason=fault.reason,
+            )
 
     def _follow_in_block(self, message_id: bytes, handed: Handed) -> None:
         """A block of its shard holds it, and no master block holds that one yet: an earlier life of ours has sent it, of
@@ -330,13 +345,13 @@ class RempFullNode:
         return receipt.with_signature(ed25519.sign(self._seed, receipt.signed_bytes))
 
     def _publish(self, receipt: Receipt, session_id: bytes | None, earlier: EarlierIds) -> None:
-        if self._hands_over(receipt):
+        is_handed_over = self._hands_over(receipt)
+        if is_handed_over:
             self._handing.pop(receipt.message_id, None)
             self._unsettled.add(receipt.message_id)
-            self._statuses.publish(receipt, session_id, earlier, lambda: self._settled(receipt))
-        else:
-            self._statuses.publish(receipt, session_id, earlier)
-        self._on_status(receipt)
+        self._statuses.publish(
+            receipt, session_id, earlier, lambda: self._stored(receipt, is_handed_over=is_handed_over)
+        )
 
     def _hands_over(self, receipt: Receipt) -> bool:
         """Whether, when this is on disk, nobody need bring the message again. That it was sent is not enough: what stands
@@ -353,10 +368,12 @@ class RempFullNode:
         self._handing[message_id] |= kind == SENT
         return self._handing[message_id] and history.targets.have_it(history.answered)
 
-    def _settled(self, receipt: Receipt) -> None:
-        """In whatever thread."""
-        self._unsettled.discard(receipt.message_id)
-        self.on_settled(receipt)
+    def _stored(self, receipt: Receipt, *, is_handed_over: bool) -> None:
+        """Tell others of a status that the topic holds on disk."""
+        if is_handed_over:
+            self._unsettled.discard(receipt.message_id)
+            self.on_settled(receipt)
+        self._on_status(receipt)
 
 
 def _known_already(message_id: bytes, how: str) -> StagepostError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
@@ -34,9 +34,10 @@ from stagepost.node.kafka_bridge import KafkaBridge, require_kafka
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
+from stagepost.node.owed_writes import LinesFile, OwedWrites
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_network import RempNetwork
-from stagepost.node.status_topics import StatusTopic
+from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
@@ -63,7 +64,7 @@ DELIVERIES_AT_ONCE = 256
 
 
 class RunningFullNode:
-    """`faults`: what the disk refused."""
+    """Full node of one data folder. `watchers` hear of every status that the topic holds on disk."""
 
     def __init__(
         self,
@@ -74,7 +75,6 @@ class RunningFullNode:
         on_status: OnStatus,
         message_timeout_ms: int,
     ) -> None:
-        self.faults: list[StorageError] = []
         self.watchers: list[OnStatus] = []
         self._data = data
         self._on_status = on_status
@@ -104,7 +104,10 @@ class RunningFullNode:
         self.links = DiallingFullNodeLinks(end)
         self._validators = {member.key: member.address for member in network.validators}
         self._topic = create_topic(data, STATUSES_TOPIC)
-        self._statuses = StatusTopic(self._topic.writer(), self.faults.append)
+        self.statuses = StatusTopic(self._topic.writer(retry_s=RETRY_S, on_error=_disk_refused))
+        self.statuses.on_full = self.links.hold
+        self._owed = OwedWrites()
+        self._complaints = LinesFile(data / COMPLAINTS_FILE)
         self.kafka: KafkaBridge | None = None
         self._intake: MessageIntake | None = None
         self._deliveries: DeliveryIntake | None = None
@@ -116,19 +119,24 @@ class RunningFullNode:
             end.seed,
             self.follower.ledger,
             self.links,
-            self._statuses,
+            self.statuses,
             known_sets,
             end.clock,
             Random(end.random.getrandbits(64)),
             on_status=self._heard,
-            sets_changed=lambda sets: sets.write(data / SETS_FILE),
+            sets_changed=lambda sets: self._owed.do(SETS_FILE, lambda: sets.write(data / SETS_FILE)),
             complain=self._complain,
             verifier=self._verifier,
+            disk_fault=lambda: self.disk_fault,
         )
-        self._loop = asyncio.get_running_loop()
         self.full_node.on_settled = self._settled
         self.desk = IntakeDesk(self.full_node, data)
-        self._statuses.written = self.desk.written
+        self.statuses.written = self.desk.written
+
+    @property
+    def disk_fault(self) -> StorageError | None:
+        """Return why the data folder cannot be written now; None while every write goes well."""
+        return self.statuses.fault or self.follower.store.fault or self._owed.fault
 
     def start(self) -> None:
         now_ms = int(self._clock.unix_s() * 1_000)
@@ -190,18 +198,17 @@ class RunningFullNode:
         self._on_status(receipt)
 
     def _settled(self, receipt: Receipt) -> None:
-        """In a thread of the topic's. What is confirmed by it is not sent again, so it must be on disk."""
+        """Confirm a delivery by a status that is on disk: its sender does not send it again."""
         if self._deliveries is not None:
-            with suppress(RuntimeError):  # the loop has ended before the disk was done
-                self._loop.call_soon_threadsafe(self._deliveries.heard, receipt)
+            self._deliveries.heard(receipt)
 
     def _complain(self, complaint: Complaint) -> None:
         log.warning(
             "validator broke a promise",
             extra={"kind": str(complaint.kind), "key_id": complaint.accused.hex()},
         )
-        with (self._data / COMPLAINTS_FILE).open("ab") as file:
-            file.write(complaint.to_json() + b"\n")
+        self._complaints.add(complaint.to_json())
+        self._owed.do(COMPLAINTS_FILE, self._complaints.write)
 
     async def close(self) -> None:
         await self._programs.aclose()
@@ -217,7 +224,8 @@ class RunningFullNode:
         await self.follower.close()
         await self._listener.close()
         await self._verifier.close()
-        await self._statuses.close()
+        await self.statuses.close()
+        self._owed.close()
         if self.kafka is not None:
             await self.kafka.close()
 
@@ -248,6 +256,11 @@ async def start_full_node(
     if kafka is not None:
         node.use_kafka(kafka)
     return node
+
+
+def _disk_refused(error: StorageError) -> None:
+    """Log the first of a row of refused writes; in the thread of the topic's writer."""
+    log.error("statuses wait for the disk", extra={"code": error.code, "reason": error.text})
 
 
 def our_end(network: RempNetwork, seed: bytes, clock: Clock | None, random: Random | None) -> OurEnd:

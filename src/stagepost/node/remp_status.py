@@ -60,10 +60,10 @@ class FullNodeStatus:
         return rendered if kafka is None else rendered + kafka.metrics()
 
     def readiness(self) -> Mapping[str, str | None]:
-        faults = self._running.faults
+        fault = self._running.disk_fault
         linked = self._running.links.linked
         return {
-            "disk": faults[-1].text if faults else None,
+            "disk": None if fault is None else fault.text,
             "validators": None if linked else "no validator has a link with this node",
         }
 
@@ -80,6 +80,8 @@ class FullNodeStatus:
             "receipts": counters.receipts,
             "receipts_refused": dict(counters.quarantined),
             "open": len(self._metrics.open),
+            "statuses": self._running.statuses.published,
+            "statuses_waiting": self._running.statuses.waiting,
             "parts": dict(self.readiness()),
         }
 

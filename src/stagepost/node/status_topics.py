@@ -1,18 +1,37 @@
-"""The topic of statuses: one record for each receipt, by message id, with what is known of the layers before."""
+"""The topic of statuses: one record for each receipt, by message id, with what is known of the layers before.
+
+The disk comes first: nobody hears of a status before the topic holds it. While the disk refuses, statuses wait here in the
+order in which they were published.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
-from stagepost.bus.topic import Place, Record, TopicWriter
+from stagepost.bus.awaited_appends import LoopAnswers
+from stagepost.bus.group_commit import ROW_BYTES
+from stagepost.bus.topic import Place, Record, RetryingWriter
 from stagepost.errors import StorageError
 from stagepost.remp.receipt import Receipt
 from stagepost.runtime.turn_end import turn_end
 
+log = logging.getLogger(__name__)
+
 TOGETHER_MAX = 32
 """Records of one append: receipts of the largest size would still fit."""
+
+RETRY_S = 1.0
+"""Seconds from a write that the disk refused to the next try."""
+
+WAITING_BYTES_MAX = 67_108_864
+"""Bytes of statuses that may wait for the disk before the node stops reading receipts. Statuses of the node's own, at most
+two for each message in processing, and receipts that were being checked at that moment still come on top."""
 
 FINALIZED, REJECTED, SENT = "Finalized", "RejectedByFullnode", "SentToValidators"
 
@@ -28,18 +47,50 @@ class EarlierIds(msgspec.Struct, frozen=True):
         return {name: value for name, value in found.items() if value is not None}
 
 
-class StatusTopic:
-    """`failed` hears of what the disk refused, `written` of every record when the disk has it or has refused it; they may be
-    called in a thread of the writer's own."""
+class _Entry(NamedTuple):
+    record: Record
+    settled: Callable[[], None]
 
-    def __init__(
-        self, writer: TopicWriter, failed: Callable[[StorageError], None] = lambda error: None
-    ) -> None:
+    @property
+    def held_bytes(self) -> int:
+        record = self.record
+        headers = sum(len(name) + len(value) for name, value in record.headers.items())
+        return len(record.key or b"") + len(record.value or b"") + headers + ROW_BYTES
+
+
+class StatusTopic:
+    """Writer of statuses. `written` hears of every record, and `settled` of its own, once the disk holds the record and
+    never before, on the event loop, in the order of `publish`.
+
+    `on_full` hears True when more than `waiting_bytes_max` wait for the disk, and False when half of that is left: whoever
+    publishes what others send stops reading from them in between. No status is dropped.
+    """
+
+    def __init__(self, writer: RetryingWriter, *, waiting_bytes_max: int = WAITING_BYTES_MAX) -> None:
         self.published = 0
+        self.waiting = 0
         self.written: Callable[[Record], None] = lambda record: None
+        self.on_full: Callable[[bool], None] = lambda is_full: None
         self._writer = writer
-        self._failed = failed
-        self._waiting: list[tuple[Record, Callable[[], None]]] = []
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting_bytes = 0
+        self._is_full = False
+        self._turn: list[_Entry] = []
+        self._answers: LoopAnswers | None = None
+
+    @property
+    def fault(self) -> StorageError | None:
+        """Return why no further message may be taken: the disk refuses statuses, or is too slow for them."""
+        if self._writer.fault is not None:
+            return self._writer.fault
+        if self._is_full:
+            return StorageError(
+                f"{self._waiting_bytes} bytes of statuses wait for the disk",
+                advice="wait until the disk has taken them",
+                limit=self._waiting_bytes_max,
+                found=self._waiting_bytes,
+            )
+        return None
 
     def publish(
         self,
@@ -48,37 +99,68 @@ class StatusTopic:
         earlier: EarlierIds,
         settled: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settled` is called as `written` is."""
+        """Call `settled` when the disk holds the status."""
         headers = earlier.headers()
         if session_id is not None:
             headers["session"] = session_id.hex()
         self.published += 1
         record = Record(receipt.message_id.hex().encode(), receipt.to_json().encode(), headers)
-        self._waiting.append((record, settled))
-        if len(self._waiting) == 1:
+        entry = _Entry(record, settled)
+        self.waiting += 1
+        self._waiting_bytes += entry.held_bytes
+        self._turn.append(entry)
+        if len(self._turn) == 1:
             turn_end()(self._hand_over)
-        elif len(self._waiting) >= TOGETHER_MAX:
+        elif len(self._turn) >= TOGETHER_MAX:
             self._hand_over()
+        if not self._is_full and self._waiting_bytes > self._waiting_bytes_max:
+            self._is_full = True
+            log.warning("no receipts are read until the disk takes statuses")
+            self.on_full(True)
 
     async def close(self) -> None:
-        """What was published is written first."""
+        """Write what was published first; the disk gets one more try with what it refused."""
         self._hand_over()
         await self._writer.close()
+        if self._answers is not None:
+            self._answers.give_all()
 
     def _hand_over(self) -> None:
         """All that was published in one turn of the loop: each append wakes the thread that writes."""
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            records = [record for record, _ in waiting]
-            self._writer.append_soon(records, lambda outcome: self._appended(waiting, outcome))
+        entries, self._turn = self._turn, []
+        if not entries:
+            return
+        loop = asyncio.get_running_loop()
+        if self._answers is None or self._answers.loop is not loop:
+            self._answers = LoopAnswers(loop)
+        answers = self._answers
+        self._writer.append_soon(
+            [entry.record for entry in entries],
+            lambda outcome: answers.give(lambda: self._appended(entries, outcome)),
+        )
 
-    def _appended(
-        self,
-        published: Sequence[tuple[Record, Callable[[], None]]],
-        outcome: list[Place] | StorageError,
-    ) -> None:
-        for record, settled in published:
-            if isinstance(outcome, StorageError):
-                self._failed(outcome)
-            settled()
-            self.written(record)
+    def _appended(self, entries: Sequence[_Entry], outcome: list[Place] | StorageError) -> None:
+        self.waiting -= len(entries)
+        self._waiting_bytes -= sum(entry.held_bytes for entry in entries)
+        if isinstance(outcome, StorageError):
+            # The writer closed while the disk refused. Nobody was told, so everybody who waits for it brings it again.
+            said = {"count": len(entries), "reason": outcome.text}
+            log.error("statuses were not written before the end", extra=said)
+            return
+        if self._is_full and 2 * self._waiting_bytes <= self._waiting_bytes_max:
+            self._is_full = False
+            log.warning("receipts are read again")
+            self.on_full(False)
+        for entry in entries:
+            self._call(entry.settled)
+            self._call(partial(self.written, entry.record))
+
+    @staticmethod
+    def _call(callback: Callable[[], None]) -> None:
+        """A fault of one receiver must not keep the others waiting."""
+        try:
+            callback()
+        except Exception as fault:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{callback!r} failed with a status", "exception": fault}
+            )

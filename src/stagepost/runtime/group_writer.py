@@ -118,6 +118,8 @@ class GroupWriter(Generic[B]):
         on_error: Callable[[StorageError], None],
     ) -> None:
         self.counters = WriterCounters()
+        self.fault: StorageError | None = None
+        """Why the last group was not written; None since a group was."""
         self._backend = backend
         self._open_book = open_book
         self._fsync = fsync
@@ -241,6 +243,7 @@ class GroupWriter(Generic[B]):
         assert group is not None
         owed = [job for job in group if job.is_owed]
         was_sync = self._is_sync_written
+        self.fault = error
         was_repair, self._is_repair_due = self._is_repair_due, error is not None
         if error is None:
             self.counters.groups += 1

@@ -83,7 +83,7 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
             415: {"description": f"not {MEDIA_TYPE}", "content": problem},
             422: {"description": "the full node does not pass it on", "content": problem},
             429: {"description": "too many messages are in processing", "content": problem},
-            503: {"description": "the full node is not ready", "content": problem},
+            503: {"description": "the full node is not ready, or its disk refuses", "content": problem},
         },
     )
     router.add_api_route(

@@ -40,9 +40,10 @@ Scenario = Callable[[FullNodeDesk, FullNodeFacts], Awaitable[None]]
 WITHIN_S = 20.0
 
 
-def at_a_socket(data: Path, scenario: Scenario, **intake: frozenset[int]) -> None:
+def at_a_socket(data: Path, scenario: Scenario, allowed_user_ids: frozenset[int] | None = None) -> None:
     async def main() -> None:
-        async with asyncio.timeout(WITHIN_S), a_served_desk(data, **intake) as (desk, facts):
+        served = a_served_desk(data, allowed_user_ids=allowed_user_ids)
+        async with asyncio.timeout(WITHIN_S), served as (desk, facts):
             await scenario(desk, facts)
 
     asyncio.run(main())

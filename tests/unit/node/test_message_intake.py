@@ -15,7 +15,7 @@ from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.message_intake import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds, StatusTopic
+from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.message_status import New
 from stagepost.remp.messages import RempMessage
 from stagepost.remp.receipt import ExternalMessageId, Receipt
@@ -60,7 +60,9 @@ class Desk:
             self.kinds.append((receipt.message_id, receipt.kind.name))
 
     def start(self) -> None:
-        self.topic = StatusTopic(self.statuses.writer(lambda: int(self.clock.unix_s() * 1_000)))
+        self.topic = StatusTopic(
+            self.statuses.writer(lambda: int(self.clock.unix_s() * 1_000), retry_s=RETRY_S)
+        )
         self.node = RempFullNode(
             SEED,
             self.chain.ledger,
@@ -222,6 +224,7 @@ def test_a_message_that_became_final_while_nobody_was_here_is_published_at_the_s
         desk.chain.shard_block(desk.chain.whole.session_id, [desk.chain.ledger.parse(primes(10)).message])
         desk.chain.master_block()
         desk.start()
+        await asyncio.sleep(1.0)  # the topic comes first
         assert [kind for _, kind in desk.kinds] == ["SentToValidators", "Finalized"]
 
     at_a_desk(scenario)

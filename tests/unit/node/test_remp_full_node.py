@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stagepost.bus.memory import MemoryTopic
+from stagepost.bus.topic import RetryingWriter
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.master_state import PlanKind
@@ -22,7 +23,7 @@ from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.node.earlier_life import earlier_life
 from stagepost.node.known_sets import KnownSets, sets_document
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds, StatusTopic
+from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
@@ -39,8 +40,26 @@ SEED = sha256(b"a full node").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
 
 
+class _Noted(StatusTopic):
+    """Topic of statuses that notes what is published in the same call, before the disk has it."""
+
+    def __init__(self, writer: RetryingWriter, receipts: list[Receipt]) -> None:
+        super().__init__(writer)
+        self._receipts = receipts
+
+    def publish(
+        self,
+        receipt: Receipt,
+        session_id: bytes | None,
+        earlier: EarlierIds,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._receipts.append(receipt)
+        super().publish(receipt, session_id, earlier, settled)
+
+
 class Desk:
-    """A full node upon a chain that the test decides; its links take down what is sent."""
+    """A full node upon a chain that the test decides; its links take down what is sent, `receipts` what is published."""
 
     def __init__(self, known_sets: KnownSets | None = None) -> None:
         self.chain = DecidedChain(a_genesis(a_configuration(limits=Limits())))
@@ -57,11 +76,10 @@ class Desk:
             SEED,
             self.chain.ledger,
             self,
-            StatusTopic(self.topic.writer()),
+            _Noted(self.topic.writer(retry_s=RETRY_S), self.receipts),
             known_sets,
             self._clock,
             Random(1),
-            on_status=self.receipts.append,
             sets_changed=lambda known: self.sets.append(known.sets),
         )
 

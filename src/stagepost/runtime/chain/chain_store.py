@@ -87,6 +87,11 @@ class ChainStore:
         if unfit:
             self.damage += (f"{len(unfit)} final blocks were left out: those before them are missing",)
 
+    @property
+    def fault(self) -> StorageError | None:
+        """Return why the disk refuses what is written now; None while it takes everything."""
+        return self._writer.fault
+
     def begin(self) -> None:
         """On the event loop that everything is written from."""
         unfit, genesis = self._unfit, self._genesis
