@@ -112,10 +112,12 @@ def backfill(
         --validator-sets sets.json --out tables
     """
     from stagepost.pipeline.dumps import survey
+    from stagepost.pipeline.own_files import require_own_folder
     from stagepost.pipeline.session import refuse_missing_packages, start_session
 
     is_range = is_range_asked(context, inputs, where, (partition, first, last))
     refuse_missing_packages()
+    require_own_folder(out)
     sets_file = _read_sets(sets_path)
     if is_range:
         topics, surveyed = survey_range(where, partition, first, last)
@@ -185,10 +187,12 @@ def run(
       stagepost pipeline run --address 127.0.0.1:4200 --validator-sets sets.json --out tables --metrics-port 9101
       stagepost pipeline run --kafka 127.0.0.1:9092 --validator-sets sets.json --out tables
     """
+    from stagepost.pipeline.own_files import require_own_folder
     from stagepost.pipeline.session import refuse_missing_packages, start_session
 
     source = source_from(where)
     refuse_missing_packages()
+    require_own_folder(out)
     _read_sets(sets_path)
     from stagepost.pipeline.stream_options import StreamOptions
 
@@ -218,8 +222,10 @@ def compact(folder: Path, keep_s: float | None, master: str, as_json: bool) -> N
       stagepost pipeline compact --tables tables --keep 30d
     """
     from stagepost.pipeline.manifest import read_manifest
+    from stagepost.pipeline.own_files import require_own_folder
     from stagepost.pipeline.session import start_session
 
+    require_own_folder(folder)
     if read_manifest(folder) is None:
         raise _no_tables(folder)
     _say("starting Spark (about 10 s) …")

@@ -117,6 +117,7 @@ def _refuse_another_checkpoint(job: str, parameters: dict[str, Any]) -> None:
         return
     from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
     from stagepost.pipeline.manifest import Manifest, read_manifest
-    from stagepost.pipeline.stream import CHECKPOINT_FOLDER, STREAM
+    from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
+    from stagepost.pipeline.stream import STREAM
 
     require_fitting_checkpoint(Path(out) / CHECKPOINT_FOLDER, read_manifest(Path(out)) or Manifest(), STREAM)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagepost.errors import ConfigError, StagepostError, StorageError, TransportError
+from stagepost.pipeline.own_files import WORKER_MARK_PREFIX
 from stagepost.pipeline.tables import root_cause
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 TASKS_PER_CORE = 2
 """More tasks than cores, so that every worker that is there already is likely to get one."""
-
-MARK_PREFIX = ".seen-by-"
 
 
 class Folders(NamedTuple):
@@ -119,7 +118,7 @@ def _fault(path: str) -> str:
 def _leave_mark(folder: Path | None) -> Path | None:
     if folder is None:
         return None
-    mark = folder.absolute() / f"{MARK_PREFIX}{secrets.token_hex(8)}"
+    mark = folder.absolute() / f"{WORKER_MARK_PREFIX}{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch(mode=0o644)

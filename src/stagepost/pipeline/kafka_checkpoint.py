@@ -14,10 +14,9 @@ import msgspec
 from stagepost.bus.kafka_access import KafkaAccess
 from stagepost.bus.kafka_admin import BrokerDesk
 from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.own_files import CHECKPOINT_FOLDER, KAFKA_NOTE_FILE
 from stagepost.runtime.small_files import replace_file
 
-NOTE_FILE = "kafka-source.json"
-CHECKPOINT_FOLDER = "checkpoint"
 ANOTHER_FOLDER = "choose another --out, or go on with the source that these tables were made from"
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -42,7 +41,7 @@ def require_broker(access: KafkaAccess, topics: Sequence[str], out: Path) -> Non
 
 def refuse_kafka_checkpoint(out: Path) -> None:
     """For a stream from anywhere else."""
-    if (out / NOTE_FILE).exists() and next_offsets(out) is not None:
+    if (out / KAFKA_NOTE_FILE).exists() and next_offsets(out) is not None:
         raise ConfigError(
             f"the tables in {out} follow topics of a Kafka broker, and another source was given",
             advice=ANOTHER_FOLDER,
@@ -66,7 +65,7 @@ def next_offsets(out: Path) -> Offsets | None:
 
 
 def _require_note(out: Path, facts: Mapping[str, object], *, is_begun: bool) -> None:
-    path = out / NOTE_FILE
+    path = out / KAFKA_NOTE_FILE
     try:
         known = json.loads(path.read_bytes())
     except FileNotFoundError:

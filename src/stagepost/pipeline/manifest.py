@@ -74,12 +74,17 @@ class Manifest(msgspec.Struct, frozen=True):
     def counted(self) -> int:
         return sum(batch.counted for batch in self.batches)
 
-    def published(self) -> Iterator[str]:
+    def live(self) -> Iterator[str]:
+        """Files that count."""
         for batch in self.batches:
             for names in batch.files.values():
                 yield from names
         for names in (self.reports.files if self.reports else {}).values():
             yield from names
+
+    def published(self) -> Iterator[str]:
+        """Files that count, and those that did and have not been removed for certain."""
+        yield from self.live()
         for dropped in self.dropped:
             yield from dropped.files
 
@@ -128,16 +133,21 @@ def read_manifest(folder: Path) -> Manifest | None:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Durable when this returns; the files that it names have to be durable before."""
     path = folder / MANIFEST_FILE
-    temporary = path.with_name(f".{MANIFEST_FILE}.new")
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     _require_size(path, len(content))
+    replace_durably(path, content)
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Replace the file whole. The new content is durable when this returns; `StorageError` if it cannot be written."""
+    temporary = path.with_name(f".{path.name}.new")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync_folder(folder)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror}", advice="is the disk full, or the folder another's?"

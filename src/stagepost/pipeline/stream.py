@@ -17,13 +17,13 @@ from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.folding import worth_folding
 from stagepost.pipeline.manifest import Manifest
+from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.session import UPKEEP
 from stagepost.pipeline.stream_options import StreamOptions
 from stagepost.pipeline.tables import Point, Tables, pass_by, root_cause
 from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
 
 STREAM = "topics"
-CHECKPOINT_FOLDER = "checkpoint"
 WHOLE_EVERY_S = 60.0
 """Tables other than `messages` follow at this distance while the stream runs, or at a longer one, so that they take"""
 WHOLE_SHARE_MAX = 0.1

@@ -89,12 +89,12 @@ def test_what_is_being_written_or_read_is_not_removed_by_another_commit(tmp_path
     tables = Tables(tmp_path, now=lambda: now_s)
     with tables.work() as first:
         (first / "records").mkdir(parents=True)
-        (first / "records" / "a.parquet").touch()
+        (first / "records" / "00112233aabbccdd.parquet").touch()
         with tables.work() as second:
             tables.publish(lambda manifest: manifest)
             now_s += GRACE_MS
             tables.publish(lambda manifest: manifest)
-        assert (first / "records" / "a.parquet").exists()
+        assert (first / "records" / "00112233aabbccdd.parquet").exists()
         assert first != second
     tables.close()
 

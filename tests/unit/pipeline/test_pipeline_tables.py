@@ -387,15 +387,20 @@ def test_two_drivers_on_one_folder_the_second_is_refused(
 def test_a_batch_that_cannot_be_written_leaves_the_tables_as_they_were(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
+    from stagepost.pipeline.jobs import backfill
     from stagepost.pipeline.manifest import read_manifest
 
     before = taken(spark, tmp_path, [dump[:20]])
     data = tmp_path / "tables" / "data"
-    data.rename(tmp_path / "kept")
-    data.write_text("a file where a folder has to be")
 
+    def at_point(name: str) -> None:
+        if name == "before write":
+            data.rename(tmp_path / "kept")
+            data.write_text("a file where a folder has to be")
+
+    late = survey(written(tmp_path / "late.jsonl", dump[20:40]))
     with pytest.raises(StorageError, match="Spark could not write"):
-        taken(spark, tmp_path, [dump[20:40]])
+        backfill(spark, [late], sets_bytes(), tmp_path / "tables", at_point=at_point)
 
     data.unlink()
     (tmp_path / "kept").rename(data)
