@@ -20,7 +20,7 @@ def records_of(lines: list[bytes]) -> list[Record]:
         try:
             given = json.loads(line)
             key, value = given["key"].encode(), given["value"].encode("utf-8", "surrogatepass")
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue
         if len(value) <= 65_536:
             records.append(Record(key, value, given.get("headers", {}), given.get("timestamp_ms")))

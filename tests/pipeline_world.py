@@ -172,6 +172,15 @@ def _other_signature(value: dict[str, Any]) -> str:
 FAULTS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]]] = {
     "no JSON": ("RECEIPT_FORMAT", lambda line: {**line, "value": "{"}),
     "a line that is no JSON": ("RECEIPT_FORMAT", lambda line: b"{" + written(line)),
+    "a line nested deeply": ("RECEIPT_FORMAT", lambda line: _deep(20_000)),
+    "a line nested deeply beside its value": (
+        "RECEIPT_FORMAT",
+        lambda line: written(line)[:-1] + b', "x": ' + _deep(20_000) + b"}",
+    ),
+    "a value nested deeply": (
+        "RECEIPT_FORMAT",
+        lambda line: {**line, "value": line["value"][:-1] + f', "x": {_deep(10_000).decode()}}}'},
+    ),
     "an empty line": ("RECEIPT_FORMAT", lambda line: b""),
     "a line that is a list": ("RECEIPT_FORMAT", lambda line: b"[1]"),
     "not UTF-8": ("RECEIPT_FORMAT", lambda line: {**_without_value(line), "value_base64": "/w=="}),
@@ -207,6 +216,10 @@ FAULTS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]]
     "another time": ("RECEIPT_SIGNATURE", _altered(timestamp=lambda value: value["timestamp"] - 1)),
 }
 """Every kind of bad record: what it is called, the reason that it gets, how it is made from a good one."""
+
+
+def _deep(levels: int) -> bytes:
+    return b'{"a":[' * (levels // 2) + b"]}" * (levels // 2)
 
 
 def _passes(line: dict[str, Any]) -> bool:

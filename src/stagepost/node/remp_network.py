@@ -15,6 +15,7 @@ from stagepost.errors import ConfigError, ConfigFaults, DecodeError, Fault
 from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.remp.overlay_links import LinkMember
 from stagepost.runtime.small_files import read_small_file, replace_file
+from stagepost.wire.foreign_json import decode_foreign
 from stagepost.wire.tl import key_id
 
 NETWORK_FILE = "network.json"
@@ -86,7 +87,7 @@ def load_network(path: Path) -> RempNetwork:
     """`ConfigFaults` names what is wrong in the file."""
     content, _ = read_small_file(path, NETWORK_BYTES_MAX, "a network file")
     try:
-        network = msgspec.json.decode(content, type=RempNetwork)
+        network = decode_foreign(content, RempNetwork)
         if any(len(key) != 32 for key in network.public_keys):
             raise ValueError("a public key has 64 hexadecimal digits")
         if len(set(network.public_keys)) < len(network.members):

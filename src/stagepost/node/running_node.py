@@ -12,6 +12,7 @@ from stagepost.runtime.data_folder import NODE_FILE as NODE_FILE
 from stagepost.runtime.node_notes import DATA_DIR as DATA_DIR
 from stagepost.runtime.node_notes import NodeFacts as NodeFacts
 from stagepost.runtime.node_notes import find_node as find_node
+from stagepost.wire.foreign_json import decode_foreign
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
@@ -129,7 +130,7 @@ def fetch(facts: Reachable, target: str) -> bytes:
 
 def decoded(content: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decode_foreign(content, kind)
     except msgspec.MsgspecError as error:
         raise TransportError(
             f"the node's answer is not understood: {error}",

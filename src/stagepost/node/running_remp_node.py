@@ -11,6 +11,7 @@ from stagepost.errors import StorageError
 from stagepost.node.running_node import decoded, fetch
 from stagepost.runtime.data_folder import FILE_MODE
 from stagepost.runtime.small_files import replace_file
+from stagepost.wire.foreign_json import decode_foreign
 
 FULL_NODE, VALIDATOR = "full node", "validator"
 STATUS_FILES = {FULL_NODE: "full-node-status.json", VALIDATOR: "validator-status.json"}
@@ -55,7 +56,7 @@ def find_remp_node(data: Path) -> StatusFacts | None:
         path = data / name
         try:
             with path.open("rb") as file:
-                return msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=StatusFacts)
+                return decode_foreign(file.read(NOTE_BYTES_MAX), StatusFacts)
         except FileNotFoundError:
             continue
         except OSError as error:

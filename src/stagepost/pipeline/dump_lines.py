@@ -15,6 +15,7 @@ import msgspec
 
 from stagepost.pipeline.topics import STATUSES
 from stagepost.remp.hex_text import read_hash
+from stagepost.wire.foreign_json import is_too_deep
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -116,7 +117,9 @@ def _value(found: _Line, line: bytes) -> tuple[bytes | None, bool]:
 
 
 def _read(line: bytes) -> _Line | None:
-    """None for a line that is no JSON object."""
+    """None for a line that is no JSON object, or is nested too deeply."""
+    if is_too_deep(line):
+        return None
     try:
         if not line.isascii():
             line.decode("utf-8")  # members that are passed over are not looked at closely enough
@@ -127,7 +130,7 @@ def _read(line: bytes) -> _Line | None:
         pass  # perhaps only stricter than JSON is: half a surrogate pair in a text, a number of many digits
     try:
         given = json.loads(line.decode("utf-8"), parse_constant=_refuse)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     if not isinstance(given, dict):
         return None

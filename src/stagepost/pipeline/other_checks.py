@@ -17,6 +17,7 @@ from stagepost.dmq.proof import check_proof
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.pipeline import topics
 from stagepost.pipeline.record_checks import NOT_CHECKED, Checked, hash_number, short_hash
+from stagepost.wire.foreign_json import decode_foreign
 
 OUTCOMES_REMEMBERED_MAX = 10_000
 """Per task: a message comes from many peers, and its signature is looked at once."""
@@ -25,7 +26,6 @@ INT64_MAX = (1 << 63) - 1
 PROFILE = "seed"
 """The one that reads every layout of a message."""
 
-_read_event = msgspec.json.Decoder(DeliveryEvent).decode
 _Outcome = tuple[ErrorCode | None, bytes | None]
 """Reason and id."""
 
@@ -81,7 +81,7 @@ class OtherChecks:
 
 def _delivery_event(key: str | None, value: bytes | None) -> Checked:
     try:
-        event = _read_event(value or b"")
+        event = decode_foreign(value or b"", DeliveryEvent)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return _bad(ErrorCode.RECEIPT_FORMAT, key, value)
     is_in_range = 0 <= event.timestamp_ms <= INT64_MAX and 0 <= event.attempt <= INT64_MAX

@@ -21,6 +21,7 @@ import msgspec
 
 import stagepost
 from stagepost.errors import ConfigError, StorageError
+from stagepost.wire.foreign_json import decode_foreign
 
 LABEL_FILE = "stagepost-pack.json"
 NEEDED_BY_STEPS = ("pyarrow", "msgspec", "pynacl", "prometheus-client")
@@ -77,7 +78,7 @@ def read_label(path: Path) -> Label:
     advice = "make one with `stagepost pipeline pack --out FILE`"
     try:
         with zipfile.ZipFile(path) as archive:
-            return msgspec.json.decode(archive.read(LABEL_FILE), type=Label)
+            return decode_foreign(archive.read(LABEL_FILE), Label)
     except OSError as error:
         raise StorageError(f"the archive {path} cannot be read: {error.strerror}", advice=advice) from error
     except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError) as error:

@@ -75,7 +75,7 @@ def read_usual(data: bytes) -> Usual | None:
             _hash(given.source_id),
             given.signature,
         )
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from stagepost.wire.foreign_json import TOO_DEEP, is_too_deep
+
 
 class JsonFault(ValueError):
     """Says what is wrong with the text."""
@@ -20,10 +22,10 @@ class _Pairs(list[tuple[str, Any]]):
 def read_object(data: bytes | str) -> list[tuple[str, Any]]:
     """The members of the one object that `data` is, in order; `JsonFault` for anything else."""
     text = _text(data)
+    if is_too_deep(data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")):
+        raise JsonFault(TOO_DEEP)
     try:
         found = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise JsonFault("nested too deeply") from None
     except JsonFault:
         raise
     except ValueError as error:

@@ -16,6 +16,7 @@ import msgspec
 from stagepost.errors import StorageError
 from stagepost.runtime.data_folder import FILE_MODE, NODE_FILE
 from stagepost.runtime.small_files import replace_file
+from stagepost.wire.foreign_json import decode_foreign
 
 DATA_DIR = "stagepost-data"
 FULL_NODE_FILE = "full-node.json"
@@ -96,6 +97,6 @@ def _found(data: Path, name: str, kind: type[Facts], advice: str) -> Facts:
             advice="run this command as the user that runs the node",
         ) from error
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decode_foreign(content, kind)
     except msgspec.MsgspecError as error:
         raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.runtime.data_folder import NODE_FILE
+from stagepost.wire.foreign_json import decode_foreign
 
 HOST = "127.0.0.1"
 ANSWER_TIMEOUT_S = 2.0
@@ -55,7 +56,7 @@ class NodePeers:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 content = await _fetch(port)
             self._port = port
-            status = msgspec.json.decode(content, type=_Status)
+            status = decode_foreign(content, _Status)
         except (OSError, ValueError, TimeoutError, msgspec.MsgspecError):
             self._port = None
             return None
@@ -64,7 +65,7 @@ class NodePeers:
     def _look_up(self) -> int | None:
         try:
             with self._note_path.open("rb") as file:
-                note = msgspec.json.decode(file.read(NODE_FILE_BYTES_MAX), type=_Note)
+                note = decode_foreign(file.read(NODE_FILE_BYTES_MAX), _Note)
         except (OSError, msgspec.MsgspecError):
             return None
         is_ours = os.path.realpath(note.local_socket) == os.path.realpath(self._socket_path)

@@ -32,6 +32,7 @@ from stagepost.runtime.network import Network, SocketNetwork, UnixAddress
 from stagepost.runtime.remp.link_specs import LinkProtocol, expect_link_protocol, open_link_protocol
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 from stagepost.statemachine.spec import Role
+from stagepost.wire.foreign_json import decode_foreign
 from stagepost.wire.mux import Direction
 
 INTAKE_VERSION = 0x5003
@@ -185,7 +186,7 @@ def _told(message_id: bytes, after: int, reply: TellStatuses) -> Told:
     verdict = None
     if reply.verdict:
         try:
-            verdict = msgspec.json.decode(reply.verdict, type=Verdict)
+            verdict = decode_foreign(reply.verdict, Verdict)
         except msgspec.MsgspecError as error:
             raise TransportError(
                 f"the full node's verdict is not understood: {error}",
