@@ -45,7 +45,13 @@ def with_filters(command: F) -> F:
     type=click.Choice(["csv", "jsonl", "parquet"]),
     help="The format.  [default: as --out ends, else csv]",
 )
-@click.option("--out", required=True, metavar="PATH", help="The file; - for standard output.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="PATH",
+    type=click.Path(allow_dash=True, readable=False),
+    help="The file; - for standard output.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **given: str | None) -> None:
     """Write the messages, or the receipts that count, which a filter lets through. Everything that is given must hold.

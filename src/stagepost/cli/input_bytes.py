@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, StorageError
+from stagepost.runtime.local_paths import require_local_path
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
@@ -14,6 +15,7 @@ _BLANKS = b" \t\r\n"
 
 def read_input(source: str, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
     """All of a file, or of standard input for `-`; no more than `bytes_max`."""
+    require_local_path(source)
     try:
         if source == "-":
             content = sys.stdin.buffer.read(bytes_max + 1)

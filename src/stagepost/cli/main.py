@@ -14,6 +14,7 @@ import click
 from stagepost import __version__
 from stagepost.cli.common_options import Common, unused_options
 from stagepost.cli.completion import completion_asked
+from stagepost.cli.local_path_options import take_local_paths_only
 from stagepost.errors import (
     ConfigError,
     ConfigFaults,
@@ -67,6 +68,7 @@ class Subcommands(click.Group):
             return None
         command = getattr(importlib.import_module(SUBCOMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
+        take_local_paths_only(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -26,7 +26,13 @@ def sets() -> None:
     type=click.Path(path_type=Path),
     help="Data folder of a full node or devnet.",
 )
-@click.option("--out", required=True, metavar="FILE", help="Where to write; - for standard output.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE",
+    type=click.Path(allow_dash=True, readable=False),
+    help="Where to write; - for standard output.",
+)
 def export(data: Path, out: str) -> None:
     """Write the validator-sets file that `verify`, `trace` and the pipeline are given.
 

@@ -105,7 +105,13 @@ topic.add_command(list_topics, "list")
 @click.argument("name")
 @_data_or_address
 @_address_option
-@click.option("--out", required=True, metavar="FILE", help="Where to write; - for standard output.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE",
+    type=click.Path(allow_dash=True, readable=False),
+    help="Where to write; - for standard output.",
+)
 @click.option("--partition", type=click.IntRange(min=0), help="This one alone.")
 @click.option("--from", "start", type=click.IntRange(min=0), help="Begin at this offset; needs --partition.")
 @click.pass_context

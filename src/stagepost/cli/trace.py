@@ -35,7 +35,12 @@ def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option(
     "--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder of a full node or devnet."
 )
-@click.option("--dump", metavar="FILE|-", help="Dump of topics, or a file of receipts. [from --data]")
+@click.option(
+    "--dump",
+    metavar="FILE|-",
+    type=click.Path(allow_dash=True, readable=False),
+    help="Dump of topics, or a file of receipts. [from --data]",
+)
 @click.option(
     "--validator-sets",
     "sets_path",

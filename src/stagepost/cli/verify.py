@@ -19,7 +19,7 @@ NOT_THAT_OUTCOME = 1
 
 
 @click.command()
-@click.argument("source", metavar="FILE|-")
+@click.argument("source", metavar="FILE|-", type=click.Path(allow_dash=True, readable=False))
 @click.option(
     "--validator-sets",
     "sets_path",

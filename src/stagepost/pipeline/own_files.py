@@ -18,6 +18,7 @@ from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.driver_lock import LOCK_FILE
 from stagepost.pipeline.manifest import MANIFEST_FILE, read_manifest, replace_durably
 from stagepost.pipeline.sets_copies import SETS_FOLDER
+from stagepost.runtime.local_paths import require_local_path
 
 DATA_FOLDER = "data"
 CHECKPOINT_FOLDER = "checkpoint"
@@ -92,6 +93,7 @@ def require_own_folder(folder: Path) -> None:
     Looks only: nothing is written, and a driver may be at work in the folder meanwhile. The files are listed before the
     journal and the manifest are read, because a driver names each file before it makes it.
     """
+    require_local_path(folder)
     try:
         found = list(_found_in(folder))
     except FileNotFoundError:

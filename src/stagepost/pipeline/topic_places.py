@@ -21,6 +21,7 @@ from stagepost.pipeline.dmq_collector import DmqSocket, collect_once, keep_colle
 from stagepost.pipeline.topic_ranges import Offsets, Range
 from stagepost.pipeline.topics import DMQ_MESSAGES
 from stagepost.runtime.addresses import parse_address
+from stagepost.runtime.local_paths import require_local_path
 
 TOKEN_VARIABLE = "STAGEPOST_TOKEN"
 
@@ -131,6 +132,8 @@ def place_of(options: Mapping[str, str]) -> TopicPlace:
             f'format("stagepost") was given {found} to read',
             advice="give one of: path (a data folder), address (of a node that serves topics), socket (of a DMQ node)",
         )
+    for name in ("path", "retained"):
+        require_local_path(options.get(name) or "", name)
     if given == ["path"]:
         return FolderPlace(Path(options["path"]))
     if given == ["address"]:

@@ -11,6 +11,7 @@ from shlex import quote
 from typing import Any
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.runtime.local_paths import require_local_path
 from stagepost.runtime.owner_lock import OwnerLock
 from stagepost.runtime.small_files import replace_file
 
@@ -54,6 +55,7 @@ class DataFolder:
 
 def make_private(path: Path, what: str, *, advice: str) -> None:
     """Make the folder if need be; `ConfigError` if it is not ours, or if others could change it."""
+    require_local_path(path, what)
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         status = path.stat()
