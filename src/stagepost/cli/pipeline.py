@@ -197,7 +197,7 @@ def run(
     from stagepost.pipeline.stream_options import StreamOptions
 
     options = StreamOptions(None, sets_path, out, once, every_s, max_rows, timeout_ms, source)
-    settings = before_spark(source, where, out)
+    settings = before_spark(source, where, sets_path, out)
     with watched(out, metrics_port, _say) as at_point:
         _say("starting Spark (about 10 s) …")
         spark = start_session("stagepost run", master=master, settings=settings, is_short=True)

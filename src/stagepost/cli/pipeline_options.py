@@ -81,16 +81,22 @@ def source_from(given: Mapping[str, Any]) -> RecordSource:
     return topics_from(given)
 
 
-def before_spark(source: RecordSource, given: Mapping[str, Any], out: Path) -> dict[str, str]:
+def before_spark(
+    source: RecordSource, given: Mapping[str, Any], sets_path: Path, out: Path
+) -> dict[str, str]:
     """Settings that Spark needs for this source, once everything that can be wrong with it has been looked at."""
     import os
 
     from stagepost.pipeline.kafka_checkpoint import refuse_kafka_checkpoint, require_broker
     from stagepost.pipeline.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.sources import Topics
+    from stagepost.pipeline.topic_marks import require_going_on
     from stagepost.runtime.kafka_jars import default_folder
 
     if not isinstance(source, KafkaRecords):
         refuse_kafka_checkpoint(out)
+        if isinstance(source, Topics):
+            require_going_on(source.options, sets_path, out)
         return {}
     settings = connector_settings(given["jars"] or default_folder(os.environ))
     require_broker(source.access, source.topics, out)

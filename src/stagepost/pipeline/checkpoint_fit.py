@@ -15,6 +15,9 @@ import msgspec
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.manifest import Manifest
 
+Marked = dict[str, dict[str, int | tuple[int, str]]]
+"""Offsets of a stream by topic and partition; those of our own topics with the mark of the record before (`topic_marks`)."""
+
 LOG_VERSION = "v1"
 START_AGAIN = "put back the checkpoint that belongs to these tables, or make new tables with another --out"
 
@@ -37,12 +40,17 @@ def require_fitting_checkpoint(checkpoint: Path, manifest: Manifest, stream: str
             advice=START_AGAIN,
             found=finished,
         )
-    if planned >= 0:
-        _require_offsets(checkpoint / "offsets" / str(planned))
+    planned_offsets(checkpoint)
 
 
-def _require_offsets(path: Path) -> None:
-    """The last batch that was planned, as Spark and our source write it: a version, Spark's settings, our offsets."""
+def planned_offsets(checkpoint: Path) -> Marked:
+    """Return how far the last batch reads that was planned; empty where none was."""
+    planned = _last(checkpoint / "offsets")
+    return read_offsets(checkpoint / "offsets" / str(planned)) if planned >= 0 else {}
+
+
+def read_offsets(path: Path) -> Marked:
+    """Return the offsets of one batch, as Spark and our source write it: a version, Spark's settings, our offsets."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
@@ -55,7 +63,7 @@ def _require_offsets(path: Path) -> None:
             found=found,
         )
     try:
-        msgspec.json.decode(lines[2], type=dict[str, dict[str, int]])
+        return msgspec.json.decode(lines[2], type=Marked)
     except (IndexError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"the checkpoint {path.parents[1]} is of another kind of stream: {path} holds no offsets of topics",

@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from stagepost.bus.kafka_access import KafkaAccess
 from stagepost.bus.kafka_admin import BrokerDesk
 from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.checkpoint_fit import read_offsets
 from stagepost.pipeline.own_files import CHECKPOINT_FOLDER, KAFKA_NOTE_FILE
+from stagepost.pipeline.topic_marks import offsets_of
 from stagepost.runtime.small_files import replace_file
 
 ANOTHER_FOLDER = "choose another --out, or go on with the source that these tables were made from"
@@ -54,14 +54,7 @@ def next_offsets(out: Path) -> Offsets | None:
     numbers = [int(path.name) for path in commits.glob("*") if path.name.isdigit()]
     if not numbers:
         return None
-    path = out / CHECKPOINT_FOLDER / "offsets" / str(max(numbers))
-    try:
-        return msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[str, int]])
-    except (OSError, IndexError, msgspec.MsgspecError) as error:
-        raise ConfigError(
-            f"{path} holds no offsets of topics: {error}",
-            advice="put back the checkpoint that belongs to these tables, or choose another --out",
-        ) from error
+    return offsets_of(read_offsets(out / CHECKPOINT_FOLDER / "offsets" / str(max(numbers))))
 
 
 def _require_note(out: Path, facts: Mapping[str, object], *, is_begun: bool) -> None:

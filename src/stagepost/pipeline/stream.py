@@ -19,8 +19,10 @@ from stagepost.pipeline.folding import worth_folding
 from stagepost.pipeline.manifest import Manifest
 from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.session import UPKEEP
+from stagepost.pipeline.sources import RecordSource, Topics
 from stagepost.pipeline.stream_options import StreamOptions
 from stagepost.pipeline.tables import Point, Tables, pass_by, root_cause
+from stagepost.pipeline.topic_marks import require_going_on
 from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
 
 STREAM = "topics"
@@ -162,7 +164,9 @@ def follow(
     try:
         require_fitting_checkpoint(options.out / CHECKPOINT_FOLDER, tables.manifest, STREAM)
         following = Following(spark, tables, options, say)
-        records = options.records().stream(spark, options.rows_max)
+        source = options.records()
+        _require_going_on(source, options)
+        records = source.stream(spark, options.rows_max)
         writer = records.writeStream.foreachBatch(following.take)
         writer = writer.option("checkpointLocation", str((options.out / CHECKPOINT_FOLDER).absolute()))
         trigger = (
@@ -177,6 +181,7 @@ def follow(
             query.stop()
         failure = query.exception()
         if failure is not None and StreamIsOver.__name__ not in str(failure):
+            _require_going_on(source, options)
             raise StorageError(
                 f"the stream stopped: {root_cause(str(failure))}", advice="see the log with -v"
             )
@@ -184,6 +189,12 @@ def follow(
         return tables.manifest
     finally:
         tables.close()
+
+
+def _require_going_on(source: RecordSource, options: StreamOptions) -> None:
+    """Raise `TopicBegunAnew` if our own topics are not those that the checkpoint has read; a broker's have their own check."""
+    if isinstance(source, Topics):
+        require_going_on(source.options, options.sets_path, options.out)
 
 
 def read_sets_file(path: Path) -> bytes:

@@ -30,7 +30,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from stagepost.errors import ConfigError
+from stagepost.pipeline.checkpoint_fit import Marked
 from stagepost.pipeline.schemas import RAW
+from stagepost.pipeline.topic_marks import offsets_of, require_same_topics, with_marks
 from stagepost.pipeline.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.topic_ranges import Offsets, Range, at_most, divided, tasks
 from stagepost.pipeline.topic_records import read_range
@@ -108,22 +110,29 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._rows_max)
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+    def latestOffset(self, start: Marked, limit: ReadLimit) -> Marked:
         if self._bound is None:
             self._place.keep_up()
         end = self._bound if self._bound is not None else self._newest()
-        if isinstance(limit, ReadAllAvailable):
-            return end
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
-        return at_most(start, end, rows_max)
+        before = offsets_of(start)
+        if end == before:
+            return start
+        # Before a batch is planned: offsets of another topic must not get into the checkpoint.
+        require_same_topics(self._place, start, self._topics)
+        if not isinstance(limit, ReadAllAvailable):
+            rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
+            end = at_most(before, end, rows_max)
+        return with_marks(self._place, start, end)
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        return [RangePartition(one) for one in tasks(start, end)]
+    def partitions(self, start: Marked, end: Marked) -> Sequence[InputPartition]:
+        # A batch that was planned before a restart comes here without being asked for anew.
+        require_same_topics(self._place, end, self._topics)
+        return [RangePartition(one) for one in tasks(offsets_of(start), offsets_of(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._place, Range(*partition.value))
 
-    def commit(self, end: Offsets) -> None:
+    def commit(self, end: Marked) -> None:
         """The log keeps its records by its own retention; nothing is to be let go of here."""
 
     def _newest(self) -> Offsets:

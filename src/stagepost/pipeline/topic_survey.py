@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from stagepost.errors import ConfigError
+from stagepost.pipeline.topic_marks import content_of
 from stagepost.pipeline.topic_places import TopicPlace
 from stagepost.pipeline.topic_ranges import Range
 from stagepost.pipeline.topics import KNOWN
@@ -113,8 +114,7 @@ def _runs(
             )
             if is_wanted:
                 begin = read.offset if begin is None else begin
-                fields = read.key, read.value, sorted(read.headers.items()), read.timestamp_ms
-                update(repr((whole.topic, whole.partition, read.offset, *fields)).encode())
+                update(content_of(whole.topic, whole.partition, read))
             elif begin is not None:
                 yield whole._replace(start=begin, end=read.offset)
                 begin = None
