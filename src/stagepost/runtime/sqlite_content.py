@@ -9,6 +9,7 @@ from typing import TypeVar
 from stagepost.dmq.mempool import Entry, file_key
 from stagepost.errors import StorageError
 from stagepost.runtime.message_store import StoredPool
+from stagepost.runtime.rows import SET_ASIDE, DamagedRow, Row, content_of
 from stagepost.runtime.sqlite_file import SqliteFile
 from stagepost.runtime.sqlite_rows import (
     FACT_NAMES,
@@ -16,10 +17,6 @@ from stagepost.runtime.sqlite_rows import (
     MESSAGES_HELD,
     POOLS_HELD,
     PUT_FACT,
-    SET_ASIDE,
-    DamagedRow,
-    Row,
-    content_of,
     read_fact,
     read_message,
     read_pool,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stagepost.errors import StorageError
-from stagepost.runtime.sqlite_rows import FACT_NAMES, PUT_FACT, SCHEMA, Row, write_fact
+from stagepost.runtime.rows import Row
 
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 
@@ -33,7 +33,6 @@ _ENVIRONMENT = {
 }
 _INSIDE_THOUGH_IO = {sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 _PRIMARY_CODE = 0xFF
-_FIRST_FACTS = [(PUT_FACT, [write_fact(name, 0) for name in FACT_NAMES])]
 
 
 class DamagedFile(Exception):
@@ -60,9 +59,9 @@ def beside(path: Path, ending: str) -> Path:
 
 def create(
     path: Path,
-    connect: Connect = connect,
-    schema: Mapping[str, str] = SCHEMA,
-    first: Sequence[tuple[str, Sequence[Row]]] = _FIRST_FACTS,
+    connect: Connect,
+    schema: Mapping[str, str],
+    first: Sequence[tuple[str, Sequence[Row]]],
 ) -> None:
     """A new file with all tables, durable under its name at once: a file without them is never a new one.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from struct import Struct
 from struct import error as StructError
-from typing import Any, TypeAlias
 
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read_usual_shape
-from stagepost.errors import DecodeError, StorageError
+from stagepost.errors import DecodeError
 from stagepost.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.runtime.message_store import StoredPool
+from stagepost.runtime.rows import DamagedRow, Row, UnknownRow, checksum_of
 
 # Numbers of a certificate have 64 bits without a sign, and SQLite's have a sign: so they are bytes.
 SCHEMA: dict[str, str] = {
@@ -26,33 +25,16 @@ SCHEMA: dict[str, str] = {
 PUT_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
 PUT_POOL = "REPLACE INTO pools VALUES (?, ?, ?, ?)"
 PUT_FACT = "REPLACE INTO facts VALUES (?, ?, ?)"
-SET_ASIDE = "INSERT INTO set_aside VALUES (?, ?, ?)"
 
 HIGHEST_MS = "highest_ms"
 MESSAGES_HELD = "messages_held"
 POOLS_HELD = "pools_held"
 FACT_NAMES = (HIGHEST_MS, MESSAGES_HELD, POOLS_HELD)
-
-CHECKSUM_BYTES = 8
 COUNTER_BYTES = 8
 LAYOUTS = {layout.value: layout for layout in MessageLayout}
 
 _MESSAGE_HEAD = Struct(">QBQI")
 _NUMBER = Struct(">q")
-
-Row: TypeAlias = tuple[Any, ...]
-
-
-class DamagedRow(Exception):
-    """What is wrong with a row; never leaves the store."""
-
-
-class UnknownRow(StorageError):
-    """A row that is whole, since its checksum fits, and that this release cannot read: another release wrote it."""
-
-
-def _checksum(*parts: bytes) -> bytes:
-    return blake2b(b"".join(parts), digest_size=CHECKSUM_BYTES).digest()
 
 
 def write_message(entry: Entry) -> Row:
@@ -60,7 +42,7 @@ def write_message(entry: Entry) -> Row:
     layout = message.layout.value
     source = entry.source.encode()
     head = _MESSAGE_HEAD.pack(entry.index, layout, entry.received_ms, len(source))
-    checksum = _checksum(head, source, message.raw)
+    checksum = checksum_of(head, source, message.raw)
     return entry.index, layout, entry.received_ms, entry.source, message.raw, checksum
 
 
@@ -69,7 +51,7 @@ def read_message(row: Row) -> Entry:
     # A million of these are read at a start: a type that is wrong shows in use, and is not asked for before.
     place, layout, received_ms, source, raw, checksum = row
     try:
-        if checksum != _checksum(_MESSAGE_HEAD.pack(place, layout, received_ms, len(source)), source, raw):
+        if checksum != checksum_of(_MESSAGE_HEAD.pack(place, layout, received_ms, len(source)), source, raw):
             raise DamagedRow("the checksum does not fit")
     except (TypeError, StructError) as error:
         raise DamagedRow("a column has the wrong type") from error
@@ -86,7 +68,7 @@ def read_message(row: Row) -> Entry:
 
 def write_pool(pool: StoredPool) -> Row:
     issue_number = pool.issue_number.to_bytes(COUNTER_BYTES, "big")
-    checksum = _checksum(pool.pool_id, issue_number, _NUMBER.pack(pool.last_valid_ms))
+    checksum = checksum_of(pool.pool_id, issue_number, _NUMBER.pack(pool.last_valid_ms))
     return pool.pool_id, issue_number, pool.last_valid_ms, checksum
 
 
@@ -98,13 +80,17 @@ def read_pool(row: Row) -> StoredPool:
             raise DamagedRow("a column has the wrong type")
     if len(pool_id) != POOL_ID_BYTES or len(issue_number) != COUNTER_BYTES:
         raise DamagedRow("a column has the wrong length")
-    if checksum != _checksum(pool_id, issue_number, _NUMBER.pack(last_valid_ms)):
+    if checksum != checksum_of(pool_id, issue_number, _NUMBER.pack(last_valid_ms)):
         raise DamagedRow("the checksum does not fit")
     return StoredPool(PoolId(pool_id), int.from_bytes(issue_number, "big"), last_valid_ms)
 
 
 def write_fact(name: str, number: int) -> Row:
-    return name, number, _checksum(name.encode(), _NUMBER.pack(number))
+    return name, number, checksum_of(name.encode(), _NUMBER.pack(number))
+
+
+FIRST_FACTS = [(PUT_FACT, [write_fact(name, 0) for name in FACT_NAMES])]
+"""The rows of a new store."""
 
 
 def read_fact(row: Row) -> tuple[str, int]:
@@ -113,12 +99,6 @@ def read_fact(row: Row) -> tuple[str, int]:
             pass
         case _:
             raise DamagedRow("a column has the wrong type")
-    if checksum != _checksum(name, _NUMBER.pack(number)):
+    if checksum != checksum_of(name, _NUMBER.pack(number)):
         raise DamagedRow("the checksum does not fit")
     return name.decode(), number
-
-
-def content_of(row: Row) -> bytes:
-    """A row of any shape as bytes, for people who look into what was set aside."""
-    blobs = [value for value in row if isinstance(value, bytes)]
-    return max(blobs, key=len) if blobs else repr(row).encode()

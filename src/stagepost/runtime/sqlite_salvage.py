@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from stagepost.dmq.mempool import Entry
 from stagepost.runtime.message_store import StoredPool
+from stagepost.runtime.rows import DamagedRow, Row
 from stagepost.runtime.sqlite_damage import Remains, counted, replace_damaged
 from stagepost.runtime.sqlite_file import Connect, connect, create
 from stagepost.runtime.sqlite_layout import read_only
@@ -19,8 +20,7 @@ from stagepost.runtime.sqlite_rows import (
     PUT_FACT,
     PUT_MESSAGE,
     PUT_POOL,
-    DamagedRow,
-    Row,
+    SCHEMA,
     read_fact,
     read_message,
     read_pool,
@@ -56,7 +56,7 @@ def salvage(path: Path, why: str, connect: Connect = connect) -> str:
         (PUT_POOL, [write_pool(pool) for pool in pools.values()]),
         (PUT_FACT, [write_fact(name, number) for name, number in new_facts.items()]),
     ]
-    old = replace_damaged(path, lambda fresh: create(fresh, connect, first=rows))
+    old = replace_damaged(path, lambda fresh: create(fresh, connect, SCHEMA, rows))
     lost = "" if HIGHEST_MS in facts else f"; the note of {HIGHEST_MS} is lost"
     return (
         f"{path.name} could not be read ({why}); it is kept as {old.name}, and "

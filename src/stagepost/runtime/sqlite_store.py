@@ -26,6 +26,7 @@ from stagepost.runtime.sqlite_damage import open_whole
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
 from stagepost.runtime.sqlite_layout import check_layout
 from stagepost.runtime.sqlite_rows import (
+    FIRST_FACTS,
     HIGHEST_MS,
     MESSAGES_HELD,
     POOLS_HELD,
@@ -102,7 +103,7 @@ class SqliteStore:
                 path,
                 WHAT,
                 SCHEMA,
-                create=lambda: create(path, connect),
+                create=lambda: create(path, connect, SCHEMA, FIRST_FACTS),
                 read=self._opened,
                 salvage=lambda why: salvage(path, why, connect),
             )

@@ -16,10 +16,10 @@ from typing import Any
 
 from stagepost.errors import StorageError
 from stagepost.runtime.joined_tables import JoinedTables, PlacedRow, calls
+from stagepost.runtime.rows import SET_ASIDE, DamagedRow, Row, content_of
 from stagepost.runtime.sqlite_damage import Remains, counted, open_whole, replace_damaged
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, connect, create, is_damage
 from stagepost.runtime.sqlite_layout import UnreadableLayout, check_layout, read_only
-from stagepost.runtime.sqlite_rows import SET_ASIDE, DamagedRow, Row, content_of
 from stagepost.runtime.tables import AnyTable, Draft, Held, Table, empty
 
 COUNTS = Table("counts", str, int)

@@ -327,7 +327,8 @@ def test_old_messages_are_forgotten_when_asked_to(
 def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
-    from stagepost.pipeline.stream import CHECKPOINT_FOLDER, follow
+    from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
+    from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
 
     lines = a_topic(tmp_path / "data", dump).read_bytes().splitlines()
