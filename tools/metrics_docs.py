@@ -10,7 +10,8 @@ from stagepost.node.node_metrics import NODE_METRICS
 from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
 from stagepost.runtime.delivery.delivery_metrics import DASHBOARD_METRICS, DELIVERY_METRICS
 from stagepost.runtime.metrics import BUILD_INFO, Declared
-from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS, VALIDATOR_METRICS
+from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS
+from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS
 from stagepost.statemachine.render import table
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"

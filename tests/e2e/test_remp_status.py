@@ -17,8 +17,9 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
 from stagepost.node.devnet import DevnetPlan, HereValidator, devnet
 from stagepost.node.devnet_messages import StatusBook
-from stagepost.node.remp_status import full_node_status, validator_status
+from stagepost.node.remp_status import full_node_status
 from stagepost.node.running_remp_node import STATUS_FILES
+from stagepost.node.validator_status import validator_status
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

@@ -155,7 +155,7 @@ def _is_full_node(
 ) -> bool:
     """What is in the folder decides; options of the other kind are refused."""
     from stagepost.cli.receipt_tail import has_receipts
-    from stagepost.node.running_node import NODE_FILE
+    from stagepost.runtime.data_folder import NODE_FILE
 
     if (data / NODE_FILE).exists() or not has_receipts(data):
         if kinds:

@@ -13,7 +13,7 @@ from random import Random
 
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
-from stagepost.node.remp_process import run_validator
+from stagepost.node.validator_process import run_validator
 from stagepost.runtime import key_files
 
 HONEST = "none"

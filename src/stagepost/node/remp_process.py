@@ -16,8 +16,7 @@ from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
-from stagepost.node.remp_status import full_node_status, validator_status
-from stagepost.node.remp_validator_main import Between, start_validator
+from stagepost.node.remp_status import full_node_status
 from stagepost.runtime import key_files
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.garbage import look_less_often
@@ -29,37 +28,6 @@ SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 class Running(Protocol):
     async def close(self) -> None: ...
-
-
-def run_validator(
-    network: Path,
-    key: Path,
-    data: Path,
-    *,
-    shards: int,
-    message_timeout_s: float,
-    log_level: str,
-    between: Between | None = None,
-    metrics_port: int | None = None,
-) -> int:
-    """The exit status. What cannot be started raises. `metrics_port` None: no metrics and status over HTTP."""
-    configure_logs(log_level, "auto")
-    described, seed = load_network(network), _seed(key)
-
-    async def start() -> Running:
-        validator = await start_validator(
-            described,
-            seed,
-            data,
-            shards=shards,
-            message_timeout_s=message_timeout_s,
-            between=between,
-        )
-        if metrics_port is None:
-            return validator
-        return await _Beside.start(validator, validator_status(validator, data, metrics_port))
-
-    return asyncio.run(_until_signal(start))
 
 
 class DmqAccess(msgspec.Struct, frozen=True):
@@ -86,7 +54,7 @@ def run_full_node(
 ) -> int:
     """`beside`: what else runs as long as the node does, such as its HTTP address."""
     configure_logs(log_level, "auto")
-    described, seed = load_network(network), _seed(key)
+    described, seed = load_network(network), seed_of(key)
 
     async def start() -> Running:
         timeout_ms = int(message_timeout_s * 1_000)
@@ -95,10 +63,10 @@ def run_full_node(
         running: Running = node if dmq is None else await _WithDeliveries.start(node, dmq)
         if metrics_port is not None:
             served = full_node_status(node, data, metrics_port, message_timeout_ms=timeout_ms)
-            running = await _Beside.start(running, served)
-        return running if beside is None else await _Beside.start(running, beside(node))
+            running = await NodeBeside.start(running, served)
+        return running if beside is None else await NodeBeside.start(running, beside(node))
 
-    return asyncio.run(_until_signal(start))
+    return asyncio.run(run_until_signal(start))
 
 
 class _WithDeliveries:
@@ -122,7 +90,7 @@ class _WithDeliveries:
         await self._transport.__aexit__(None, None, None)
 
 
-class _Beside:
+class NodeBeside:
     """A node, and something that ends before it does."""
 
     def __init__(self, node: Running, other: AbstractAsyncContextManager[object]) -> None:
@@ -130,7 +98,7 @@ class _Beside:
         self._other = other
 
     @classmethod
-    async def start(cls, node: Running, other: AbstractAsyncContextManager[object]) -> _Beside:
+    async def start(cls, node: Running, other: AbstractAsyncContextManager[object]) -> NodeBeside:
         try:
             await other.__aenter__()
         except BaseException:
@@ -143,11 +111,11 @@ class _Beside:
         await self._node.close()
 
 
-def _seed(key: Path) -> bytes:
+def seed_of(key: Path) -> bytes:
     return key_files.load_as(ColdSigningKey, key).seed
 
 
-async def _until_signal(start: Callable[[], Awaitable[Running]]) -> int:
+async def run_until_signal(start: Callable[[], Awaitable[Running]]) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 

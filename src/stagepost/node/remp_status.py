@@ -1,4 +1,4 @@
-"""What a running full node or validator tells about itself over HTTP: metrics, readiness, status and its open messages.
+"""Status of a running full node over HTTP: metrics, readiness, status and its open messages.
 
 full-node-status.json, validator-status.json    where it is served, in the data folder, while it runs
 """
@@ -6,33 +6,32 @@ full-node-status.json, validator-status.json    where it is served, in the data 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from stagepost import __version__
-from stagepost.catchain.member import Member as QueueMember
-from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode
-from stagepost.node.remp_validator import RempValidator
-from stagepost.node.remp_validator_main import RunningValidator
-from stagepost.node.running_remp_node import FULL_NODE, STATUS_FILES, VALIDATOR, StatusFacts
-from stagepost.remp.message_status import kind_of
+from stagepost.node.running_remp_node import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.shard import Shard
 from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.remp.full_node import OnRefused
-from stagepost.runtime.remp.remp_metrics import FullNodeMetrics, ValidatorMetrics
-from stagepost.runtime.remp.session_plan import SessionEvent, SessionPlan
-from stagepost.runtime.status_server import serve_status
+from stagepost.runtime.remp.remp_metrics import FullNodeMetrics
+from stagepost.runtime.status_server import StatusSource, serve_status
 
 
 def shard_text(shard: Shard) -> str:
     return f"{shard.workchain}:{shard.prefix:016x}"
+
+
+class NodeStatus(StatusSource, Protocol):
+    """The status of one node. `kind` names the note in the data folder that says where it is served."""
+
+    kind: str
 
 
 class FullNodeStatus:
@@ -100,7 +99,7 @@ class FullNodeStatus:
             }
             for number, (message_id, message) in enumerate(rows)
         ]
-        return _page(entries, limit)
+        return page_of(entries, limit)
 
     def _taken(self, message_id: bytes, shard: Shard | None) -> None:
         self._metrics.taken(
@@ -114,136 +113,18 @@ class FullNodeStatus:
 _STAGE_ORDER = ("sent", "queued", "included", "accepted", "finalized", "rejected", "timeout")
 
 
-class ListeningSession(NamedTuple):
-    """A session in which a validator listens and does not speak yet. `part`: "agreement", or "queue" for its catchain.
-    `answered`: other members that have answered, by index. `needed`: how many must. `is_fresh`: the session began while the
-    validator ran, so the validator waits there for a moment at most, unless others are gone."""
-
-    session_id: bytes
-    part: str
-    answered: tuple[int, ...]
-    needed: int
-    is_fresh: bool
-
-    @property
-    def text(self) -> str:
-        return (
-            f"{len(self.answered)} of {self.needed} other members have answered in the {self.part} of session "
-            f"{self.session_id.hex()}"
-        )
-
-
-def listening_sessions(validator: RempValidator) -> list[ListeningSession]:
-    """Return the sessions at work in which `validator` has not started to speak."""
-    members: list[tuple[bytes, str, AgreementMember | QueueMember]] = [
-        *((one, "agreement", runner.member) for one, runner in validator.chain.sessions.items()),
-        *((one, "queue", runner.member) for one, runner in validator.queues.current.items()),
-    ]
-    return [
-        ListeningSession(
-            session_id,
-            part,
-            tuple(sorted(member.answered_by)),
-            member.answers_needed,
-            is_fresh=member.options.start_wait_s == 0,
-        )
-        for session_id, part, member in members
-        if not member.is_started
-    ]
-
-
-class ValidatorStatus:
-    """A `StatusSource`. A validator that waits for answers at its start is not ready: it says nothing to others."""
-
-    kind = VALIDATOR
-
-    def __init__(self, running: RunningValidator, clock: Clock | None = None) -> None:
-        self._running = running
-        self._clock = clock or SystemClock()
-        self._metrics = ValidatorMetrics()
-        self._started_s = self._clock.mono_s()
-        running.watchers.append(self._heard)
-
-    def metrics(self) -> bytes:
-        open_by_shard: Counter[str] = Counter()
-        for runner in self._running.validator.queues.current.values():
-            open_by_shard[shard_text(runner.plan.shard)] += runner.queue.open_count
-        return self._metrics.render(open_by_shard)
-
-    def readiness(self) -> Mapping[str, str | None]:
-        validator = self._running.validator
-        has_queue = bool(validator.queues.current)
-        waiting = [one for one in listening_sessions(validator) if not one.is_fresh]
-        return {
-            "queue": None if has_queue else "this validator is in no session at work",
-            "start": f"listens and does not speak: {waiting[0].text}" if waiting else None,
-        }
-
-    def status(self) -> dict[str, Any]:
-        validator = self._running.validator
-        master = validator.ledger.master
-        return {
-            "kind": self.kind,
-            "version": __version__,
-            "uptime_s": round(self._clock.mono_s() - self._started_s, 3),
-            "full_nodes_linked": len(self._running.links.linked),
-            "master_block": master.seqno,
-            "shards": [shard_text(entry.shard) for entry in master.shards],
-            "sessions": [one.hex() for one in validator.queues.current],
-            "listening": [
-                {
-                    "session": one.session_id.hex(),
-                    "part": one.part,
-                    "answered": list(one.answered),
-                    "needed": one.needed,
-                }
-                for one in listening_sessions(validator)
-            ],
-            "messages": validator.queues.counters.messages,
-            "refused": dict(validator.queues.counters.refused),
-            "parts": dict(self.readiness()),
-        }
-
-    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
-        """Messages in its queues, the newest session first, each in the order of arrival; `index` counts from 1."""
-        rows = (
-            (runner.plan.shard, cached)
-            for runner in self._running.validator.queues.current.values()
-            for cached in runner.queue.entries()
-        )
-        entries = [
-            {
-                "index": after + number + 1,
-                "message_id": cached.message_id.hex(),
-                "shard": shard_text(shard),
-                "status": kind_of(cached.status).name,
-                "received_ms": int(cached.first_seen_s * 1_000),
-            }
-            for number, (shard, cached) in enumerate(islice(rows, after, after + limit + 1))
-        ]
-        return _page(entries, limit)
-
-    def _heard(self, plan: SessionPlan, event: SessionEvent) -> None:
-        self._metrics.heard(event)
-
-
 @asynccontextmanager
 async def full_node_status(
     running: RunningFullNode, data: Path, port: int, *, message_timeout_ms: int
 ) -> AsyncIterator[int]:
     """Served while it lasts, at the port that it gives."""
-    async with _served(FullNodeStatus(running, message_timeout_ms), data, port) as taken:
+    async with serving_status(FullNodeStatus(running, message_timeout_ms), data, port) as taken:
         yield taken
 
 
 @asynccontextmanager
-async def validator_status(running: RunningValidator, data: Path, port: int) -> AsyncIterator[int]:
-    async with _served(ValidatorStatus(running), data, port) as taken:
-        yield taken
-
-
-@asynccontextmanager
-async def _served(source: FullNodeStatus | ValidatorStatus, data: Path, port: int) -> AsyncIterator[int]:
+async def serving_status(source: NodeStatus, data: Path, port: int) -> AsyncIterator[int]:
+    """Serve `source` and leave a note of the port in `data`, as long as the context lasts."""
     server = await serve_status(source, port)
     try:
         StatusFacts(os.getpid(), source.kind, server.port).write(data)
@@ -253,7 +134,7 @@ async def _served(source: FullNodeStatus | ValidatorStatus, data: Path, port: in
         await server.close()
 
 
-def _page(entries: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+def page_of(entries: list[dict[str, Any]], limit: int) -> dict[str, Any]:
     has_more = len(entries) > limit
     shown = entries[:limit]
     return {"entries": shown, "next": shown[-1]["index"] if has_more else None}

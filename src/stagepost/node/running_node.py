@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError, TransportError
-from stagepost.runtime.data_folder import NODE_FILE as NODE_FILE
 from stagepost.runtime.node_notes import DATA_DIR as DATA_DIR
 from stagepost.runtime.node_notes import NodeFacts as NodeFacts
 from stagepost.runtime.node_notes import find_node as find_node

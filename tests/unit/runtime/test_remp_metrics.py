@@ -17,12 +17,8 @@ from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.status import Level
 from stagepost.runtime.metrics import Declared, Kind
 from stagepost.runtime.remp import remp_metrics
-from stagepost.runtime.remp.remp_metrics import (
-    FULL_NODE_METRICS,
-    VALIDATOR_METRICS,
-    FullNodeMetrics,
-    ValidatorMetrics,
-)
+from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS, FullNodeMetrics
+from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS, ValidatorMetrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

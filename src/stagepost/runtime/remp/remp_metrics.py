@@ -8,13 +8,11 @@ from __future__ import annotations
 import platform
 from collections import Counter as Counts
 from collections import OrderedDict
-from collections.abc import Mapping
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from stagepost import __version__
-from stagepost.catchain.effects import Blamed, Deliver
 from stagepost.errors import ErrorCode
 from stagepost.remp.message_status import SentToValidators
 from stagepost.remp.receipt import Quarantined, Receipt
@@ -66,24 +64,6 @@ REMP_OPEN_MESSAGES = Declared(
     "Messages without an end, at a full node, by the shard that they are for.",
     {"shard": ()},
 )
-REMP_QUEUE_MESSAGES = Declared(
-    "stagepost_remp_queue_messages",
-    Kind.GAUGE,
-    "Messages in a validator's queues that no shard block holds yet, by shard.",
-    {"shard": ()},
-)
-CATCHAIN_BLOCKS = Declared(
-    "stagepost_catchain_blocks_total",
-    Kind.COUNTER,
-    "Blocks of the queues' catchains that a validator has delivered.",
-    {},
-)
-CATCHAIN_FORKS = Declared(
-    "stagepost_catchain_forks_total",
-    Kind.COUNTER,
-    "Members of catchains that were proved to have made two blocks at one height.",
-    {},
-)
 
 FULL_NODE_METRICS = (
     BUILD_INFO,
@@ -92,8 +72,6 @@ FULL_NODE_METRICS = (
     REMP_FINALITY_SECONDS,
     REMP_OPEN_MESSAGES,
 )
-
-VALIDATOR_METRICS = (BUILD_INFO, REMP_QUEUE_MESSAGES, CATCHAIN_BLOCKS, CATCHAIN_FORKS)
 
 
 SECONDS_BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0, 300.0)
@@ -126,15 +104,13 @@ class FullNodeMetrics:
         self.open: OrderedDict[bytes, OpenMessage] = OrderedDict()
         self._message_timeout_ms = message_timeout_ms
         self._registry = CollectorRegistry()
-        self._receipts = Counter(*_named(REMP_RECEIPTS), registry=self._registry)
-        self._stages = Histogram(
-            *_named(REMP_STAGE_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
-        )
+        self._receipts = Counter(*named(REMP_RECEIPTS), registry=self._registry)
+        self._stages = Histogram(*named(REMP_STAGE_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS)
         self._ends = Histogram(
-            *_named(REMP_FINALITY_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
+            *named(REMP_FINALITY_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
         )
-        self._open = Gauge(*_named(REMP_OPEN_MESSAGES), registry=self._registry)
-        _tell_build(self._registry)
+        self._open = Gauge(*named(REMP_OPEN_MESSAGES), registry=self._registry)
+        set_build_info(self._registry)
         # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
         for kind in KINDS:
             if kind.is_emitted:
@@ -198,35 +174,13 @@ class FullNodeMetrics:
         self._ends.labels(end.value).observe(_seconds(self.open.pop(message_id), now_ms))
 
 
-class ValidatorMetrics:
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._queue = Gauge(*_named(REMP_QUEUE_MESSAGES), registry=self._registry)
-        self._blocks = Counter(*_named(CATCHAIN_BLOCKS), registry=self._registry)
-        self._forks = Counter(*_named(CATCHAIN_FORKS), registry=self._registry)
-        _tell_build(self._registry)
-
-    def heard(self, event: object) -> None:
-        """Of a queue's session."""
-        if isinstance(event, Deliver):
-            self._blocks.inc()
-        elif isinstance(event, Blamed) and event.proof is not None:
-            self._forks.inc()
-
-    def render(self, open_by_shard: Mapping[str, int]) -> bytes:
-        self._queue.clear()
-        for shard, count in sorted(open_by_shard.items()):
-            self._queue.labels(shard).set(count)
-        return generate_latest(DeclaredSamples(self._registry))
-
-
 def _seconds(message: OpenMessage, now_ms: int) -> float:
     return max(0, now_ms - message.taken_ms) / 1_000
 
 
-def _tell_build(registry: CollectorRegistry) -> None:
-    Gauge(*_named(BUILD_INFO), registry=registry).labels(__version__, platform.python_version()).set(1)
+def set_build_info(registry: CollectorRegistry) -> None:
+    Gauge(*named(BUILD_INFO), registry=registry).labels(__version__, platform.python_version()).set(1)
 
 
-def _named(declared: Declared) -> tuple[str, str, list[str]]:
+def named(declared: Declared) -> tuple[str, str, list[str]]:
     return declared.name, declared.about, list(declared.labels)

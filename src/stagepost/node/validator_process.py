@@ -1,0 +1,43 @@
+"""The process around a validator: from its files, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from stagepost.node.remp_network import load_network
+from stagepost.node.remp_process import NodeBeside, Running, run_until_signal, seed_of
+from stagepost.node.remp_validator_main import Between, start_validator
+from stagepost.node.validator_status import validator_status
+from stagepost.runtime.logs import configure_logs
+
+
+def run_validator(
+    network: Path,
+    key: Path,
+    data: Path,
+    *,
+    shards: int,
+    message_timeout_s: float,
+    log_level: str,
+    between: Between | None = None,
+    metrics_port: int | None = None,
+) -> int:
+    """The exit status. What cannot be started raises. `metrics_port` None: no metrics and status over HTTP."""
+    configure_logs(log_level, "auto")
+    described, seed = load_network(network), seed_of(key)
+
+    async def start() -> Running:
+        validator = await start_validator(
+            described,
+            seed,
+            data,
+            shards=shards,
+            message_timeout_s=message_timeout_s,
+            between=between,
+        )
+        if metrics_port is None:
+            return validator
+        return await NodeBeside.start(validator, validator_status(validator, data, metrics_port))
+
+    return asyncio.run(run_until_signal(start))

@@ -1,0 +1,141 @@
+"""Status of a running validator over HTTP: metrics, readiness, status and its open messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stagepost import __version__
+from stagepost.catchain.member import Member as QueueMember
+from stagepost.chain.agreement.member import Member as AgreementMember
+from stagepost.node.remp_status import page_of, serving_status, shard_text
+from stagepost.node.remp_validator import RempValidator
+from stagepost.node.remp_validator_main import RunningValidator
+from stagepost.node.running_remp_node import VALIDATOR
+from stagepost.remp.message_status import kind_of
+from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.runtime.remp.session_plan import SessionEvent, SessionPlan
+from stagepost.runtime.remp.validator_metrics import ValidatorMetrics
+
+
+class ListeningSession(NamedTuple):
+    """A session in which a validator listens and does not speak yet. `part`: "agreement", or "queue" for its catchain.
+    `answered`: other members that have answered, by index. `needed`: how many must. `is_fresh`: the session began while the
+    validator ran, so the validator waits there for a moment at most, unless others are gone."""
+
+    session_id: bytes
+    part: str
+    answered: tuple[int, ...]
+    needed: int
+    is_fresh: bool
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{len(self.answered)} of {self.needed} other members have answered in the {self.part} of session "
+            f"{self.session_id.hex()}"
+        )
+
+
+def listening_sessions(validator: RempValidator) -> list[ListeningSession]:
+    """Return the sessions at work in which `validator` has not started to speak."""
+    members: list[tuple[bytes, str, AgreementMember | QueueMember]] = [
+        *((one, "agreement", runner.member) for one, runner in validator.chain.sessions.items()),
+        *((one, "queue", runner.member) for one, runner in validator.queues.current.items()),
+    ]
+    return [
+        ListeningSession(
+            session_id,
+            part,
+            tuple(sorted(member.answered_by)),
+            member.answers_needed,
+            is_fresh=member.options.start_wait_s == 0,
+        )
+        for session_id, part, member in members
+        if not member.is_started
+    ]
+
+
+class ValidatorStatus:
+    """A `StatusSource`. A validator that waits for answers at its start is not ready: it says nothing to others."""
+
+    kind = VALIDATOR
+
+    def __init__(self, running: RunningValidator, clock: Clock | None = None) -> None:
+        self._running = running
+        self._clock = clock or SystemClock()
+        self._metrics = ValidatorMetrics()
+        self._started_s = self._clock.mono_s()
+        running.watchers.append(self._heard)
+
+    def metrics(self) -> bytes:
+        open_by_shard: Counter[str] = Counter()
+        for runner in self._running.validator.queues.current.values():
+            open_by_shard[shard_text(runner.plan.shard)] += runner.queue.open_count
+        return self._metrics.render(open_by_shard)
+
+    def readiness(self) -> Mapping[str, str | None]:
+        validator = self._running.validator
+        has_queue = bool(validator.queues.current)
+        waiting = [one for one in listening_sessions(validator) if not one.is_fresh]
+        return {
+            "queue": None if has_queue else "this validator is in no session at work",
+            "start": f"listens and does not speak: {waiting[0].text}" if waiting else None,
+        }
+
+    def status(self) -> dict[str, Any]:
+        validator = self._running.validator
+        master = validator.ledger.master
+        return {
+            "kind": self.kind,
+            "version": __version__,
+            "uptime_s": round(self._clock.mono_s() - self._started_s, 3),
+            "full_nodes_linked": len(self._running.links.linked),
+            "master_block": master.seqno,
+            "shards": [shard_text(entry.shard) for entry in master.shards],
+            "sessions": [one.hex() for one in validator.queues.current],
+            "listening": [
+                {
+                    "session": one.session_id.hex(),
+                    "part": one.part,
+                    "answered": list(one.answered),
+                    "needed": one.needed,
+                }
+                for one in listening_sessions(validator)
+            ],
+            "messages": validator.queues.counters.messages,
+            "refused": dict(validator.queues.counters.refused),
+            "parts": dict(self.readiness()),
+        }
+
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        """Messages in its queues, the newest session first, each in the order of arrival; `index` counts from 1."""
+        rows = (
+            (runner.plan.shard, cached)
+            for runner in self._running.validator.queues.current.values()
+            for cached in runner.queue.entries()
+        )
+        entries = [
+            {
+                "index": after + number + 1,
+                "message_id": cached.message_id.hex(),
+                "shard": shard_text(shard),
+                "status": kind_of(cached.status).name,
+                "received_ms": int(cached.first_seen_s * 1_000),
+            }
+            for number, (shard, cached) in enumerate(islice(rows, after, after + limit + 1))
+        ]
+        return page_of(entries, limit)
+
+    def _heard(self, plan: SessionPlan, event: SessionEvent) -> None:
+        self._metrics.heard(event)
+
+
+@asynccontextmanager
+async def validator_status(running: RunningValidator, data: Path, port: int) -> AsyncIterator[int]:
+    async with serving_status(ValidatorStatus(running), data, port) as taken:
+        yield taken
