@@ -34,8 +34,8 @@ from stagepost.crypto.operational_certificate import OperationalCertificate, iss
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.dmq.validation import ValidationRules, Validator, check_expiry
+from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.identifiers import PoolId
-from stagepost.wire.cbor import write_array, write_bytes, write_unsigned
 from tests.interop.peer_builds import Unavailable, build_go_program
 
 MESSAGES = 6_000

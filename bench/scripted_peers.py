@@ -22,6 +22,13 @@ from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.wire.mux import (
+    SEGMENT_HEADER_BYTES,
+    Direction,
+    decode_header,
+    lane_number,
+    split_payload,
+)
 from stagepost.identifiers import MessageId
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.bell import Bell
@@ -32,7 +39,6 @@ from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.supervision import run_conversations
 from stagepost.statemachine.spec import Role
-from stagepost.wire.mux import SEGMENT_HEADER_BYTES, Direction, decode_header, lane_number, split_payload
 
 OURS = VersionData(NETWORK_MAGIC, peer_sharing=False)
 REPLY_FRAME_BYTES = 4

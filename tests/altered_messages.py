@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage, MessageLayout, read_message, write_certificate
-from stagepost.wire.cbor import Reader, write_array, write_bytes
+from stagepost.ground.wire.cbor import Reader, write_array, write_bytes
 
 
 def altered(

@@ -20,8 +20,8 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.wire.cbor import write_array, write_bytes, write_unsigned
-from stagepost.wire.mux import Direction, Segment, lane_number
+from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
+from stagepost.ground.wire.mux import Direction, Segment, lane_number
 
 INITIATOR, RESPONDER = Direction.INITIATOR, Direction.RESPONDER
 MAGIC = 2_147_483_650

@@ -17,10 +17,10 @@ from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_ma
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue_records import Accept, Header, decode_payload
 from stagepost.runtime.chain.switchboard import read_said
-from stagepost.wire.tl import constructor_bytes
 
 _BLOCK, _PROPOSAL, _VOTE = (constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID))
 _MASTER = constructor_bytes(MASTER_BLOCK_ID)

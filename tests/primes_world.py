@@ -26,6 +26,7 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.switches import Switches
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import Complaint
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.remp_full_node import RempFullNode
@@ -46,7 +47,6 @@ from stagepost.runtime.chain.switchboard import Switchboard
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.remp.session_plan import SessionOptions
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
-from stagepost.wire.tl import key_id
 from tests.chain_world import START_MS
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays
 from tests.primes_checks import Wiretap

@@ -15,6 +15,7 @@ from random import Random
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.messages import BODY_ID
@@ -32,7 +33,6 @@ from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator
-from stagepost.wire.tl import constructor_bytes, key_id
 from tests.catchain_world import public_key_of, seed_of
 
 START_UNIX_S = 1_800_000_000.0

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import (
     Accepted,
@@ -23,7 +24,6 @@ from stagepost.remp.message_status import (
 from stagepost.remp.receipt import Counting, ExternalMessageId, Receipt
 from stagepost.remp.status import Status, kind_named
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
-from stagepost.wire.tl import key_id
 
 MESSAGE = ExternalMessageId(bytes(range(32)))
 FULL_NODE = 1_000

@@ -26,6 +26,7 @@ from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Deliver
 from stagepost.catchain.member import MemberOptions
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import Session, ValidatorSets
@@ -42,7 +43,6 @@ from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, Se
 from stagepost.runtime.remp.session_store import SessionStore, Written, open_session_store
 from stagepost.runtime.remp.validator import Validator
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
-from stagepost.wire.tl import key_id
 from tests.catchain_world import public_key_of, seed_of
 from tests.line_reports import Report
 from tests.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse

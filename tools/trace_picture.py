@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted, Ignored, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipt import ExternalMessageId, Receipt
@@ -18,7 +19,6 @@ from stagepost.remp.status_records import StatusRecord
 from stagepost.remp.trace import trace_of
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
 from stagepost.web.trace_drawing import draw_trace
-from stagepost.wire.tl import key_id
 
 VALIDATORS = 7
 FULL_NODE = 100

@@ -13,8 +13,8 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
+from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, Direction, lane_number, split_payload
 from stagepost.identifiers import MessageId
-from stagepost.wire.mux import SEGMENT_HEADER_BYTES, Direction, lane_number, split_payload
 from tests.fuzz.harness import Verdict, attempt, require
 from tests.fuzz.samples import NETWORK_MAGIC, a_message, an_older_message, streams
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import cbor2
 
 from stagepost.errors import DecodeError, RemoteProtocolError
-from stagepost.wire import tl
-from stagepost.wire.cbor import (
+from stagepost.ground.wire import tl
+from stagepost.ground.wire.cbor import (
     ARRAY,
     BYTE_STRING,
     FALSE,
@@ -28,9 +28,9 @@ from stagepost.wire.cbor import (
     write_text,
     write_unsigned,
 )
-from stagepost.wire.framing import Framer, ItemLimits, ItemScanner
-from stagepost.wire.mux import Direction, Segment, SegmentReader
-from stagepost.wire.mux_queues import Demultiplexer
+from stagepost.ground.wire.framing import Framer, ItemLimits, ItemScanner
+from stagepost.ground.wire.mux import Direction, Segment, SegmentReader
+from stagepost.ground.wire.mux_queues import Demultiplexer
 from tests.fuzz.harness import Verdict, attempt, pieces, require
 
 BYTE_BY_BYTE_MAX = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagepost.errors import DecodeError
-from stagepost.wire import tl
+from stagepost.ground.wire import tl
 from tests.fuzz.harness import Target, Verdict, attempt, require
 
 CONSTRUCTOR = 0x4813B4C6

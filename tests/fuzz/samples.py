@@ -22,9 +22,9 @@ from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData, known_versions
+from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
+from stagepost.ground.wire.mux import Direction, lane_number, split_payload
 from stagepost.identifiers import MessageId
-from stagepost.wire.cbor import write_array, write_bytes, write_unsigned
-from stagepost.wire.mux import Direction, lane_number, split_payload
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NETWORK_MAGIC = 2_147_483_690

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stagepost.wire.cbor import Reader
-from stagepost.wire.framing import ItemScanner
-from stagepost.wire.mux_queues import Ingress
+from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.framing import ItemScanner
+from stagepost.ground.wire.mux_queues import Ingress
 from tests.fuzz import harness, mutate
 from tests.fuzz.harness import Failure, Target, Verdict, run_range
 from tests.fuzz.targets import target

@@ -19,14 +19,14 @@ from stagepost.catchain.effects import Effect, Persist, Refused, Reply
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member
 from stagepost.catchain.query_window import QUERIES_HELD_MAX
+from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.messages import RempMessage
 from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX
 from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
-from stagepost.wire.mux_queues import EGRESS_BYTES_MAX
-from stagepost.wire.tl import key_id
 from tests.hostile.attacker import HANDSHAKE, OTHER_SIDE, segment, segments
 from tests.hostile.cbor_bytes import array, octets, read, text, uint
 from tests.hostile.link_attacker import (

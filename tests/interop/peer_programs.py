@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
-from stagepost.wire.cbor import write_array, write_bytes, write_unsigned
+from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from tests.node_processes import NETWORK_MAGIC, TTL_S, Pool
 
 # Generous: the machine may be busy, and nothing here is about speed.

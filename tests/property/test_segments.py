@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError, RemoteProtocolError
-from stagepost.wire.mux import Direction, Segment, SegmentReader, split_payload
-from stagepost.wire.mux_queues import WRITE_BATCH_BYTES_MAX, Demultiplexer, Egress
-from stagepost.wire.tl import Reader, Writer
+from stagepost.ground.wire.mux import Direction, Segment, SegmentReader, split_payload
+from stagepost.ground.wire.mux_queues import WRITE_BATCH_BYTES_MAX, Demultiplexer, Egress
+from stagepost.ground.wire.tl import Reader, Writer
 
 segments = st.lists(
     st.builds(

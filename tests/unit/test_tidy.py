@@ -108,8 +108,8 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("stagepost.wire.cbor", "from stagepost.dmq.message import DmqMessage"),
-        ("stagepost.wire.cbor", "import stagepost.crypto.kes"),
+        ("stagepost.ground.wire.cbor", "from stagepost.dmq.message import DmqMessage"),
+        ("stagepost.ground.wire.cbor", "import stagepost.crypto.kes"),
         ("stagepost.crypto.kes", "from stagepost import wire"),
         ("stagepost.crypto.kes", "from ..wire import cbor"),
         ("stagepost.errors", "from stagepost.identifiers import MessageId"),
@@ -129,7 +129,7 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
 )
 def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     assert forbidden_imports(
-        source, module, {"stagepost.wire", "stagepost.wire.cbor", "stagepost.runtime.tcp"}
+        source, module, {"stagepost.wire", "stagepost.ground.wire.cbor", "stagepost.runtime.tcp"}
     )
 
 
@@ -137,7 +137,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         (
-            "stagepost.wire.cbor",
+            "stagepost.ground.wire.cbor",
             "from stagepost.errors import DecodeError\nfrom stagepost import __version__",
         ),
         ("stagepost.dmq.message", "from stagepost.crypto import kes\nfrom . import handshake"),

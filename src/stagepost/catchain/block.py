@@ -14,7 +14,7 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.wire.tl import Reader, Writer, constructor_bytes, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, constructor_id
 
 SIGNATURE_BYTES = 64
 DEPENDENCIES_MAX = 4

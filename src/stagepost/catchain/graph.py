@@ -28,7 +28,7 @@ from stagepost.catchain.block import (
 from stagepost.catchain.payloads import ForkProof, read_fork_proof
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import key_id
+from stagepost.ground.wire.tl import key_id
 
 HEIGHT_MAX = 100_000
 

@@ -7,7 +7,7 @@ import msgspec
 from stagepost.catchain.block import DEPENDENCY_ID as REFERENCE_ID
 from stagepost.catchain.block import Dependency, read_dependency
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import CONSTRUCTOR_BYTES, Reader, Writer, constructor_bytes, constructor_id
+from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, Reader, Writer, constructor_bytes, constructor_id
 
 FORK_ID = constructor_id(
     "catchain.block.data.fork left:catchain.block.Dep right:catchain.block.Dep = catchain.block.inner.Data"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.catchain.block import SOURCES_MAX, Block, Dependency, read_block, read_dependency
-from stagepost.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
 
 BLOCKS_ASKED_MAX = 100
 HEIGHT_BYTES = 4

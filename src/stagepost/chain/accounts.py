@@ -8,8 +8,8 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.hash_tree import HashTree, tree_of
+from stagepost.ground.wire.tl import Writer, constructor_id
 from stagepost.remp.session_switch import Shard
-from stagepost.wire.tl import Writer, constructor_id
 
 WORKCHAIN = 0
 """Accounts live here; the masterchain has none."""

@@ -9,8 +9,8 @@ import msgspec
 
 from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
-from stagepost.wire.tl import Reader, Writer, constructor_id, key_id
 
 VALIDATORS_MAX = 1_024
 SHARD_BITS_MAX = 16

@@ -15,7 +15,7 @@ import msgspec
 
 from stagepost.chain.accounts import SUPPLY_MAX, Account, Transfer
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 CALL_WEIGHT = 100
 PRIMES_UP_TO_MAX = 10_000

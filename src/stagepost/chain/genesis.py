@@ -17,9 +17,9 @@ from stagepost.chain.master_state import (
 )
 from stagepost.chain.shard_state import ShardState, Source, first_state
 from stagepost.errors import ConfigError
+from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId
 from stagepost.remp.session_switch import Shard
-from stagepost.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 
 FIRST_CATCHAIN = 1
 NAME_BYTES_MAX = 64

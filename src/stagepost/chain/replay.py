@@ -20,9 +20,9 @@ from stagepost.chain.shard_block import decode_shard_block
 from stagepost.chain.shard_blocks import AppliedBlock, check_block
 from stagepost.chain.shard_state import ShardState, start_state
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.session_switch import Shard
-from stagepost.wire.tl import constructor_bytes
 
 
 class Replayed(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ from stagepost.chain.shard_block import SHARD_BLOCK_ID, ShardBlock, decode_shard
 from stagepost.chain.shard_state import ShardState, decode_state
 from stagepost.chain.switches import Switches
 from stagepost.errors import StorageError
+from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.block_id import BlockId
-from stagepost.wire.tl import constructor_bytes
 
 
 def snapshot_of(ledger: EmbeddedLedger) -> Snapshot:

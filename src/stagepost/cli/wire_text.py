@@ -16,8 +16,8 @@ from stagepost.dmq.inspection.report import (
     SegmentRecord,
     Verdict,
 )
+from stagepost.ground.wire.mux import Direction
 from stagepost.identifiers import abbreviated
-from stagepost.wire.mux import Direction
 
 _ARROWS = {Direction.INITIATOR: "→", Direction.RESPONDER: "←"}
 _COLOURS = {

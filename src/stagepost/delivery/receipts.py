@@ -14,7 +14,7 @@ import msgspec
 from stagepost.delivery.envelope import BODY_BYTES_MAX, BODY_BYTES_MIN, ENVELOPE_VERSION, zero_pad
 from stagepost.delivery.identity import DELIVERY_ID_BYTES, identity_bytes
 from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
-from stagepost.wire.cbor import Reader, write_array, write_bytes, write_unsigned
+from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 
 ACK_KIND = 1
 ACK_TOPIC = "/dep2p/sys/ack/1.0.0"

@@ -19,11 +19,11 @@ from stagepost.dmq.version_data import (
     write_version_data,
 )
 from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.wire.cbor import Reader, write_map, write_unsigned
+from stagepost.ground.wire.codec import Dialect
+from stagepost.ground.wire.framing import ItemLimits, skip_item
+from stagepost.ground.wire.layout import Layout, ListForm, ListOf, Text, Union, Unsigned
 from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
-from stagepost.wire.cbor import Reader, write_map, write_unsigned
-from stagepost.wire.codec import Dialect
-from stagepost.wire.framing import ItemLimits, skip_item
-from stagepost.wire.layout import Layout, ListForm, ListOf, Text, Union, Unsigned
 
 HANDSHAKE_NUMBER = 0
 MESSAGE_BYTES_MAX = 5_760

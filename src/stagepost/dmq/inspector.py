@@ -26,7 +26,7 @@ from stagepost.dmq.inspection.report import (
 )
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_of
 from stagepost.errors import ConfigError, DecodeError, ErrorCode
-from stagepost.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decode_header
+from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decode_header
 
 CAPTURE_BYTES_MAX = 64 * 1024 * 1024
 ENTRIES_MAX = 500_000

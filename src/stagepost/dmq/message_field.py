@@ -16,8 +16,8 @@ from stagepost.dmq.message import (
     read_usual_shape,
 )
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.wire.cbor import Reader
-from stagepost.wire.framing import ItemLimits, skip_item
+from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.framing import ItemLimits, skip_item
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from stagepost.dmq.version_data import (
     known_versions,
 )
 from stagepost.errors import ConfigError
-from stagepost.wire.layout import ListForm
+from stagepost.ground.wire.layout import ListForm
 
 
 class MiniProtocol(Enum):

@@ -14,10 +14,19 @@ import msgspec
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.message_field import MessageField
+from stagepost.ground.wire.codec import Dialect
+from stagepost.ground.wire.layout import (
+    Boolean,
+    ByteString,
+    Field,
+    Layout,
+    ListForm,
+    ListOf,
+    Record,
+    Unsigned,
+)
 from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId
 from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
-from stagepost.wire.codec import Dialect
-from stagepost.wire.layout import Boolean, ByteString, Field, Layout, ListForm, ListOf, Record, Unsigned
 
 IDS_IN_LIST_MAX = 1_024
 """Bounds what one list may hold in memory; how many are allowed at a time is the window's business."""

@@ -15,7 +15,7 @@ import msgspec
 from stagepost.crypto import ed25519, kes
 from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.errors import DecodeError, KeyFileError
-from stagepost.wire import cbor
+from stagepost.ground.wire import cbor
 
 KES_SIGNING_KEY_BYTES = 608
 # The same key with its period appended, as the `kes` crate and mithril write it.

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from stagepost.wire.cbor import Reader, write_array, write_boolean, write_unsigned
+from stagepost.ground.wire.cbor import Reader, write_array, write_boolean, write_unsigned
 
 NETWORK_MAGIC_BITS = 32
 DMQ_CLIENT_BIT = 1 << 12

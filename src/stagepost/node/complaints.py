@@ -13,10 +13,10 @@ from itertools import pairwise
 import msgspec
 
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import Writer, constructor_id, key_id
 from stagepost.remp.receipt import Quarantined, Receipt, check
 from stagepost.remp.status import Kind, Level, Status
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.wire.tl import Writer, constructor_id, key_id
 
 MESSAGES_MAX = 100_000
 """Of which receipts are kept for complaints; the oldest is forgotten for a further one."""

@@ -21,6 +21,7 @@ from stagepost.crypto import ed25519
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.demo_dmq import (
     FULL_NODE,
     KEYS_FOLDER,
@@ -48,7 +49,6 @@ from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.publisher import ReliablePublisher
-from stagepost.wire.tl import key_id
 
 VALIDATORS = 7
 LIAR = 5

@@ -26,6 +26,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
 from stagepost.node.devnet_process import COMMANDS, MemberProcess
@@ -39,7 +40,6 @@ from stagepost.runtime.data_folder import make_private
 from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.wire.tl import key_id
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = 0x5350_0007

@@ -19,6 +19,7 @@ from stagepost.catchain.block import UPDATE_ID, Block, HashVersion, block_id, da
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, VOTE_ID, Vote, VoteKind, signed_bytes
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.node.remp_validator_main import Between
 from stagepost.remp.compact_receipts import RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.message_status import MessageStatus, Rejected
@@ -27,7 +28,6 @@ from stagepost.remp.receipt import Receipt
 from stagepost.remp.status import Level, Status
 from stagepost.runtime.chain.switchboard import read_said, said
 from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
-from stagepost.wire.tl import constructor_bytes, key_id
 
 LIE = "refused, says a validator that does not tell the truth"
 _BLOCK, _VOTE = constructor_bytes(UPDATE_ID), constructor_bytes(VOTE_ID)

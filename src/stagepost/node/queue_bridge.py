@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.node.session_plans import queue_plan, queue_session_id
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.collation import NotAskedFor, Report
@@ -34,7 +35,6 @@ from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.session_plan import SessionPlan
 from stagepost.runtime.remp.session_runner import SessionRunner
 from stagepost.runtime.remp.validator import Validator
-from stagepost.wire.tl import ZERO_INT256
 
 TAKEN_MAX = 1_000
 """Messages that a collator is given for one block: as many as a block holds, unless the chain is told otherwise."""

@@ -23,6 +23,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage
@@ -35,7 +36,6 @@ from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents, Val
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import SessionStore
 from stagepost.runtime.remp.validator import Validator
-from stagepost.wire.tl import key_id
 
 LOOK_AGAIN_MIN_S, LOOK_AGAIN_MAX_S = 0.02, 1.0
 """How often we look whether we have heard of a candidate's messages by now: less often, the longer it lasts."""

@@ -19,6 +19,7 @@ from stagepost.catchain.effects import Deliver
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.remp_full_node_main import CHAIN_FOLDER, our_end
 from stagepost.node.remp_network import RempNetwork
 from stagepost.node.remp_validator import RempValidator
@@ -36,7 +37,6 @@ from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, Se
 from stagepost.runtime.remp.session_store import open_session_store
 from stagepost.runtime.remp.validator import OnSessionEvent
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
-from stagepost.wire.tl import key_id
 
 log = logging.getLogger(__name__)
 

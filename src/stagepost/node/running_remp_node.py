@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.node.running_node import decoded, fetch
 from stagepost.runtime.data_folder import FILE_MODE
 from stagepost.runtime.small_files import replace_file
-from stagepost.wire.foreign_json import decode_foreign
 
 FULL_NODE, VALIDATOR = "full node", "validator"
 STATUS_FILES = {FULL_NODE: "full-node-status.json", VALIDATOR: "validator-status.json"}

@@ -21,7 +21,7 @@ import msgspec
 
 import stagepost
 from stagepost.errors import ConfigError, StorageError
-from stagepost.wire.foreign_json import decode_foreign
+from stagepost.ground.wire.foreign_json import decode_foreign
 
 LABEL_FILE = "stagepost-pack.json"
 NEEDED_BY_STEPS = ("pyarrow", "msgspec", "pynacl", "prometheus-client")

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from stagepost.wire.tl import ZERO_INT256, Reader, Writer
+from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer
 
 BLOCK_ID_BYTES = 80
 MASTERCHAIN = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagepost.wire.tl import ZERO_INT256
+from stagepost.ground.wire.tl import ZERO_INT256
 
 ASK_AGAIN_S = 2.0
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stagepost.errors import DecodeError, LocalProtocolError
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
 from stagepost.remp.message_status import (
     ERROR_TEXT_BYTES_MAX,
@@ -26,7 +27,6 @@ from stagepost.remp.message_status import (
 )
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
-from stagepost.wire.tl import Reader, Writer, constructor_id
 
 BLOCK_IDS_MAX = 256
 RECEIPTS_MAX = 1_024

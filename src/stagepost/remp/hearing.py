@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.body_search import BodySearch
 from stagepost.remp.message import ExternalMessage, Origin
 from stagepost.remp.message_cache import CachedMessage, Standing
@@ -24,7 +25,6 @@ from stagepost.remp.queue_records import (
 )
 from stagepost.remp.queue_state import REJECTED_BY_MOST, Entry, QueueState
 from stagepost.remp.status import Level
-from stagepost.wire.tl import ZERO_INT256
 
 SEQNO_AHEAD_MAX = 1
 """Another validator may have seen the next master block before us, but not the one after it."""

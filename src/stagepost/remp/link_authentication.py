@@ -15,9 +15,9 @@ import msgspec
 
 from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.wire.codec import Dialect
+from stagepost.ground.wire.layout import ByteString, Layout, Text
 from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
-from stagepost.wire.codec import Dialect
-from stagepost.wire.layout import ByteString, Layout, Text
 
 NONCE_BYTES = 32
 SESSION_ID_BYTES = 32

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from stagepost.errors import LocalProtocolError
+from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage, Origin, UidKey, header_of, uid_key
@@ -21,7 +22,6 @@ from stagepost.remp.message_states import CLOSED, FINAL, IN_SHARD, OPEN, place_o
 from stagepost.remp.message_status import Accepted, MessageStatus, block_of
 from stagepost.remp.queue_records import Header
 from stagepost.remp.status import Level
-from stagepost.wire.tl import ZERO_INT256
 
 ORIGINS_MAX = 8
 """Full nodes that are told of one message; a ninth that sends the same one hears nothing."""

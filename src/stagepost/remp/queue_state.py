@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import CachedMessage, MessageCache, Standing
@@ -17,7 +18,6 @@ from stagepost.remp.queue_effects import BroadcastBody, Introduce, QueueEffect, 
 from stagepost.remp.queue_records import Header, Record
 from stagepost.remp.shard import Shard
 from stagepost.remp.status import FIRST_KINDS
-from stagepost.wire.tl import ZERO_INT256
 
 MESSAGE_TIMEOUT_S = 240.0
 MESSAGES_MAX = 10_000

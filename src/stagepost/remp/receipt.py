@@ -15,13 +15,13 @@ import msgspec
 
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
 from stagepost.remp import receipt_fields
 from stagepost.remp.message_status import MessageStatus, Rejected, kind_of, read_status, write_status
 from stagepost.remp.receipt_shapes import read_usual
 from stagepost.remp.status import Kind, Level, is_finally_accepted
 from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, Source, ValidatorSets
-from stagepost.wire.tl import Reader, Writer, constructor_id, key_id
 
 ExternalMessageId = NewType("ExternalMessageId", bytes)
 """Representation hash of an external message's root cell: 32 bytes."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_states import FINAL, OPEN, REFUSED, place_of
 from stagepost.remp.queue_records import (
@@ -22,7 +23,6 @@ from stagepost.remp.queue_records import (
 from stagepost.remp.reliable_queue import ReliableQueue
 from stagepost.remp.shard import Shard as Shard
 from stagepost.remp.status import Status
-from stagepost.wire.tl import ZERO_INT256
 
 CATCHAINS_OF_LIFE = 2
 

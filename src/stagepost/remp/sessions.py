@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.wire.tl import Writer, constructor_id
+from stagepost.ground.wire.tl import Writer, constructor_id
 
 _FIELDS = (
     "workchain:int shard:long vertical_seqno:int last_key_block_seqno:int catchain_seqno:int config_hash:int256 "

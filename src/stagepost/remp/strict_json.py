@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from stagepost.wire.foreign_json import TOO_DEEP, is_too_deep
+from stagepost.ground.wire.foreign_json import TOO_DEEP, is_too_deep
 
 
 class JsonFault(ValueError):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
-from stagepost.wire.mux import lane_name
-from stagepost.wire.mux_queues import EGRESS_BYTES_MAX, EgressLane, Ingress
+from stagepost.ground.wire.mux import lane_name
+from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX, EgressLane, Ingress
 
 
 class Carrier(Protocol):

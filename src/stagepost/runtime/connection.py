@@ -26,19 +26,19 @@ from stagepost.errors import (
     ProtocolTimeout,
     StagepostError,
 )
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation, Trace
-from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
-from stagepost.statemachine.spec import Role
-from stagepost.wire.codec import Codec
-from stagepost.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
-from stagepost.wire.mux_queues import (
+from stagepost.ground.wire.codec import Codec
+from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
+from stagepost.ground.wire.mux_queues import (
     HANDSHAKE_INGRESS_BYTES_MAX,
     KEEP_ALIVE_INGRESS_BYTES_MAX,
     LOCAL_INGRESS_BYTES_MAX,
     MESSAGE_SUBMISSION_INGRESS_BYTES_MAX,
     PEER_SHARING_INGRESS_BYTES_MAX,
 )
+from stagepost.runtime.bearer import Bearer
+from stagepost.runtime.conversation import Conversation, Trace
+from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
+from stagepost.statemachine.spec import Role
 
 INGRESS_BYTES_MAX = {
     MiniProtocol.HANDSHAKE: HANDSHAKE_INGRESS_BYTES_MAX,

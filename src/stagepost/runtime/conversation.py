@@ -14,11 +14,11 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from stagepost.ground.wire.codec import Codec
+from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.runtime.channel import Channel
 from stagepost.statemachine.referee import Referee
 from stagepost.statemachine.spec import ProtocolSpec, Role, State
-from stagepost.wire.codec import Codec
-from stagepost.wire.framing import Framer, ItemLimits
 
 M = TypeVar("M")
 

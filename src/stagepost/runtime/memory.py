@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
-from stagepost.wire.mux_queues import EGRESS_BYTES_MAX
+from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 
 Cut = Callable[[bytes], Iterable[bytes]]
 

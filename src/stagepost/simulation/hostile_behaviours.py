@@ -15,10 +15,10 @@ from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import TransportError
+from stagepost.ground.wire.framing import Framer, ItemLimits
+from stagepost.ground.wire.mux import Direction
 from stagepost.identifiers import MessageId
 from stagepost.runtime.connection import Connection
-from stagepost.wire.framing import Framer, ItemLimits
-from stagepost.wire.mux import Direction
 
 INGRESS_BYTES_MAX = 4_000_000
 FOR_EVER_S = 1e9

@@ -11,7 +11,7 @@ from stagepost.catchain.effects import Ask, Effect, Persist
 from stagepost.catchain.graph import Graph
 from stagepost.catchain.member import Member, MemberOptions
 from stagepost.catchain.queries import BlockNotFound, Difference, Sent, encode_answer
-from stagepost.wire.tl import key_id
+from stagepost.ground.wire.tl import key_id
 from tests.catchain_world import SESSION, public_key_of, seed_of
 
 SIZE = 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stagepost.catchain.overlay_protocol import DIALECT, OBJECT_BYTES_MAX, SPEAKING, Ask, ObjectShape, Push
 from stagepost.errors import DecodeError
-from stagepost.wire.framing import Framer, ItemLimits, ItemScanner
+from stagepost.ground.wire.framing import Framer, ItemLimits, ItemScanner
 
 LONG_WAY = ItemLimits(SPEAKING.message_bytes_max, SPEAKING.items_max)
 SHORT_WAY = replace(LONG_WAY, known_shape=ObjectShape())

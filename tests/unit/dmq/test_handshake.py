@@ -30,7 +30,7 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, answer_terms
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
-from stagepost.wire.framing import Framer, ItemLimits
+from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.strategies import cbor_items, written_head
 
 MAGIC = 2_147_483_650

@@ -12,7 +12,7 @@ from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ConfigError, ErrorCode
-from stagepost.wire.mux import Direction
+from stagepost.ground.wire.mux import Direction
 from tests.captures import (
     INITIATOR,
     MAGIC,

@@ -9,7 +9,7 @@ import pytest
 from stagepost.dmq.inspection.report import BrokenRule, Report, Verdict
 from stagepost.dmq.inspector import inspect_stream
 from stagepost.errors import ErrorCode
-from stagepost.wire.mux import Direction
+from stagepost.ground.wire.mux import Direction
 from tests.captures import INITIATOR, RESPONDER, a_message, message_bytes, older_layout, segment
 
 MAGIC = "1a80000002"

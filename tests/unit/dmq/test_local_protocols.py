@@ -25,8 +25,8 @@ from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
-from stagepost.wire.codec import Codec
-from stagepost.wire.framing import Framer, ItemLimits
+from stagepost.ground.wire.codec import Codec
+from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.strategies import MessageParts, cbor_values, written_head
 
 NOTIFICATION = MiniProtocol.LOCAL_MESSAGE_NOTIFICATION

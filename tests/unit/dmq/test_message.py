@@ -25,7 +25,7 @@ from stagepost.dmq.message import (
     sign_message,
 )
 from stagepost.errors import DecodeError, ErrorCode, SigningError
-from stagepost.wire.cbor import Reader
+from stagepost.ground.wire.cbor import Reader
 from tests.message_checks import accepts, flips_accepted
 from tests.published_tables import plain_message
 from tests.strategies import (

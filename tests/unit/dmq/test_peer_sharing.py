@@ -20,7 +20,7 @@ from stagepost.dmq.peer_sharing import (
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
-from stagepost.wire.codec import Codec
+from stagepost.ground.wire.codec import Codec
 
 PROFILE = PROFILES["dmq-node"]
 

@@ -25,9 +25,9 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import DMQ_CLIENT_V1, DMQ_VERSIONS, NETWORK_MAGICS, ConnectionKind
 from stagepost.errors import DecodeError
-from stagepost.wire.cbor import Reader
-from stagepost.wire.codec import Codec
-from stagepost.wire.framing import Framer, ItemLimits
+from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.codec import Codec
+from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.strategies import MessageParts, written_head
 
 FOLDER = Path(__file__).parents[2] / "vectors" / "dmq"

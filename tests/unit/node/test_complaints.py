@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import Complaint, ComplaintBook, ComplaintKind, fault_in
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted, Duplicate, Ignored, MessageStatus, New, Rejected, Timeout
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
-from stagepost.wire.tl import key_id
 
 FULL_NODE, ACCUSED = sha256(b"full node").digest(), sha256(b"validator").digest()
 MESSAGE = ExternalMessageId(b"m" * 32)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, StagepostError, TransportError
+from stagepost.ground.wire.codec import Codec
 from stagepost.node import followed_statuses, local_intake
 from stagepost.node.local_intake import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
 from stagepost.remp.local_intake import (
@@ -33,7 +34,6 @@ from stagepost.runtime.node_notes import FULL_NODE_FILE, FullNodeFacts, find_ful
 from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX, LinkProtocol, codec_table
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
-from stagepost.wire.codec import Codec
 from tests.full_node_desk import MAGIC, REFUSING, FullNodeDesk, a_desk, a_served_desk, primes
 
 Scenario = Callable[[FullNodeDesk, FullNodeFacts], Awaitable[None]]

@@ -21,6 +21,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
+from stagepost.ground.wire.tl import key_id
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.node.session_plans import queue_plan, queue_session_id
 from stagepost.remp.block_id import BlockId
@@ -33,7 +34,6 @@ from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator
 from stagepost.runtime.virtual_time import run_in_virtual_time
-from stagepost.wire.tl import key_id
 from tests.catchain_world import public_key_of, seed_of
 from tests.chain_world import START_MS, address, external
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays

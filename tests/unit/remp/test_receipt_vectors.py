@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import Accepted, Duplicate
 from stagepost.remp.receipt import Receipt, read_receipt
@@ -22,7 +23,6 @@ from stagepost.remp.sessions import (
     unsafe_rotation_id,
 )
 from stagepost.remp.status import Level
-from stagepost.wire.tl import key_id
 from tests import remp_oracle
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "remp"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import TransportError
+from stagepost.ground.wire.mux import Direction
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.network import Network, SocketNetwork, TcpAddress, UnixAddress
-from stagepost.wire.mux import Direction
 
 
 async def echo(bearer: Bearer) -> None:

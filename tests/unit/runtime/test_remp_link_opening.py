@@ -20,6 +20,7 @@ from stagepost.errors import (
     RemoteProtocolError,
     StagepostError,
 )
+from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
     STATE_TIMEOUT_S,
     LinkTerms,
@@ -48,7 +49,6 @@ from stagepost.runtime.remp.link_versions import (
     read_link_data,
 )
 from stagepost.statemachine.spec import Role
-from stagepost.wire.mux import Direction
 from tests.remp_links import (
     MAGIC,
     OTHER_SESSION,

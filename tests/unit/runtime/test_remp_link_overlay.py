@@ -14,6 +14,8 @@ from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.catchain.query_window import QUERIES_ASKED_MAX, QUERY_LIFE_S
 from stagepost.dmq.keep_alive import PING_INTERVAL_S
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, HandshakeRefused, LocalProtocolError
+from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
+from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.runtime.back_off import PENALTY_FIRST_S, RETRY_JITTER
 from stagepost.runtime.network import SocketNetwork, TcpAddress, UnixAddress
 from stagepost.runtime.remp.link_listener import SESSIONS_MAX, LinkListener
@@ -23,8 +25,6 @@ from stagepost.runtime.remp.overlay_links import KNOCK_AFTER_S, LinkMember, Over
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import ProcessNetwork
 from stagepost.simulation.processes import Process, follow_tasks
-from stagepost.wire.mux_queues import EGRESS_BYTES_MAX
-from stagepost.wire.tl import constructor_bytes
 from tests.remp_links import (
     OTHER_SESSION,
     PORT,

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from stagepost.errors import ConfigError, ProtocolTimeout, TransportError
+from stagepost.ground.wire.mux import Direction
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.channel import Channel
 from stagepost.runtime.network import TcpAddress, UnixAddress
@@ -17,7 +18,6 @@ from stagepost.runtime.sockets import PEER_IS_DEAD_AFTER_S
 from stagepost.runtime.virtual_time import run_in_virtual_time
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork
-from stagepost.wire.mux import Direction
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 ADDRESS = TcpAddress(THERE, 3_141)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.wire.cbor import (
+from stagepost.ground.wire.cbor import (
     ARRAY,
     BYTE_STRING,
     MAP,

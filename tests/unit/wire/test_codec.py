@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
-from stagepost.wire.codec import Codec, CodecTable, Dialect
-from stagepost.wire.layout import Layout, Unsigned
+from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
+from stagepost.ground.wire.layout import Layout, Unsigned
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.wire.cbor import Reader
-from stagepost.wire.framing import (
+from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.framing import (
     DEPTH_MAX,
     ITEMS_IN_NOTIFICATION_REPLY_MAX,
     ITEMS_MAX,

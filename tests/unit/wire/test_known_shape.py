@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stagepost.dmq.message import USUAL_SHAPE
 from stagepost.errors import DecodeError
-from stagepost.wire.framing import Framer, ItemLimits, ItemScanner
+from stagepost.ground.wire.framing import Framer, ItemLimits, ItemScanner
 from tests.pool_signers import Signer
 
 MESSAGE = Signer().sign(1).raw

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.wire.cbor import Reader
-from stagepost.wire.layout import (
+from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.layout import (
     Boolean,
     ByteString,
     Field,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError
-from stagepost.wire.mux import (
+from stagepost.ground.wire.mux import (
     PROTOCOL_NUMBER_MAX,
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.wire.mux import (
+from stagepost.ground.wire.mux import (
     RESTING_BYTES,
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import ErrorCode, LimitExceeded, LocalProtocolError, RemoteProtocolError
-from stagepost.wire.mux import (
+from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_PAYLOAD_BYTES_SENT_MAX,
     Direction,
@@ -17,7 +17,7 @@ from stagepost.wire.mux import (
     lane_number,
     split_payload,
 )
-from stagepost.wire.mux_queues import (
+from stagepost.ground.wire.mux_queues import (
     EGRESS_BYTES_MAX,
     HANDSHAKE_INGRESS_BYTES_MAX,
     KEEP_ALIVE_INGRESS_BYTES_MAX,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError
-from stagepost.wire.tl import (
+from stagepost.ground.wire.tl import (
     LENGTH_MAX,
     Reader,
     Writer,

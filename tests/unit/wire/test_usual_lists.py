@@ -21,10 +21,10 @@ from stagepost.dmq.submission import (
     UsualAnnouncements,
 )
 from stagepost.errors import ProtocolError
+from stagepost.ground.wire.codec import CONSTANT_BYTES_MAX, Codec, CodecTable, Dialect
+from stagepost.ground.wire.framing import Framer, ItemLimits
+from stagepost.ground.wire.layout import Layout, ListOf
 from stagepost.identifiers import MessageId
-from stagepost.wire.codec import CONSTANT_BYTES_MAX, Codec, CodecTable, Dialect
-from stagepost.wire.framing import Framer, ItemLimits
-from stagepost.wire.layout import Layout, ListOf
 from tests.pool_signers import Signer
 
 SUBMISSION = MiniProtocol.MESSAGE_SUBMISSION

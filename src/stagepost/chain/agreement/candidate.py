@@ -7,7 +7,7 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.agreement.votes import read_slot
-from stagepost.wire.tl import Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 PAYLOAD_BYTES_MAX = 256 * 1024
 

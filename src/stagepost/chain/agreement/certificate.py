@@ -24,7 +24,7 @@ from stagepost.chain.agreement.votes import (
 )
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
-from stagepost.wire.tl import Reader, Writer, constructor_bytes, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, constructor_id
 
 CERTIFICATE_ID = constructor_id(
     "agreement.certificate session:int256 slot:int kind:int block:int256 "

@@ -10,7 +10,7 @@ from stagepost.chain.agreement.certificate import Verify
 from stagepost.chain.agreement.votes import Vote, VoteKind, read_vote, signed_bytes
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 EVIDENCE_PER_VALIDATOR_MAX = 4
 """One is enough to convict; a few help to find out how it came about."""

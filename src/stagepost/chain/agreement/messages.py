@@ -10,7 +10,7 @@ from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX, Candidate, re
 from stagepost.chain.agreement.certificate import CERTIFICATE_ID, Certificate, read_certificate
 from stagepost.chain.agreement.evidence import EVIDENCE_ID, Evidence, read_evidence
 from stagepost.chain.agreement.votes import VOTE_ID, Vote, read_slot, read_vote
-from stagepost.wire.tl import Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 PROOFS_MAX = 16
 """Certificates that come along with a proposal; whoever lacks more asks for them."""

@@ -10,7 +10,7 @@ import msgspec
 from stagepost.chain.agreement.messages import FRAME_BYTES_MAX
 from stagepost.chain.agreement.votes import read_slot
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
 
 CANDIDATES_ASKED_MAX = 8
 SKIPS_ASKED_MAX = 64

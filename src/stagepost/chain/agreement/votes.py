@@ -7,7 +7,7 @@ from enum import IntEnum
 import msgspec
 
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 
 VALIDATORS_MAX = 128
 """Of one session: so a proposal with all its proofs stays within a frame."""

@@ -9,8 +9,8 @@ from stagepost.dmq.inspection.report import Evidence
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniProtocol
 from stagepost.dmq.submission import Flavour
 from stagepost.dmq.version_data import is_cardano
-from stagepost.wire.cbor import INDEFINITE_ARRAY
-from stagepost.wire.mux import Direction
+from stagepost.ground.wire.cbor import INDEFINITE_ARRAY
+from stagepost.ground.wire.mux import Direction
 
 _BY_FLAVOUR = {Flavour.HASKELL.value: DMQ_NODE.name, Flavour.CIP.value: GOUROBOROS.name}
 _WITH_LIST = (

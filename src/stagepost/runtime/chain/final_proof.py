@@ -18,8 +18,8 @@ from stagepost.chain.history import KeptBlock
 from stagepost.chain.shard_block import id_of
 from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, RemoteProtocolError
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.block_id import BlockId
-from stagepost.wire.tl import Reader, Writer, constructor_id
 
 PENDING_MAX = 64
 """Blocks of one session that wait for their proof. Agreement gets a final one every few slots."""

@@ -6,7 +6,7 @@ import msgspec
 
 from stagepost.chain.agreement.messages import FRAME_BYTES_MAX
 from stagepost.errors import DecodeError
-from stagepost.wire.tl import Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 SESSIONS_ASKED_MAX = 512
 """Of one question; what is left out comes with the next."""

@@ -10,6 +10,7 @@ import msgspec
 
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import SentToValidators
 from stagepost.remp.messages import RempMessage
@@ -29,7 +30,6 @@ from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.runtime.verifier import SignatureVerifier
-from stagepost.wire.tl import key_id
 
 OnReceipt = Callable[[Receipt], None]
 OnRefused = Callable[[Receipt, Quarantined], None]

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
+from stagepost.ground.wire.mux import Direction
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.link_authentication import LinkTerms
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import Clock
@@ -19,8 +21,6 @@ from stagepost.runtime.remp.link_specs import SPOKEN, LinkProtocol, open_link_pr
 from stagepost.runtime.remp.link_versions import LinkVersion
 from stagepost.runtime.supervision import run_conversations
 from stagepost.statemachine.spec import Role
-from stagepost.wire.mux import Direction
-from stagepost.wire.tl import key_id
 
 log = logging.getLogger(__name__)
 

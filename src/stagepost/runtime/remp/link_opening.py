@@ -11,6 +11,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from stagepost.crypto import ed25519
 from stagepost.dmq.handshake import ProposeVersions
 from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
+from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
     NONCE_BYTES,
     LinkTerms,
@@ -33,7 +34,6 @@ from stagepost.runtime.remp.link_specs import (
 )
 from stagepost.runtime.remp.link_versions import LinkData, LinkVersion, answer, conclude, propose
 from stagepost.statemachine.spec import Role
-from stagepost.wire.mux import Direction
 
 L = TypeVar("L")
 

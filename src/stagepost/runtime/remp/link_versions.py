@@ -24,8 +24,8 @@ from stagepost.dmq.handshake import (
 )
 from stagepost.dmq.version_data import NETWORK_MAGIC_BITS
 from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 from stagepost.remp.link_authentication import NONCE_BYTES, LinkTerms
-from stagepost.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 
 DATA_FIELDS = ("network_magic", "public_key", "nonce")
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from stagepost.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message_status import MessageStatus, kind_of
 from stagepost.remp.queue_effects import Introduce, Tell, Telling
 from stagepost.remp.receipt import ExternalMessageId, Receipt
@@ -15,7 +16,6 @@ from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import ValidatorLinks
 from stagepost.runtime.remp.statements import Statements
 from stagepost.runtime.turn_end import turn_end
-from stagepost.wire.tl import key_id
 
 
 class ReceiptSending:

@@ -35,6 +35,7 @@ from stagepost.catchain.member import Member
 from stagepost.catchain.quorum_watch import QuorumWatch
 from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.body_search import ASK_AGAIN_S
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import MessageCache
@@ -67,7 +68,6 @@ from stagepost.runtime.remp.session_plan import (
 from stagepost.runtime.remp.session_rows import BodyRow
 from stagepost.runtime.remp.session_store import SessionStore
 from stagepost.runtime.remp.session_writing import SessionWriting
-from stagepost.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 
 QUORUM_EVERY_S = 2.0
 """How often we look whether enough members are heard of."""

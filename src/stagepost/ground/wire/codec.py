@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
-from stagepost.wire.cbor import Reader
-from stagepost.wire.framing import KnownShape
-from stagepost.wire.layout import Layout, read_head
-from stagepost.wire.mux_queues import SharedBytes
+from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.framing import KnownShape
+from stagepost.ground.wire.layout import Layout, read_head
+from stagepost.ground.wire.mux_queues import SharedBytes
 
 BEGINNING_BYTES = 2
 """The head and the tag of every message that has a usual shape."""

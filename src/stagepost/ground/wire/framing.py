@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.wire.cbor import (
+from stagepost.ground.wire.cbor import (
     ARRAY,
     BREAK,
     BYTE_STRING,

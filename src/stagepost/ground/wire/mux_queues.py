@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from stagepost.errors import ErrorCode, LimitExceeded, LocalProtocolError, RemoteProtocolError
-from stagepost.wire.mux import (
+from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_PAYLOAD_BYTES_MAX,
     SEGMENT_PAYLOAD_BYTES_SENT_MAX,

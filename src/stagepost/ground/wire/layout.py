@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, Protocol
 
 from stagepost.errors import DecodeError
-from stagepost.wire.cbor import (
+from stagepost.ground.wire.cbor import (
     ARRAY,
     BREAK,
     BYTE_STRING,

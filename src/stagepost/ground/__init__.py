@@ -1,0 +1,1 @@
+"""Ground: the rooms that know nobody above them."""
