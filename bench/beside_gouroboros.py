@@ -28,12 +28,12 @@ from typing import Any
 import msgspec
 
 from bench.whole_path import Reading
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.dmq.validation import ValidationRules, Validator, check_expiry
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.identifiers import PoolId
 from tests.interop.peer_builds import Unavailable, build_go_program

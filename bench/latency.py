@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 
 from bench.traffic import NETWORK_MAGIC, Signers
 from stagepost.client import AsyncClient
-from stagepost.crypto.hashing import pool_id
 from stagepost.dmq.outcome import Accepted
+from stagepost.ground.crypto.hashing import pool_id
 
 HOPS = 3
 MESSAGES = 300

@@ -30,8 +30,8 @@ from typing import NamedTuple
 from bench.pipeline_processes import Memory, used_by
 from bench.receipts import SETS, write_dump
 from bench.whole_path import Reading
-from stagepost.crypto import ed25519
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto import ed25519
 from stagepost.pipeline.dump_lines import read_line
 from stagepost.pipeline.dumps import PIECE_BYTES, Dump, Piece, lines_of, survey
 from stagepost.pipeline.record_checks import RecordChecks

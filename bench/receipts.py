@@ -15,7 +15,7 @@ from shutil import copyfileobj
 
 import msgspec
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status import Level

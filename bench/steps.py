@@ -11,10 +11,10 @@ from nacl.bindings import crypto_sign_open
 
 from bench.measure import Step
 from bench.traffic import MESSAGE_BYTES, AllPools, Signers
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq.message import USUAL_SHAPE, DmqMessage, sign_message
 from stagepost.dmq.validation import ValidationRules, Validator
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
 from stagepost.remp.block_id import WHOLE_SHARD, BlockId

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.identifiers import PoolId
 
 MESSAGE_BYTES = 1_500

@@ -12,7 +12,7 @@ import sys
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.client import Client, RefusedByFullNode
-from stagepost.crypto.hashing import blake2b_256
+from stagepost.ground.crypto.hashing import blake2b_256
 
 FINAL_WITHIN_S = 60
 

@@ -10,8 +10,8 @@ from stagepost.chain.agreement.effects import Ask, Broadcast, Effect, Reply
 from stagepost.chain.agreement.messages import Proposal, Want, decode_message
 from stagepost.chain.agreement.queries import Progress, decode_answer
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, quorum, signed_bytes
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from tests.agreement_world import SESSION_ID, Peer, World, payload_of, seed_of
 
 

@@ -41,7 +41,7 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.queries import decode_answer
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from tests import agreement_checker
 
 SESSION_ID = sha256(b"agreement").digest()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage, MessageLayout, read_message, write_certificate
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate
 from stagepost.ground.wire.cbor import Reader, write_array, write_bytes
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from stagepost.crypto.kes import SigningKey
-from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq import (
     handshake,
     keep_alive,
@@ -20,6 +18,8 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.ground.wire.mux import Direction, Segment, lane_number
 

@@ -23,7 +23,7 @@ from stagepost.catchain.queries import (
     encode_answer,
     encode_query,
 )
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue_records import Digest, Header, Ids, Reject, encode_payload
 from tests.catchain_world import Peer, World, _answer_came, _frame_came, _query_came, seed_of

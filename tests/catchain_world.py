@@ -28,7 +28,7 @@ from stagepost.catchain.effects import (
 )
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 
 SESSION = sha256(b"session").digest()

@@ -16,8 +16,8 @@ from stagepost.chain.agreement.effects import Finalised
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.genesis import Genesis
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,

@@ -17,7 +17,7 @@ from stagepost.bus.topic import Record
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stagepost.crypto import ed25519
-from stagepost.crypto.bounded_cache import BoundedCache
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.bounded_cache import BoundedCache
 
 REMEMBERED_MAX = 65_536
 

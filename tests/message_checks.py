@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagepost.crypto import kes
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import kes
 
 MAX_KES_EVOLUTIONS = 62
 

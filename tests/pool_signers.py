@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from stagepost.crypto import ed25519
-from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.kes import SigningKey
-from stagepost.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.identifiers import PoolId
 
 NOW = 1_900_000_000

@@ -15,8 +15,8 @@ from stagepost.chain.agreement.messages import PROPOSAL_ID, Proposal, decode_mes
 from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind, signed_bytes
 from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue_records import Accept, Header, decode_payload

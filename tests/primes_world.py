@@ -24,8 +24,8 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.switches import Switches
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import Complaint
 from stagepost.node.known_sets import KnownSets

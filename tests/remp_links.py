@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.link_authentication import NONCE_BYTES
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.network import Address, Network, TcpAddress

@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import (

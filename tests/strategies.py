@@ -13,9 +13,6 @@ import cbor2
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from stagepost.crypto import ed25519
-from stagepost.crypto.kes import SigningKey
-from stagepost.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.dmq import (
     handshake,
     keep_alive,
@@ -25,6 +22,9 @@ from stagepost.dmq import (
     submission,
 )
 from stagepost.dmq.message import DmqMessage, sign_message
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.identifiers import MessageId
 from stagepost.statemachine.spec import Edge
 

@@ -25,7 +25,7 @@ import msgspec
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Deliver
 from stagepost.catchain.member import MemberOptions
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.target_sets import Subset

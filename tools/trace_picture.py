@@ -9,7 +9,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted, Ignored, MessageStatus, New, Rejected, SentToValidators

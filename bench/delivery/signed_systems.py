@@ -12,7 +12,6 @@ from bench.delivery.processes import Processes, until
 from bench.delivery.systems import Promise
 from bench.latency import row_of_pools
 from bench.traffic import NETWORK_MAGIC
-from stagepost.crypto.hashing import pool_id
 from stagepost.delivery import (
     DmqTransport,
     Receiver,
@@ -20,6 +19,7 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
+from stagepost.ground.crypto.hashing import pool_id
 from stagepost.runtime.pool_keys import make_keys
 
 TOPIC = "bench"

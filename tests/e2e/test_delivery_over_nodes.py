@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from stagepost.crypto.hashing import pool_id
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import ErrAckTimeout
 from stagepost.delivery.identity import delivery_id
@@ -26,6 +25,7 @@ from stagepost.delivery.receipts import AckEnvelope, AckReceipt
 from stagepost.delivery.status import AckType
 from stagepost.delivery.transport import Incoming, IncomingAcks
 from stagepost.dmq.outcome import ACCEPTED
+from stagepost.ground.crypto.hashing import pool_id
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.publisher import ReliablePublisher

@@ -14,8 +14,8 @@ from stagepost.chain.contracts import ContractKind, primes_body, sum_in
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
 from stagepost.client import AsyncClient
-from stagepost.crypto.hashing import pool_id
 from stagepost.delivery.config import ReliablePublisherConfig
+from stagepost.ground.crypto.hashing import pool_id
 from stagepost.node.devnet import DevnetPlan, devnet
 from stagepost.node.devnet_messages import StatusBook
 from stagepost.node.message_intake import MESSAGES_TOPIC

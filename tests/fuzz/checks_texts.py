@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from stagepost.crypto import bech32
-from stagepost.crypto.kes import SigningKey
-from stagepost.crypto.pool_ids import format_pool_id, parse_pool_id
 from stagepost.dmq import text_envelope
 from stagepost.dmq.text_envelope import (
     ColdSigningKey,
@@ -15,6 +12,9 @@ from stagepost.dmq.text_envelope import (
     KesVerificationKey,
 )
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto import bech32
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.pool_ids import format_pool_id, parse_pool_id
 from tests.fuzz.harness import Verdict, attempt, require
 from tests.fuzz.samples import COLD_KEY, COLD_SEED, certificate, signing_key
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stagepost.crypto import kes
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import kes
 from tests.fuzz.samples import a_message, an_older_message
 
 

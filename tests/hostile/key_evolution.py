@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from stagepost.crypto import kes
 from stagepost.dmq.text_envelope import EvolvedSigningKey
 from stagepost.errors import KeyFileError, SigningError
+from stagepost.ground.crypto import kes
 from stagepost.runtime import key_files
 from stagepost.runtime.pool_keys import write_evolved_key
 from tests.hostile.storms import Figure

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED
+from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.runtime.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
 from stagepost.simulation.faults import fault_schedule

@@ -9,9 +9,9 @@ from itertools import chain, repeat
 from pathlib import Path
 from random import Random
 
-from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.clock import Clock

@@ -17,7 +17,7 @@ from bench.remp_end_to_end import (
     read_times,
     targets_missed,
 )
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from tests.remp_world import FULL_NODE, MESSAGE, said
 
 

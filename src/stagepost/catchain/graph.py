@@ -26,8 +26,8 @@ from stagepost.catchain.block import (
     root_reference,
 )
 from stagepost.catchain.payloads import ForkProof, read_fork_proof
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 
 HEIGHT_MAX = 100_000

@@ -30,8 +30,8 @@ from stagepost.catchain.effects import (
 from stagepost.catchain.graph import Graph, Outcome, State, Vertex
 from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
 from stagepost.catchain.queries import BlockResult, decode_answer, decode_query
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 
 IDLE_TIMEOUT_S = 16.0
 MERGE_WITHIN_S = 0.5

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.delivery.errors import (
     DeliveryError,
     ErrAckDisabled,
@@ -26,6 +25,7 @@ from stagepost.delivery.errors import (
 from stagepost.delivery.result import Outcome
 from stagepost.delivery.status import NackReason
 from stagepost.errors import StagepostError
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.runtime.moments import format_duration
 
 DONE = 0

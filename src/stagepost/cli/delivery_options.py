@@ -42,8 +42,8 @@ def pools_given(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Each as 56 hex digits; one option may name several, separated by commas."""
-    from stagepost.crypto.pool_ids import parse_pool_id
     from stagepost.errors import ConfigError
+    from stagepost.ground.crypto.pool_ids import parse_pool_id
 
     names = [name.strip() for value in values for name in value.split(",") if name.strip()]
     try:
@@ -124,8 +124,8 @@ def delivery_settings(config_file: Path | None, config_context: str | None) -> d
 
 
 def _pools_in(names: tuple[str, ...], config: EffectiveConfig) -> tuple[str, ...]:
-    from stagepost.crypto.pool_ids import parse_pool_id
     from stagepost.errors import ConfigError
+    from stagepost.ground.crypto.pool_ids import parse_pool_id
 
     try:
         return tuple(dict.fromkeys(parse_pool_id(name).hex() for name in names))

@@ -6,10 +6,10 @@ import json
 from base64 import b64encode
 from dataclasses import dataclass
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.identifiers import abbreviated
 from stagepost.runtime.moments import clock_text, format_duration
 

@@ -12,8 +12,8 @@ import click
 from stagepost.cli.core_dumps import disable_core_dumps
 
 if TYPE_CHECKING:
-    from stagepost.crypto.kes import SigningKey
     from stagepost.dmq.text_envelope import Content, IssuedCertificate
+    from stagepost.ground.crypto.kes import SigningKey
 
 WORD64_MAX = 2**64 - 1
 WORD64 = click.IntRange(0, WORD64_MAX)
@@ -144,8 +144,8 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _facts(content: Content) -> Facts:
     """What may be told about one file's content."""
-    from stagepost.crypto import kes
     from stagepost.dmq import text_envelope
+    from stagepost.ground.crypto import kes
 
     facts: Facts = {"type": text_envelope.KINDS[type(content)].type_name}
     match content:
@@ -173,15 +173,15 @@ def _kes_facts(key: SigningKey) -> Facts:
 
 
 def _pool_facts(cold_verification_key: bytes) -> Facts:
-    from stagepost.crypto.hashing import pool_id
-    from stagepost.crypto.pool_ids import format_pool_id
+    from stagepost.ground.crypto.hashing import pool_id
+    from stagepost.ground.crypto.pool_ids import format_pool_id
 
     pool = pool_id(cold_verification_key)
     return {"pool_id": format_pool_id(pool), "pool_id_hex": pool.hex()}
 
 
 def _certificate_facts(issued: IssuedCertificate) -> Facts:
-    from stagepost.crypto import kes
+    from stagepost.ground.crypto import kes
 
     certificate = issued.certificate
     return {
@@ -196,8 +196,8 @@ def _certificate_facts(issued: IssuedCertificate) -> Facts:
 
 def _agreement(issued: IssuedCertificate, neighbours: list[Content]) -> Facts:
     """Whether the certificate is about the keys beside it; None where there is none to compare with."""
-    from stagepost.crypto import kes
     from stagepost.dmq import text_envelope
+    from stagepost.ground.crypto import kes
 
     cold_kinds = (text_envelope.ColdSigningKey, text_envelope.ColdVerificationKey)
     kes_kinds = (kes.SigningKey, text_envelope.KesVerificationKey)

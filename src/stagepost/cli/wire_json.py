@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from stagepost.cli.wire_fields import whole
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.inspection.report import BrokenRule, MessageFinding, MessageRecord, Report, SegmentRecord
+from stagepost.ground.crypto.pool_ids import format_pool_id
 
 
 def lines(report: Report, data: bytes, *, with_segments: bool) -> Iterator[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import click
 
 from stagepost.cli.wire_fields import short
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.inspection.report import (
     BrokenRule,
     MessageFinding,
@@ -16,6 +15,7 @@ from stagepost.dmq.inspection.report import (
     SegmentRecord,
     Verdict,
 )
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.wire.mux import Direction
 from stagepost.identifiers import abbreviated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NewType
 
-from stagepost.crypto.hashing import blake2b_256
+from stagepost.ground.crypto.hashing import blake2b_256
 from stagepost.ground.wire.cbor import ARRAY, BYTE_STRING, head, write_bytes, write_text
 from stagepost.identifiers import POOL_ID_BYTES
 

@@ -13,10 +13,10 @@ from functools import lru_cache
 
 import msgspec
 
-from stagepost.crypto.hashing import blake2b_256, pool_id
-from stagepost.crypto.kes import SigningKey
-from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, LocalProtocolError, SigningError
+from stagepost.ground.crypto.hashing import blake2b_256, pool_id
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate
 from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId, PoolId
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stagepost.crypto.pool_ids import parse_pool_id
 from stagepost.errors import ConfigError, ConfigFaults, Fault
+from stagepost.ground.crypto.pool_ids import parse_pool_id
 from stagepost.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.wire.documents import NotADocument, Part, read_object
 from stagepost.wire.expected import Expected, text, unfit, whole

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stagepost.crypto import kes
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.errors import ErrorCode
+from stagepost.ground.crypto import kes
 
 KES_EVOLUTIONS_MAX = 62
 """How many periods a certificate serves on the public networks; the construction itself would allow 64."""

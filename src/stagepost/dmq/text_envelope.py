@@ -12,9 +12,9 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.errors import DecodeError, KeyFileError
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate
 from stagepost.ground.wire import cbor
 
 KES_SIGNING_KEY_BYTES = 608

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Writer, constructor_id, key_id
 from stagepost.remp.receipt import Quarantined, Receipt, check
 from stagepost.remp.status import Kind, Level, Status

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.crypto.hashing import pool_id
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DEFAULT_PROFILE
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.dmq.version_data import NETWORK_MAGICS
+from stagepost.ground.crypto.hashing import pool_id
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_main import running_node
 from stagepost.node.dmq_node import DmqNode

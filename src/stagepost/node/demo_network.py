@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from stagepost.bus.file_topic import create_topic
-from stagepost.crypto import ed25519
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.demo_dmq import (
     FULL_NODE,

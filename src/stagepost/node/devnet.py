@@ -24,8 +24,8 @@ from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
-from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront

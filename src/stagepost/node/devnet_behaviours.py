@@ -18,7 +18,7 @@ from random import Random
 from stagepost.catchain.block import UPDATE_ID, Block, HashVersion, block_id, data_hash, decode_update
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, VOTE_ID, Vote, VoteKind, signed_bytes
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.node.remp_validator_main import Between
 from stagepost.remp.compact_receipts import RECEIPTS_MAX, CombinedReceipt

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.equivocation import Equivocation, Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import MiniProtocol
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.node_metrics import MessageOutcome, Metrics, PeerState, SecondBody

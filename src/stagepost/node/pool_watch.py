@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.equivocation import Equivocation, Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR
 from stagepost.dmq.validation import Pools
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.node.keys_in_use import KeysInUse
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.runtime.clock import Clock

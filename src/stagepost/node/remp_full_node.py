@@ -15,8 +15,8 @@ from random import Random
 
 import msgspec
 
-from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.ground.crypto import ed25519
 from stagepost.node.complaints import Complaint, ComplaintBook
 from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
 from stagepost.node.known_sets import KnownSets

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stagepost.crypto.pool_ids import parse_pool_id
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto.pool_ids import parse_pool_id
 from stagepost.remp.status import KINDS
 from stagepost.remp.verdict import Conclusion
 from stagepost.runtime.moments import parse_moment

@@ -13,8 +13,8 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout, Text
 from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State

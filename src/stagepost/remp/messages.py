@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
 
 MESSAGE_BYTES_MAX = 65_535

@@ -13,8 +13,8 @@ from typing import NewType
 
 import msgspec
 
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
 from stagepost.remp import receipt_fields
 from stagepost.remp.message_status import MessageStatus, Rejected, kind_of, read_status, write_status

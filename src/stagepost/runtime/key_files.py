@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
-from stagepost.crypto import kes
 from stagepost.dmq import text_envelope
 from stagepost.dmq.text_envelope import Content, ContentT
 from stagepost.errors import ErrorCode, KeyFileError, StorageError
+from stagepost.ground.crypto import kes
 
 # The largest envelope we write has about 1 400 bytes.
 KEY_FILE_BYTES_MAX = 16_384

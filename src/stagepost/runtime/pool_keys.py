@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from stagepost.crypto import kes
-from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq import text_envelope
 from stagepost.dmq.text_envelope import Content, EvolvedSigningKey, IssuedCertificate
 from stagepost.errors import KeyFileError, SigningError, StorageError
+from stagepost.ground.crypto import kes
+from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.runtime import key_files
 
 COLD_SIGNING_KEY = "cold.skey"

@@ -16,9 +16,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from stagepost.crypto.bounded_cache import BoundedCache
-from stagepost.crypto.ed25519 import Claim
 from stagepost.errors import LocalProtocolError
+from stagepost.ground.crypto.bounded_cache import BoundedCache
+from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.runtime.verifying_helper import VerifyingHelper
 from stagepost.runtime.verifying_process import NOT_LOOKED_AT, VALID
 

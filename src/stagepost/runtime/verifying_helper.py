@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from stagepost.crypto.ed25519 import Claim
+from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.runtime.verifying_process import READY, question
 
 UNANSWERED_CLAIMS_MAX = 100

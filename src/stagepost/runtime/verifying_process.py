@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Protocol
 
-from stagepost.crypto.ed25519 import PUBLIC_KEY_BYTES, Claim, verify_signed
+from stagepost.ground.crypto.ed25519 import PUBLIC_KEY_BYTES, Claim, verify_signed
 
 READY = b"R"
 FORGED, VALID, NOT_LOOKED_AT = range(3)

@@ -8,10 +8,10 @@ from random import Random
 
 import msgspec
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.hashing import blake2b_256, pool_id
-from stagepost.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.dmq.message import BODY_BYTES_MIN, DmqMessage, sign_message, write_certificate
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.hashing import blake2b_256, pool_id
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.identifiers import MessageId, PoolId
 

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
-from stagepost.crypto.hashing import blake2b_256
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import PROFILES, SEED, Profile
+from stagepost.ground.crypto.hashing import blake2b_256
 from stagepost.simulation.history import Answer, Made
 from stagepost.simulation.pools import SimulatedPools, a_body, a_flawed_message
 from stagepost.simulation.programs import submit

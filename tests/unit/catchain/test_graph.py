@@ -12,7 +12,7 @@ import pytest
 from stagepost.catchain.block import Block, Dependency, HashVersion, block_id, data_hash, root_reference
 from stagepost.catchain.graph import Graph, GraphRules, State, Vertex
 from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from tests.catchain_world import public_key_of, seed_of, verify_once
 
 SIZE = 5

@@ -43,8 +43,8 @@ from stagepost.chain.agreement.votes import (
     quorum,
     signed_bytes,
 )
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
+from stagepost.ground.crypto import ed25519
 from tests import agreement_checker
 from tests.agreement_world import SESSION_ID, START, public_key_of, seed_of, session_of
 

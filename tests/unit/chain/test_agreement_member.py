@@ -35,8 +35,8 @@ from stagepost.chain.agreement.messages import FRAME_BYTES_MAX, Proposal, Want, 
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.queries import Progress
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, signed_bytes
-from stagepost.crypto import ed25519
 from stagepost.errors import LocalProtocolError
+from stagepost.ground.crypto import ed25519
 from tests.agreement_world import SESSION_ID, START, seed_of, session_of
 
 ROOT = Path(__file__).parents[3]

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stagepost.cli.keys import keys
-from stagepost.crypto import kes
-from stagepost.crypto.pool_ids import parse_pool_id
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.errors import ErrorCode, KeyFileError, SigningError, StorageError
+from stagepost.ground.crypto import kes
+from stagepost.ground.crypto.pool_ids import parse_pool_id
 from stagepost.runtime import key_files
 from stagepost.runtime.pool_keys import FILE_NAMES
 

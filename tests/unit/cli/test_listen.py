@@ -11,9 +11,9 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.cli.heard_message import HeardMessage
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.delivery.envelope import DataEnvelope
 from stagepost.dmq.message import DmqMessage
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from tests.background_node import node_in_background
 from tests.small_node import MAGIC, SmallNode
 from tests.strategies import EXPIRES_AT, a_signed_message

@@ -16,8 +16,6 @@ import msgspec
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.delivery import (
     AckType,
     DmqTransport,
@@ -31,6 +29,8 @@ from stagepost.delivery.receipts import read_ack_envelope
 from stagepost.dmq.outcome import rejected
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
+from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.runtime.delivery.outbox_book import OutboxLimits
 from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox

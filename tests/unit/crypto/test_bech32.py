@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stagepost.crypto import bech32
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto import bech32
 
 ALPHABET = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dmq"
 EDGES: list[dict[str, Any]] = json.loads((VECTORS / "ed25519-edge.json").read_text())["vectors"]

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.operational_certificate import OperationalCertificate
 from stagepost.errors import KeyFileError, LocalProtocolError, SigningError
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dmq"
 GOLDEN: dict[str, Any] = json.loads((VECTORS / "kes-sum6-golden.json").read_text())

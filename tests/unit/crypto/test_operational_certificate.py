@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dmq"
 ORIGIN: dict[str, Any] = json.loads((VECTORS / "opcert-poolid.json").read_text())["vectors"][0]

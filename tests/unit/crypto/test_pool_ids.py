@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.crypto import bech32
-from stagepost.crypto.hashing import blake2b_224, blake2b_256, pool_id
-from stagepost.crypto.pool_ids import format_pool_id, parse_pool_id
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto import bech32
+from stagepost.ground.crypto.hashing import blake2b_224, blake2b_256, pool_id
+from stagepost.ground.crypto.pool_ids import format_pool_id, parse_pool_id
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dmq"
 POOL: dict[str, Any] = json.loads((VECTORS / "opcert-poolid.json").read_text())["vectors"][0]

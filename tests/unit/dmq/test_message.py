@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagepost.crypto import ed25519, kes
 from stagepost.dmq.message import (
     FIVE_AND_FOUR,
     FIVE_ONLY,
@@ -25,6 +24,7 @@ from stagepost.dmq.message import (
     sign_message,
 )
 from stagepost.errors import DecodeError, ErrorCode, SigningError
+from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.wire.cbor import Reader
 from tests.message_checks import accepts, flips_accepted
 from tests.published_tables import plain_message

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq import pools as pools_module
 from stagepost.dmq.pools import (
     KES_EVOLUTIONS_LIMIT,
@@ -20,6 +19,7 @@ from stagepost.dmq.pools import (
     parse_pools,
 )
 from stagepost.errors import ConfigFaults, ErrorCode, Fault
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.identifiers import PoolId
 
 POOL = PoolId(bytes(range(28)))

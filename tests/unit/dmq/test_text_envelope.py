@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq import text_envelope
 from stagepost.dmq.text_envelope import (
     ColdSigningKey,
@@ -24,6 +22,8 @@ from stagepost.dmq.text_envelope import (
     KesVerificationKey,
 )
 from stagepost.errors import KeyFileError
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.operational_certificate import issue
 
 COLD_SEED = bytes(range(100, 132))
 COLD_KEY = ed25519.public_key(COLD_SEED)

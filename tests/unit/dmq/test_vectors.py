@@ -11,7 +11,6 @@ from typing import Any
 import cbor2
 import pytest
 
-from stagepost.crypto import kes
 from stagepost.dmq import (
     handshake,
     keep_alive,
@@ -25,6 +24,7 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.version_data import DMQ_CLIENT_V1, DMQ_VERSIONS, NETWORK_MAGICS, ConnectionKind
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import kes
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits

@@ -17,7 +17,7 @@ from stagepost.catchain.block import (
 )
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import ComplaintKind, broken
 from stagepost.node.devnet import DevnetPlan

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.validation import ValidationRules, Validator
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.node_metrics import Metrics

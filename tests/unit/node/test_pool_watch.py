@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from stagepost.crypto.pool_ids import format_pool_id
 from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage
+from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.pool_watch import POOLS_SHOWN_MAX, PoolWatch
 from stagepost.runtime.clock import LoopClock

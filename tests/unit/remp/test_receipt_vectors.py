@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import Accepted, Duplicate

@@ -22,9 +22,9 @@ from stagepost.chain.configuration import ChainValidator, Configuration, Validat
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.cli.chain import chain as chain_command
-from stagepost.crypto import ed25519
 from stagepost.delivery.errors import ErrQueueLocked
 from stagepost.errors import StorageError
+from stagepost.ground.crypto import ed25519
 from stagepost.runtime.chain.chain_reading import chain_folders, show_chain
 from stagepost.runtime.chain.chain_store import STORE_FILE, ChainStore, open_chain_store
 from stagepost.runtime.chain.final_proof import PENDING_MAX, Proof, kept_block

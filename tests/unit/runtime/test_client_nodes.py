@@ -11,7 +11,6 @@ import pytest
 from stagepost.chain.contracts import primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.client import AsyncClient, Client
-from stagepost.crypto.hashing import pool_id
 from stagepost.delivery import (
     DmqTransport,
     ErrAckDisabled,
@@ -23,6 +22,7 @@ from stagepost.delivery.config import OUTBOX_DIR
 from stagepost.delivery.envelope import read_data_envelope
 from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError, StorageError
+from stagepost.ground.crypto.hashing import pool_id
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.runtime.client_places import find_places
 from stagepost.runtime.data_folder import NODE_FILE

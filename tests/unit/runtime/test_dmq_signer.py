@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stagepost.crypto.kes import SigningKey
-from stagepost.crypto.operational_certificate import issue
 from stagepost.delivery.transport import Outgoing, SendFailed
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.dmq.text_envelope import ColdSigningKey, Content, IssuedCertificate
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.runtime import key_files
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.delivery.dmq_sending import SIGNING_RETRY_S

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stagepost.crypto.bounded_cache import BoundedCache
 from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Rejected
 from stagepost.dmq.validation import ValidationRules, Validator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
+from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.runtime.clock import FlooredClock, LoopClock, SystemClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore

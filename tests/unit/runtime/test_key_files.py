@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from stagepost.crypto import ed25519, kes
-from stagepost.crypto.operational_certificate import issue
 from stagepost.dmq import text_envelope
 from stagepost.dmq.text_envelope import (
     ColdSigningKey,
@@ -24,6 +22,8 @@ from stagepost.dmq.text_envelope import (
     KesVerificationKey,
 )
 from stagepost.errors import ErrorCode, KeyFileError, StorageError
+from stagepost.ground.crypto import ed25519, kes
+from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.runtime import key_files
 
 SEED = bytes(range(32))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stagepost.crypto.kes import SigningKey
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.errors import ErrorCode, RemoteProtocolError, StorageError
+from stagepost.ground.crypto.kes import SigningKey
 from stagepost.runtime.logs import (
     FIELD_CHARACTERS_MAX,
     FIELD_DEPTH_MAX,

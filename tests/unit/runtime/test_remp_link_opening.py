@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.catchain.overlay_protocol import Push
-from stagepost.crypto import ed25519
 from stagepost.dmq.handshake import ProposeVersions
 from stagepost.dmq.handshake import Refuse as NotAccepted
 from stagepost.dmq.profiles import DEFAULT_PROFILE
@@ -20,6 +19,7 @@ from stagepost.errors import (
     RemoteProtocolError,
     StagepostError,
 )
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
     STATE_TIMEOUT_S,

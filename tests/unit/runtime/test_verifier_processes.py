@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stagepost.crypto.ed25519 import Claim
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.validation import Validator, rules_for
+from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.runtime import verifier as verifier_module
 from stagepost.runtime import verifying_helper
 from stagepost.runtime.intake import NOT_CHECKED

@@ -11,8 +11,8 @@ from stagepost.chain.agreement.hearing import Hearing
 from stagepost.chain.agreement.messages import PROOFS_MAX, Message, Proposal
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind, signed_bytes
-from stagepost.crypto import ed25519
 from stagepost.errors import LocalProtocolError
+from stagepost.ground.crypto import ed25519
 
 EXCLUDES = {VoteKind.SKIP: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.SKIP}
 """The vote that forbids another one in the same slot: a validator does not skip what it calls final."""

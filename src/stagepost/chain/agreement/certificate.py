@@ -22,8 +22,8 @@ from stagepost.chain.agreement.votes import (
     read_validator,
     signed_bytes,
 )
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, constructor_id
 
 CERTIFICATE_ID = constructor_id(

@@ -8,8 +8,8 @@ import msgspec
 
 from stagepost.chain.agreement.certificate import Verify
 from stagepost.chain.agreement.votes import Vote, VoteKind, read_vote, signed_bytes
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 EVIDENCE_PER_VALIDATOR_MAX = 4

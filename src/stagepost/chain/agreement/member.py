@@ -40,8 +40,8 @@ from stagepost.chain.agreement.queries import decode_answer, decode_query
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.slot_clock import NEVER, SlotClock
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 
 
 class FinalPoint(msgspec.Struct, frozen=True):

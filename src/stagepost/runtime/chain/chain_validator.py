@@ -46,7 +46,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.rotation import Plan
 from stagepost.chain.switches import Switches
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.runtime.chain.agreement_runner import AgreementRunner, Notice
 from stagepost.runtime.chain.block_making import BlockMaking, Collator

@@ -16,8 +16,8 @@ from stagepost.chain.agreement.messages import FinalBlock, decode_final_block
 from stagepost.chain.agreement.votes import VoteKind
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.shard_block import id_of
-from stagepost.crypto import ed25519
 from stagepost.errors import ErrorCode, RemoteProtocolError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.block_id import BlockId
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from stagepost.crypto.hashing import pool_id
 from stagepost.delivery.envelope import (
     BODY_BYTES_MAX,
     DATA_KIND,
@@ -18,6 +17,7 @@ from stagepost.delivery.receipts import ACK_KIND, ACK_TOPICS, AckReceipt, pack_r
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import ConfigError, DecodeError
+from stagepost.ground.crypto.hashing import pool_id
 from stagepost.identifiers import POOL_ID_BYTES, PoolId
 
 POOLS_REMEMBERED_MAX = 4_096

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from stagepost.crypto.hashing import pool_id
-from stagepost.crypto.kes import SigningKey
 from stagepost.dmq import text_envelope
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX
 from stagepost.dmq.text_envelope import EvolvedSigningKey, IssuedCertificate
 from stagepost.errors import ErrorCode, KesExhausted, KeyFileError, SigningError
+from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.crypto.kes import SigningKey
 from stagepost.identifiers import PoolId
 from stagepost.runtime import key_files
 from stagepost.runtime.delivery.kes_schedule import KesSchedule

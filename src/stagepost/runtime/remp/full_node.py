@@ -8,8 +8,8 @@ from random import Random
 
 import msgspec
 
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import SentToValidators

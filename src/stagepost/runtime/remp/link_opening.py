@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from stagepost.crypto import ed25519
 from stagepost.dmq.handshake import ProposeVersions
 from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
     NONCE_BYTES,

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from stagepost.crypto.ed25519 import Claim
+from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.remp.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.runtime.verifier import Errand, InlineVerifier, Request, SignatureVerifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message_status import MessageStatus, kind_of
 from stagepost.remp.queue_effects import Introduce, Tell, Telling

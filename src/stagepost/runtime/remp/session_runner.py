@@ -33,8 +33,8 @@ from stagepost.catchain.effects import (
 from stagepost.catchain.graph import Graph
 from stagepost.catchain.member import Member
 from stagepost.catchain.quorum_watch import QuorumWatch
-from stagepost.crypto import ed25519
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.body_search import ASK_AGAIN_S
 from stagepost.remp.message import ExternalMessage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import string
 
-from stagepost.crypto import bech32
-from stagepost.crypto.hashing import POOL_ID_BYTES
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto import bech32
+from stagepost.ground.crypto.hashing import POOL_ID_BYTES
 
 POOL_ID_PREFIX = "pool"
 

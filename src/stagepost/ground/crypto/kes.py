@@ -15,9 +15,9 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import NoReturn
 
-from stagepost.crypto import ed25519
-from stagepost.crypto.hashing import blake2b_256
 from stagepost.errors import KesExhausted, KeyFileError, LocalProtocolError, SigningError
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.hashing import blake2b_256
 
 __all__ = ["KesExhausted", "SigningKey", "leaf_key", "periods_of", "verify"]
 

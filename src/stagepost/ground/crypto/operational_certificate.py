@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.crypto import ed25519
+from stagepost.ground.crypto import ed25519
 
 WORD64_MAX = 2**64 - 1
 KES_VERIFICATION_KEY_BYTES = 32
