@@ -22,6 +22,7 @@ from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
     Direction,
@@ -38,7 +39,6 @@ from stagepost.runtime.sockets import serve_tcp
 from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.supervision import run_conversations
-from stagepost.statemachine.spec import Role
 
 OURS = VersionData(NETWORK_MAGIC, peer_sharing=False)
 REPLY_FRAME_BYTES = 4

@@ -27,6 +27,7 @@ from stagepost.dmq.submission import (
     RequestMessages,
 )
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.identifiers import MessageId
 from stagepost.runtime.bell import Bell
 from stagepost.runtime.channel import Channel
@@ -36,7 +37,6 @@ from stagepost.runtime.memory import MemoryChannel, memory_channels
 from stagepost.runtime.puller import Puller, puller_for
 from stagepost.runtime.submission_config import begins_with_init
 from stagepost.runtime.supplier import Supplier
-from stagepost.statemachine.spec import Role
 from tests.strategies import MessageParts
 
 NOW_UNIX_S = 1_700_000_000

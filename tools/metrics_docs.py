@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from stagepost.ground.statemachine.render import table
 from stagepost.node.kafka_metrics import KAFKA_METRICS
 from stagepost.node.node_metrics import NODE_METRICS
 from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
@@ -12,7 +13,6 @@ from stagepost.runtime.delivery.delivery_metrics import DASHBOARD_METRICS, DELIV
 from stagepost.runtime.metrics import BUILD_INFO, Declared
 from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS
 from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS
-from stagepost.statemachine.render import table
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 ABOUT = (

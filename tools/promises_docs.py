@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stagepost.statemachine.render import table
+from stagepost.ground.statemachine.render import table
 
 ROOT = Path(__file__).parents[1]
 NEWEST = ROOT / "results" / "promises.jsonl"

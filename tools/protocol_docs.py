@@ -18,12 +18,12 @@ from stagepost.dmq import (
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
+from stagepost.ground.statemachine.render import diagram, states_table, table, transitions_table
+from stagepost.ground.statemachine.spec import ProtocolSpec
 from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol
 from stagepost.runtime.remp.link_versions import DATA_FIELDS, LinkVersion
 from stagepost.runtime.remp.local_intake import INTAKE_VERSION, INTAKE_VERSIONS
-from stagepost.statemachine.render import diagram, states_table, table, transitions_table
-from stagepost.statemachine.spec import ProtocolSpec
 
 SPECS = (*ALL_SPECS, *LINK_SPECS)
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from stagepost.ground.statemachine.render import table
 from stagepost.pipeline.manifest import LIVES, MANIFEST_BYTES_MAX, RECORDS, STATE, Batch, Manifest
-from stagepost.statemachine.render import table
 
 
 class Figure(NamedTuple):

@@ -11,6 +11,7 @@ from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_named
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, initiate, respond
 from stagepost.runtime.conversation import Conversation
@@ -31,7 +32,6 @@ from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.submission_server import MessageSubmissionServer
 from stagepost.runtime.supervision import run_conversations
-from stagepost.statemachine.spec import Role
 
 __all__ = [
     "PROFILES",

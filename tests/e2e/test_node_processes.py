@@ -14,10 +14,10 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.profiles import PROFILES as WIRE_PROFILES
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.connection import initiate
 from stagepost.runtime.peer_sharing import PeerSharingClient
 from stagepost.runtime.sockets import connect_tcp
-from stagepost.statemachine.spec import Role
 from tests.node_processes import (
     NETWORK_MAGIC,
     NodeProcess,

@@ -20,10 +20,10 @@ from stagepost.dmq.version_data import (
     write_version_data,
 )
 from stagepost.errors import DecodeError, RemoteProtocolError
+from stagepost.ground.statemachine.spec import State
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from stagepost.statemachine.spec import State
 from tests.fuzz.checks_wire import independent
 from tests.fuzz.harness import Verdict, attempt, require
 from tests.fuzz.samples import all_terms, profiles_with

@@ -13,8 +13,8 @@ from hypothesis.strategies import DataObject
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.submission import RequestMessageIds
 from stagepost.errors import LocalProtocolError
-from stagepost.statemachine.referee import PIPELINE_DEPTH_MAX, Referee
-from stagepost.statemachine.spec import ProtocolSpec, Role
+from stagepost.ground.statemachine.referee import PIPELINE_DEPTH_MAX, Referee
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role
 from tests.published_tables import PUBLISHED
 from tests.spec_checks import graph_faults, published_faults, refusal_faults
 from tests.strategies import an_example, examples_of, saying

@@ -15,9 +15,9 @@ from stagepost.dmq import submission
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import DecodeError, LocalProtocolError, RemoteProtocolError
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, State
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import ItemLimits
-from stagepost.statemachine.spec import Edge, ProtocolSpec, State
 from tests.published_tables import CIP, HASKELL, LISTS_OF_IDS_AND_MESSAGES, OTHER_TAGS, SUBMISSION_TAGS, plain
 from tests.spec_checks import drip_faults, reading_faults, split_faults, writing_faults
 from tests.strategies import MessageParts, an_example, examples_of, saying

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.ground.statemachine.spec import Role
 from stagepost.node.dmq_node import DmqNode
 from stagepost.node.node_metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
 from stagepost.node.node_status import NodeStatus
@@ -29,7 +30,6 @@ from stagepost.simulation.hostile_behaviours import SUPPLIERS, Loot
 from stagepost.simulation.pools import PAUPER, START_KES_PERIOD, SimulatedPools, simulated_pool
 from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World
-from stagepost.statemachine.spec import Role
 from tests.simulation.dmq_worlds import NodeFactory, config_of
 
 POOLS = SimulatedPools(3)

@@ -45,10 +45,10 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
+from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.network import Address, SocketNetwork
-from stagepost.statemachine.spec import Role
 
 PATIENCE_S = 30.0
 RETRY_EVERY_S = 0.2

@@ -17,10 +17,10 @@ import msgspec
 from stagepost.bus.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
 from stagepost.bus.topic import NAME_CHARACTERS_MAX
 from stagepost.errors import ErrorCode
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import CodecTable, Dialect
 from stagepost.ground.wire.layout import Boolean, ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 PROTOCOL_NUMBER = 0x410
 VERSION = 1

@@ -10,10 +10,10 @@ import msgspec
 
 from stagepost.catchain.block import BLOCK_BYTES_MAX, UPDATE_ID
 from stagepost.errors import ErrorCode, LimitExceeded
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout, Unsigned
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 OBJECT_BYTES_MAX = 66_535
 """Of one TL object: the longest is the body of an external message, 65,535 bytes, and what stands around it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from stagepost.statemachine.lifecycle import Lifecycle
+from stagepost.ground.statemachine.lifecycle import Lifecycle
 
 
 class DeliveryStatus(StrEnum):

@@ -19,11 +19,11 @@ from stagepost.dmq.version_data import (
     write_version_data,
 )
 from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.cbor import Reader, write_map, write_unsigned
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.framing import ItemLimits, skip_item
 from stagepost.ground.wire.layout import Layout, ListForm, ListOf, Text, Union, Unsigned
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 HANDSHAKE_NUMBER = 0
 MESSAGE_BYTES_MAX = 5_760

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from stagepost.errors import ErrorCode, RemoteProtocolError
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import Layout, Unsigned
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 PING_INTERVAL_S = 10
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import msgspec
 
 from stagepost.dmq.message import DmqMessage
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.framing import ITEMS_IN_NOTIFICATION_REPLY_MAX
 from stagepost.ground.wire.layout import Boolean, Field, Layout, ListForm, ListOf
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 MESSAGES_ACCEPTED_MAX = 1_000
 MESSAGES_SENT_MAX = 100

@@ -9,9 +9,9 @@ import msgspec
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.message_field import MalformedMessage, MessageField, SubmittedField
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import Layout, Text, Union
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 REASON_TEXT_BYTES_MAX = 8_192
 

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import Layout, ListForm, ListOf, Union, Unsigned
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 PEERS_SENT_MAX = 10
 PEERS_ACCEPTED_MAX = 255

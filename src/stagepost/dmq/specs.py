@@ -10,8 +10,8 @@ from stagepost.dmq.message import NETWORK_SIZES, USUAL_SHAPE, MessageSizes
 from stagepost.dmq.message_field import MessageField
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import Flavour
+from stagepost.ground.statemachine.spec import ProtocolSpec, messages_by_state
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
-from stagepost.statemachine.spec import ProtocolSpec, messages_by_state
 
 ALL_SPECS: tuple[ProtocolSpec, ...] = (
     handshake_protocol.HANDSHAKE,

@@ -18,6 +18,7 @@ from stagepost.dmq.pools import PoolDistribution
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
+from stagepost.ground.statemachine.spec import Role
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.bearer import Bearer, Trace
@@ -29,7 +30,6 @@ from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.network import Address, SocketNetwork
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S, connect_unix
 from stagepost.runtime.verifier import Verifier
-from stagepost.statemachine.spec import Role
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 HOST = "127.0.0.1"

@@ -17,6 +17,7 @@ from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
+from stagepost.ground.statemachine.spec import Role
 from stagepost.node.blame import Blame, OnViolation
 from stagepost.node.sent_counts import CountedSupplier, OnSent
 from stagepost.runtime.admission import LOOPBACK_HOSTS, host_of
@@ -30,7 +31,6 @@ from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.runtime.puller import Puller, puller_for
 from stagepost.runtime.supervision import run_conversations
-from stagepost.statemachine.spec import Role
 
 ASK_FOR_PEERS_EVERY_S = 900.0
 """Answers are kept stable for nearly as long, so asking more often would bring nothing."""

@@ -15,9 +15,9 @@ import msgspec
 
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout, Text
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 NONCE_BYTES = 32
 SESSION_ID_BYTES = 32

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 OBJECT_BYTES_MAX = 66_535
 """Of a boxed `tonNode.rempMessage` or `tonNode.rempCombinedReceipt`; the message inside has 65,535 at most."""

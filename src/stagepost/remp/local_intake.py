@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from stagepost.remp.receipt import RECEIPT_BYTES_MAX
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 ID_BYTES = 32
 READ_BYTES_MAX = 2 * (MESSAGE_BYTES_MAX + 1)

@@ -26,6 +26,7 @@ from stagepost.errors import (
     ProtocolTimeout,
     StagepostError,
 )
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
 from stagepost.ground.wire.mux_queues import (
@@ -38,7 +39,6 @@ from stagepost.ground.wire.mux_queues import (
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation, Trace
 from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
-from stagepost.statemachine.spec import Role
 
 INGRESS_BYTES_MAX = {
     MiniProtocol.HANDSHAKE: HANDSHAKE_INGRESS_BYTES_MAX,

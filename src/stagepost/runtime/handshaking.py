@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from stagepost.dmq.handshake import DIALECT, HANDSHAKE, HANDSHAKE_NUMBER
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.statemachine.spec import Role, messages_by_state
 from stagepost.ground.wire.codec import Codec, CodecTable
 from stagepost.ground.wire.mux import Direction
 from stagepost.ground.wire.mux_queues import HANDSHAKE_INGRESS_BYTES_MAX
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation
-from stagepost.statemachine.spec import Role, messages_by_state
 
 HANDSHAKE_CODEC = CodecTable(HANDSHAKE.name, messages_by_state(HANDSHAKE), [DIALECT], any_type=True)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import DecodeError, ErrorCode, ProtocolTimeout, StagepostError, TransportError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.connection import Connection, initiate
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.network import Network, UnixAddress
-from stagepost.statemachine.spec import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from stagepost.dmq import keep_alive, peer_sharing, submission
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import StagepostError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, initiate, respond
 from stagepost.runtime.network import Network, TcpAddress
 from stagepost.simulation.hostile_behaviours import Behaviour, Loot, RawTalk, Scene
-from stagepost.statemachine.spec import Role
 
 DIAL_AGAIN_S = 20.0
 

@@ -13,12 +13,12 @@ from stagepost.dmq.outcome import Accepted
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import StagepostError, TransportError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.connection import Connection, initiate
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient
 from stagepost.runtime.network import Network, UnixAddress
 from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing
-from stagepost.statemachine.spec import Role
 
 ANSWER_WITHIN_S = 30.0
 RECONNECT_S = 0.5

@@ -15,11 +15,11 @@ from stagepost.dmq.message_field import MessageField
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import ALL_SPECS, spec_for
 from stagepost.errors import LocalProtocolError, RemoteProtocolError
+from stagepost.ground.statemachine.referee import Referee
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from stagepost.statemachine.referee import Referee
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
 from tests import spec_checks
 from tests.message_checks import accepts, flips_accepted
 from tests.published_tables import PUBLISHED, SUBMISSION_TAGS

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.link_authentication import network_session_id
 from stagepost.remp.link_protocols import OBJECT_BYTES_MAX, Receipts
@@ -19,7 +20,6 @@ from stagepost.runtime.remp.link_opening import initiate_link
 from stagepost.runtime.remp.link_specs import LinkProtocol, open_link_protocol
 from stagepost.runtime.remp.link_versions import LinkVersion
 from stagepost.runtime.remp.validator_links import FULL_NODES_MAX
-from stagepost.statemachine.spec import Role
 from tests.remp_links import (
     MAGIC,
     PORT,

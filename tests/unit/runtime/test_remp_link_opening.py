@@ -20,6 +20,7 @@ from stagepost.errors import (
     StagepostError,
 )
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
     STATE_TIMEOUT_S,
@@ -48,7 +49,6 @@ from stagepost.runtime.remp.link_versions import (
     propose,
     read_link_data,
 )
-from stagepost.statemachine.spec import Role
 from tests.remp_links import (
     MAGIC,
     OTHER_SESSION,

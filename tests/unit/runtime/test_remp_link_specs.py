@@ -18,13 +18,13 @@ from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol, codec_table
 from stagepost.runtime.remp.link_versions import LinkVersion, read_link_data
 from stagepost.runtime.remp.local_intake import INTAKE_VERSION
-from stagepost.statemachine.spec import ProtocolSpec, Role
 
 ROOT = Path(__file__).parents[3]
 SIGNATURE = bytes(64)

@@ -11,6 +11,7 @@ import pytest
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniProtocol, Profile
 from stagepost.dmq.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
+from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.connection import Connection, initiate, respond
@@ -21,7 +22,6 @@ from stagepost.runtime.submission_config import is_pulling_side
 from stagepost.runtime.supervision import run_conversations
 from stagepost.runtime.supplier import Supplier
 from stagepost.runtime.virtual_time import run_in_virtual_time
-from stagepost.statemachine.spec import Role
 from tests.pulling_world import NOW_UNIX_S, Node, legacy, messages
 
 OURS = VersionData(NETWORK_MAGICS["mithril-devnet"])

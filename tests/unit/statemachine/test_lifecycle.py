@@ -7,7 +7,7 @@ from enum import Enum
 import pytest
 
 from stagepost.errors import LocalProtocolError
-from stagepost.statemachine.lifecycle import Lifecycle
+from stagepost.ground.statemachine.lifecycle import Lifecycle
 
 
 class Parcel(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stagepost.dmq.local_submission import LOCAL_SUBMISSION
-from stagepost.statemachine.spec import LIMITED_SPECS_KEPT_MAX
+from stagepost.ground.statemachine.spec import LIMITED_SPECS_KEPT_MAX
 
 
 def test_equal_limits_share_one_spec() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, RemoteProtocolError
-from stagepost.statemachine.referee import PIPELINE_DEPTH_MAX, Referee
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.ground.statemachine.referee import PIPELINE_DEPTH_MAX, Referee
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 
 
 @dataclass(frozen=True)

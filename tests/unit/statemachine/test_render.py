@@ -7,15 +7,15 @@ from enum import Enum
 import pytest
 
 from stagepost.dmq.specs import ALL_SPECS
-from stagepost.statemachine.lifecycle import Lifecycle
-from stagepost.statemachine.render import (
+from stagepost.ground.statemachine.lifecycle import Lifecycle
+from stagepost.ground.statemachine.render import (
     diagram,
     lifecycle_diagram,
     lifecycle_table,
     states_table,
     transitions_table,
 )
-from stagepost.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from tests.published_tables import PUBLISHED
 
 

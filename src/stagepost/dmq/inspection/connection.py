@@ -12,8 +12,8 @@ from stagepost.dmq.inspection.report import Agreed
 from stagepost.dmq.profiles import LOCAL_PROTOCOLS, MiniProtocol, Profile
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ErrorCode
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.cbor import ARRAY, BYTE_STRING
-from stagepost.statemachine.spec import Role
 
 _TWO_ELEMENTS = 0x82
 _FOUR_ELEMENTS = 0x84

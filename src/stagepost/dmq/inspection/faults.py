@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stagepost.dmq.message import COMPACT_KES_SIGNATURE_BYTES
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.statemachine.spec import ProtocolSpec, Role, State
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 
 OUT_OF_TURN = "OutOfTurn"
 NOT_IN_THIS_STATE = "NotInThisState"

@@ -9,8 +9,8 @@ from stagepost.dmq.inspection.rules import rules_for
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import spec_for
 from stagepost.errors import ErrorCode, ProtocolError
-from stagepost.statemachine.referee import Referee
-from stagepost.statemachine.spec import ProtocolSpec, Role, State
+from stagepost.ground.statemachine.referee import Referee
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 
 _PIPELINE_UNBOUNDED = 2**31
 """How far ahead a side may ask is the window's business; the size of the capture bounds what is kept here."""

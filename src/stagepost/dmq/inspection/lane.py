@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction
-from stagepost.statemachine.spec import Role
 
 BEGINNING_BYTES = 8
 

@@ -21,10 +21,10 @@ from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.errors import DecodeError, ErrorCode, ProtocolError
+from stagepost.ground.statemachine.spec import State
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.framing import ItemLimits
 from stagepost.ground.wire.layout import read_head
-from stagepost.statemachine.spec import State
 
 _SUBMITTED_MESSAGE_AT = 2  # behind the head and tag of a submission, one byte each
 

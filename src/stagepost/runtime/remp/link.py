@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.link_authentication import LinkTerms
@@ -20,7 +21,6 @@ from stagepost.runtime.keep_alive import KeepAliveClient, KeepAliveServer
 from stagepost.runtime.remp.link_specs import SPOKEN, LinkProtocol, open_link_protocol
 from stagepost.runtime.remp.link_versions import LinkVersion
 from stagepost.runtime.supervision import run_conversations
-from stagepost.statemachine.spec import Role
 
 log = logging.getLogger(__name__)
 

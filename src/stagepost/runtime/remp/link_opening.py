@@ -11,6 +11,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from stagepost.dmq.handshake import ProposeVersions
 from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
     NONCE_BYTES,
@@ -33,7 +34,6 @@ from stagepost.runtime.remp.link_specs import (
     open_link_protocol,
 )
 from stagepost.runtime.remp.link_versions import LinkData, LinkVersion, answer, conclude, propose
-from stagepost.statemachine.spec import Role
 
 L = TypeVar("L")
 

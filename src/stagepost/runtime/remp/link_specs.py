@@ -7,6 +7,7 @@ from functools import cache
 
 from stagepost.catchain import overlay_protocol
 from stagepost.dmq import keep_alive
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role, messages_by_state
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
 from stagepost.ground.wire.mux_queues import KEEP_ALIVE_INGRESS_BYTES_MAX
@@ -14,7 +15,6 @@ from stagepost.remp import link_authentication, link_protocols, local_intake
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.remp.link_versions import LinkVersion
-from stagepost.statemachine.spec import ProtocolSpec, Role, messages_by_state
 
 AUTHENTICATION_INGRESS_BYTES_MAX = link_authentication.MESSAGE_BYTES_MAX
 OBJECTS_INGRESS_BYTES_MAX = 4 * (SEGMENT_PAYLOAD_BYTES_MAX + 1)

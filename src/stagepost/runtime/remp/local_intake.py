@@ -13,6 +13,7 @@ import msgspec
 from stagepost.dmq.handshake import AcceptVersion, ProposeVersions, Refuse, Terms, answer, conclude
 from stagepost.dmq.version_data import ConnectionKind, VersionData, VersionShape
 from stagepost.errors import ErrorCode, HandshakeRefused, ProtocolTimeout, StagepostError, TransportError
+from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.local_intake import (
@@ -33,7 +34,6 @@ from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
 from stagepost.runtime.network import Network, SocketNetwork, UnixAddress
 from stagepost.runtime.remp.link_specs import LinkProtocol, expect_link_protocol, open_link_protocol
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
-from stagepost.statemachine.spec import Role
 
 INTAKE_VERSION = 0x5003
 INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}

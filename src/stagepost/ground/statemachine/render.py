@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TypeVar
 
-from stagepost.statemachine.lifecycle import Lifecycle
-from stagepost.statemachine.spec import Edge, ProtocolSpec, State
+from stagepost.ground.statemachine.lifecycle import Lifecycle
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, State
 
 Status = TypeVar("Status", bound=Enum)
 Event = TypeVar("Event", bound=Enum)

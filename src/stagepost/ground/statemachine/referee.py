@@ -11,7 +11,7 @@ from stagepost.errors import (
     ProtocolTimeout,
     RemoteProtocolError,
 )
-from stagepost.statemachine.spec import ProtocolSpec, Role, State
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 
 PIPELINE_DEPTH_MAX = 64
 """Requests that may be on their way before the first answer; each one holds a slot here and memory at the peer."""
