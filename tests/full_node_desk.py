@@ -12,12 +12,13 @@ from pathlib import Path
 from random import Random
 
 from stagepost.bus.file_topic import create_topic
-from stagepost.bus.files import Files
 from stagepost.bus.topic import Record
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.files.files import Files
+from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
@@ -28,7 +29,6 @@ from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.network import SocketNetwork
-from stagepost.runtime.node_notes import FullNodeFacts
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node with a desk").digest()

@@ -18,7 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 from stagepost.bus.file_topic import open_topic
-from stagepost.bus.files import Files
+from stagepost.ground.files.files import Files
 from stagepost.pipeline.topics import STATUSES
 from tests.line_reports import open_report
 from tests.pipeline_topics import records_of

@@ -22,12 +22,12 @@ from stagepost.bus.file_topic import TOPICS_FOLDER, open_topic
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.errors import StagepostError, StorageError
+from stagepost.ground.files.node_notes import FullNodeFacts, find_full_node
+from stagepost.ground.files.running_remp_node import find_remp_node
 from stagepost.node.devnet import DevnetPlan, devnet
 from stagepost.node.devnet_process import COMMANDS
-from stagepost.node.running_remp_node import find_remp_node
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.runtime.node_notes import FullNodeFacts, find_full_node
 from stagepost.runtime.remp.message_client import ExternalMessages
 from tests.hostile.bad_disks import small_filesystem
 from tests.hostile.disk_shim import FOR_EVER, Calls, DiskControl, NotToBeHad

@@ -142,7 +142,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
         ),
         ("stagepost.dmq.message", "from stagepost.crypto import kes\nfrom . import handshake"),
         ("stagepost.chain.shard", "from stagepost.remp.ledger import Ledger"),
-        ("stagepost.bus.file_topic", "from stagepost.runtime.owner_lock import OwnerLock"),
+        ("stagepost.bus.file_topic", "from stagepost.ground.files.owner_lock import OwnerLock"),
         ("stagepost.delivery", "from stagepost.runtime.tcp import listen"),
         ("stagepost.cli.main", "from stagepost.client import Client\nimport stagepost.node.devnet"),
         ("stagepost.simulation.world", "from stagepost.node.dmq_node import DmqNode"),

@@ -10,10 +10,10 @@ from pathlib import Path
 from zlib import crc32
 
 from stagepost.bus.errors import DamagedLog
-from stagepost.bus.files import Files, make_folder, replace_durably
 from stagepost.bus.topic import require_name
 from stagepost.errors import ConfigError, StorageError
-from stagepost.runtime.owner_lock import OwnerLock
+from stagepost.ground.files.files import Files, make_folder, replace_durably
+from stagepost.ground.files.owner_lock import OwnerLock
 
 GROUPS_FOLDER = "groups"
 POSITIONS_BYTES_MAX = 8_192

@@ -14,14 +14,14 @@ from stagepost.bus.awaited_appends import AwaitedAppends
 from stagepost.bus.batch import Batch
 from stagepost.bus.block import Row
 from stagepost.bus.file_positions import FilePositions, group_names, read_positions
-from stagepost.bus.files import Files, make_folder, replace_durably
 from stagepost.bus.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit
 from stagepost.bus.partition_log import PartitionLog
 from stagepost.bus.partition_reader import PartitionReader
 from stagepost.bus.routing import PendingAppend, Router
 from stagepost.bus.topic import Appended, Place, Record, Retention, require_name, require_partitions
 from stagepost.errors import ConfigError, StorageError
-from stagepost.runtime.data_folder import make_private
+from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.files.files import Files, make_folder, replace_durably
 
 TOPICS_FOLDER = "topics"
 TOPIC_FILE = "topic.json"

@@ -12,11 +12,11 @@ from stagepost.bus.block import Row
 from stagepost.bus.end_mark import NAME as MARK_NAME
 from stagepost.bus.end_mark import EndMark, read_mark, write_mark
 from stagepost.bus.errors import DamagedLog
-from stagepost.bus.files import FILE_MODE, Files, replace_durably, write_all
 from stagepost.bus.recovery import Recovered, recover
 from stagepost.bus.topic import Retention
 from stagepost.errors import StorageError
-from stagepost.runtime.owner_lock import OwnerLock
+from stagepost.ground.files.files import FILE_MODE, Files, replace_durably, write_all
+from stagepost.ground.files.owner_lock import OwnerLock
 
 LOCK_NAME = "writer.lock"
 

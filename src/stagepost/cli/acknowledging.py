@@ -18,9 +18,9 @@ from stagepost.cli.heard_message import printable
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.transport import Incoming, IncomingAcks, MessageCallback, Unsubscribe
 from stagepost.errors import TransportError
+from stagepost.ground.files.durations import clock_text
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.receiver import Message, Receiver
-from stagepost.runtime.moments import clock_text
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,9 @@ def check(
 
     from stagepost.cli.health import Finding, Level, findings_of
     from stagepost.errors import StagepostError
-    from stagepost.node.running_node import DATA_DIR, NodeIsSilent, find_node, node_status
-    from stagepost.node.running_remp_node import find_remp_node
-    from stagepost.runtime.data_folder import NODE_FILE
+    from stagepost.ground.files.data_folder import NODE_FILE
+    from stagepost.ground.files.running_nodes import DATA_DIR, NodeIsSilent, find_node, node_status
+    from stagepost.ground.files.running_remp_node import find_remp_node
 
     findings: list[Finding] = []
     folder = data or Path(DATA_DIR)

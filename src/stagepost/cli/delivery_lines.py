@@ -26,7 +26,7 @@ from stagepost.delivery.result import Outcome
 from stagepost.delivery.status import NackReason
 from stagepost.errors import StagepostError
 from stagepost.ground.crypto.pool_ids import format_pool_id
-from stagepost.runtime.moments import format_duration
+from stagepost.ground.files.durations import format_duration
 
 DONE = 0
 NOT_THAT_OUTCOME = 1

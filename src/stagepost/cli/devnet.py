@@ -95,10 +95,10 @@ def devnet(
     """
     import asyncio
 
+    from stagepost.ground.files.data_folder import make_private
     from stagepost.node.devnet import DevnetPlan
     from stagepost.node.devnet_messages import MESSAGES_MAX
     from stagepost.node.devnet_process import LOG_FILE
-    from stagepost.runtime.data_folder import make_private
     from stagepost.runtime.logs import configure_logs
 
     if faults and validators < FAULTY_FROM:
@@ -143,11 +143,11 @@ async def _run(
     import signal
     from contextlib import AsyncExitStack
 
+    from stagepost.ground.files.node_notes import full_node_told
     from stagepost.node.devnet import devnet as running
     from stagepost.node.devnet_faults import told_of, with_faults
     from stagepost.node.devnet_messages import DevnetMessages, StatusBook
     from stagepost.runtime.garbage import look_less_often
-    from stagepost.runtime.node_notes import full_node_told
 
     begun_ms = int(time.time() * 1_000)
     book = StatusBook()

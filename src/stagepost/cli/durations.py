@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from stagepost.runtime.moments import parse_duration
+from stagepost.ground.files.durations import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 

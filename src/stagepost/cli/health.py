@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from stagepost.node.running_node import NodeStatus
-from stagepost.runtime.moments import format_duration
+from stagepost.ground.files.durations import format_duration
+from stagepost.ground.files.running_nodes import NodeStatus
 
 MEMPOOL_WARNING_SHARE = 0.8
 MEMPOOL_CRITICAL_SHARE = 1.0

@@ -10,8 +10,8 @@ from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.identifiers import abbreviated
-from stagepost.runtime.moments import clock_text, format_duration
 
 TEXT_SHOWN_MAX = 60
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 import msgspec
 
-from stagepost.node.running_node import find_node, held_messages
-from stagepost.node.running_remp_node import find_remp_node, queued_messages
-from stagepost.runtime.moments import clock_text
+from stagepost.ground.files.durations import clock_text
+from stagepost.ground.files.running_nodes import find_node, held_messages
+from stagepost.ground.files.running_remp_node import find_remp_node, queued_messages
 
 PAGE_ENTRIES = 1_000
 NOT_HELD = 1

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, StorageError
-from stagepost.runtime.local_paths import require_local_path
+from stagepost.ground.files.local_paths import require_local_path
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")

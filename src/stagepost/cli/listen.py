@@ -155,7 +155,7 @@ def _is_full_node(
 ) -> bool:
     """What is in the folder decides; options of the other kind are refused."""
     from stagepost.cli.receipt_tail import has_receipts
-    from stagepost.runtime.data_folder import NODE_FILE
+    from stagepost.ground.files.data_folder import NODE_FILE
 
     if (data / NODE_FILE).exists() or not has_receipts(data):
         if kinds:
@@ -195,7 +195,7 @@ def _require_fitting_options(
 def _since(text: str | None) -> float | None:
     import time
 
-    from stagepost.runtime.moments import parse_moment
+    from stagepost.ground.files.durations import parse_moment
 
     if text is None:
         return None

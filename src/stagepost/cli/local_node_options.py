@@ -49,8 +49,8 @@ def with_local_node(command: F) -> F:
 
 def socket_and_magic(socket: str | None, network_magic: int | None, data: Path | None) -> tuple[str, int]:
     """What was given; what was not, as the node in the data folder says; else what dmq-node would take."""
-    from stagepost.node.running_node import DATA_DIR, find_node
-    from stagepost.runtime.data_folder import NODE_FILE
+    from stagepost.ground.files.data_folder import NODE_FILE
+    from stagepost.ground.files.running_nodes import DATA_DIR, find_node
 
     folder = data or Path(DATA_DIR)
     if data is None and (socket is not None or not (folder / NODE_FILE).exists()):

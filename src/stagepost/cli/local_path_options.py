@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from stagepost.runtime.local_paths import require_local_path
+from stagepost.ground.files.local_paths import require_local_path
 
 
 def take_local_paths_only(command: click.Command) -> None:

@@ -13,9 +13,9 @@ from stagepost.cli.delivery_options import EntryName
 from stagepost.cli.tables import print_table
 from stagepost.delivery.status import Tier
 from stagepost.errors import StorageError
+from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.runtime.delivery.outbox_check import read_outbox
 from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxContent, OutboxRecord
-from stagepost.runtime.moments import clock_text, format_duration
 
 TEXT_SHOWN_MAX = 60
 

@@ -24,10 +24,10 @@ from stagepost.cli.delivery_session import DeliverySession
 from stagepost.delivery.errors import DeliveryError, ErrClosed
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.errors import StagepostError
+from stagepost.ground.files.durations import format_duration
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.outbox_store import OutboxRecord
 from stagepost.runtime.delivery.publisher import ReliablePublisher
-from stagepost.runtime.moments import format_duration
 
 NO_ANSWER = "the critical peers have not answered"
 

@@ -15,7 +15,7 @@ from stagepost.cli.pipeline_options import before_spark, source_from, with_sourc
 from stagepost.cli.pipeline_range import is_range_asked, survey_range
 from stagepost.cli.pipeline_submit import pack, submit
 from stagepost.cli.pipeline_watch import watched
-from stagepost.runtime.moments import parse_duration
+from stagepost.ground.files.durations import parse_duration
 
 NOT_THAT_OUTCOME = 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stagepost.runtime.moments import parse_duration
+from stagepost.ground.files.durations import parse_duration
 
 JOBS = ("backfill", "run", "compact")
 

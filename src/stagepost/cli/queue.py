@@ -12,7 +12,7 @@ from stagepost.cli.local_node_options import data_option, json_option
 from stagepost.cli.outbox_commands import check_balance, flush, replay, show
 
 if TYPE_CHECKING:
-    from stagepost.node.running_node import HeldMessage
+    from stagepost.ground.files.running_nodes import HeldMessage
 
 PAGE_ENTRIES = 1_000
 ENTRIES_SHOWN = 50
@@ -80,8 +80,8 @@ def ls(
         raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 
     from stagepost.cli.tables import print_table
-    from stagepost.node.running_node import DATA_DIR, find_node, held_messages
-    from stagepost.node.running_remp_node import find_remp_node
+    from stagepost.ground.files.running_nodes import DATA_DIR, find_node, held_messages
+    from stagepost.ground.files.running_remp_node import find_remp_node
 
     remp_node = find_remp_node(data or Path(DATA_DIR))
     if remp_node is not None:
@@ -121,7 +121,7 @@ def _facts(entry: HeldMessage) -> dict[str, str | int]:
 
 
 def _row(entry: HeldMessage, now: float) -> tuple[str, ...]:
-    from stagepost.runtime.moments import clock_text, format_duration
+    from stagepost.ground.files.durations import clock_text, format_duration
 
     left_s = entry.expires_at - now
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Reason, Rejected
 from stagepost.errors import ErrorCode
-from stagepost.runtime.moments import format_duration
+from stagepost.ground.files.durations import format_duration
 
 _ADVICE = {
     ErrorCode.MSG_BODY_SIZE: "send 90 to 2 000 bytes; without --raw short texts are padded",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from stagepost.cli.health import Finding, Level
-from stagepost.node.running_node import decoded, fetch
-from stagepost.node.running_remp_node import FULL_NODE, StatusFacts
-from stagepost.runtime.moments import format_duration
+from stagepost.ground.files.durations import format_duration
+from stagepost.ground.files.running_nodes import decoded, fetch
+from stagepost.ground.files.running_remp_node import FULL_NODE, StatusFacts
 
 
 class RempStatus(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from stagepost.cli.tables import print_table
-from stagepost.node.running_remp_node import QueuedMessage, StatusFacts, queued_messages
-from stagepost.runtime.moments import clock_text, format_duration
+from stagepost.ground.files.durations import clock_text, format_duration
+from stagepost.ground.files.running_remp_node import QueuedMessage, StatusFacts, queued_messages
 
 PAGE_ENTRIES = 1_000
 

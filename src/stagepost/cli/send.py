@@ -215,9 +215,9 @@ async def _to_full_node(
     as_json: bool,
 ) -> int:
     from stagepost.cli.send_external import WAIT_TIMEOUT_S, Handing, hand_over, sum_message
+    from stagepost.ground.files.node_notes import DATA_DIR
     from stagepost.remp.message_verdict import Awaited
     from stagepost.remp.messages import MESSAGE_BYTES_MAX
-    from stagepost.runtime.node_notes import DATA_DIR
 
     if to is not None and number is not None:
         content = sum_message(to, number, context)
@@ -307,8 +307,8 @@ def _show(
 
     from stagepost.cli import rejections
     from stagepost.client import Rejected
+    from stagepost.ground.files.durations import format_duration
     from stagepost.identifiers import abbreviated
-    from stagepost.runtime.moments import format_duration
 
     rejected = outcome if isinstance(outcome, Rejected) else None
     if as_json:

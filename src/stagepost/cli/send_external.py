@@ -16,6 +16,8 @@ import msgspec
 
 from stagepost.cli.delivery_session import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
+from stagepost.ground.files.durations import format_duration
+from stagepost.ground.files.node_notes import find_full_node
 from stagepost.identifiers import abbreviated
 from stagepost.remp.message_status import Accepted, Rejected, SentToValidators, block_of
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
@@ -23,8 +25,6 @@ from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.status_records import StatusRecord, read_record
 from stagepost.remp.verdict import Conclusion, Verdict
 from stagepost.remp.words import silent_words, verdict_words
-from stagepost.runtime.moments import format_duration
-from stagepost.runtime.node_notes import find_full_node
 from stagepost.runtime.remp.message_client import ExternalMessages, Progress, RefusedByFullNode
 
 WAIT_TIMEOUT_S = 300.0

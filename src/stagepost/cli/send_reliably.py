@@ -25,9 +25,9 @@ from stagepost.cli.delivery_session import DeliverySession
 from stagepost.delivery.errors import DeliveryError, ErrNoConnectedPeers
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.errors import ErrorCode
+from stagepost.ground.files.durations import format_duration
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.publisher import ReliablePublisher
-from stagepost.runtime.moments import format_duration
 
 DONE = 0
 

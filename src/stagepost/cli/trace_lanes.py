@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
+from stagepost.ground.files.durations import format_duration
 from stagepost.remp.status import Status
 from stagepost.remp.trace import Lane, Mark, Point, Trace, block_named, signatures_valid
 from stagepost.remp.words import silent_words, verdict_words
-from stagepost.runtime.moments import format_duration
 from stagepost.web.time_scale import round_step
 
 WIDTH = 62

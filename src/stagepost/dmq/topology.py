@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from stagepost.dmq.profiles import PROFILES, Profile
 from stagepost.errors import ConfigFaults, Fault
-from stagepost.wire.documents import NotADocument, Part, did_you_mean, nearest, read_object
-from stagepost.wire.expected import BOOLEAN, HOST, PORT, Expected, one_of, optional, whole
+from stagepost.ground.files.documents import NotADocument, Part, did_you_mean, nearest, read_object
+from stagepost.ground.files.expected import BOOLEAN, HOST, PORT, Expected, one_of, optional, whole
 
 TOPOLOGY_FILE_BYTES_MAX = 1_048_576
 ACCESS_POINTS_MAX = 10_000

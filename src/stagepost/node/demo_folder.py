@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.runtime.data_folder import make_private
-from stagepost.runtime.owner_lock import OwnerLock
+from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.files.owner_lock import OwnerLock
 
 MARK = "demo.lock"
 """Its presence says that a demonstration made this folder; held while one runs there."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.ground.files.data_folder import make_private
 from stagepost.node.remp_network import NETWORK_FILE
 from stagepost.runtime import key_files
-from stagepost.runtime.data_folder import make_private
 
 KEY_FILE = "member.skey"
 LOG_FILE = "log"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from stagepost.dmq.topology import DIFFUSION_MODES, INITIATOR_ONLY
 from stagepost.errors import Fault
+from stagepost.ground.files.documents import NotADocument, Part, did_you_mean, read_object
+from stagepost.ground.files.expected import Expected, one_of, seconds, whole
 from stagepost.node.settings import SETTINGS
-from stagepost.wire.documents import NotADocument, Part, did_you_mean, read_object
-from stagepost.wire.expected import Expected, one_of, seconds, whole
 
 DMQ_CONFIG_FILE_BYTES_MAX = 1_048_576
 ACCEPTED_CONNECTIONS = "AcceptedConnectionsLimit"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from stagepost.dmq.validation import PUBLIC_MAGICS
 from stagepost.errors import ConfigFaults, Fault
+from stagepost.ground.files.documents import did_you_mean
+from stagepost.ground.files.expected import Unfit
+from stagepost.ground.files.small_files import read_small_file
 from stagepost.node.config_faults import COMMAND_LINE, FaultsByFile
 from stagepost.node.dmq_node_json import DMQ_CONFIG_FILE_BYTES_MAX, parse_dmq_config
 from stagepost.node.settings import SETTINGS
 from stagepost.node.settings_file import CONTEXTS, SETTINGS_FILE, SETTINGS_FILE_BYTES_MAX, parse_settings
-from stagepost.runtime.small_files import read_small_file
-from stagepost.wire.documents import did_you_mean
-from stagepost.wire.expected import Unfit
 
 DEFAULT = "default"
 

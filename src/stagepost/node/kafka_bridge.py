@@ -22,11 +22,11 @@ from stagepost.bus.kafka_feed import KafkaFeed
 from stagepost.bus.kafka_positions import KafkaPositions
 from stagepost.bus.kafka_spool import GROUP, KafkaSpool
 from stagepost.errors import StagepostError, StorageError
+from stagepost.ground.files.data_folder import FILE_MODE
+from stagepost.ground.files.small_files import replace_file
 from stagepost.node.kafka_metrics import KafkaMetrics
 from stagepost.node.message_intake import MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
-from stagepost.runtime.data_folder import FILE_MODE
-from stagepost.runtime.small_files import replace_file
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from uuid import uuid4
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError, TransportError
-from stagepost.runtime.data_folder import FILE_MODE, make_private
-from stagepost.runtime.owner_lock import OwnerLock
-from stagepost.runtime.small_files import replace_file
+from stagepost.ground.files.data_folder import FILE_MODE, make_private
+from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.ground.files.small_files import replace_file
 
 HOST = "127.0.0.1"
 PORT = 9092

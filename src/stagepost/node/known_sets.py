@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import SHARD_DIGITS
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, Session, Validator, ValidatorSets
-from stagepost.runtime.small_files import replace_file
 
 FILE_MODE = 0o644
 CLOCKS_DIFFER_MS = 5_000

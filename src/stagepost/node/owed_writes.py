@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from stagepost.bus.files import Files, write_all
 from stagepost.errors import StorageError
+from stagepost.ground.files.files import Files, write_all
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ import msgspec
 
 from stagepost.chain.genesis import Genesis
 from stagepost.errors import ConfigError, ConfigFaults, DecodeError, Fault
+from stagepost.ground.files.small_files import read_small_file, replace_file
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.tl import key_id
 from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.remp.overlay_links import LinkMember
-from stagepost.runtime.small_files import read_small_file, replace_file
 
 NETWORK_FILE = "network.json"
 NETWORK_BYTES_MAX = 64 * 1024 * 1024

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stagepost import __version__
+from stagepost.ground.files.running_remp_node import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode
-from stagepost.node.running_remp_node import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.shard import Shard
 from stagepost.runtime.clock import Clock, SystemClock

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from stagepost.bus.kafka_access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
-from stagepost.node.config import NodeConfig
-from stagepost.wire.expected import (
+from stagepost.ground.files.expected import (
     BOOLEAN,
     HOST,
     PORT,
@@ -28,6 +27,7 @@ from stagepost.wire.expected import (
     unfit,
     whole,
 )
+from stagepost.node.config import NodeConfig
 
 COUNT_MAX = 1_000_000
 MEMPOOL_BYTES_MAX = 64 * 1024**3

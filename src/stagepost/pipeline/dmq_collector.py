@@ -23,13 +23,13 @@ from stagepost.bus.topic import Record
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import MiniProtocol, profile_named
 from stagepost.errors import StagepostError
+from stagepost.ground.files.owner_lock import HeldByAnother
 from stagepost.pipeline.topics import DMQ_MESSAGES
 from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.message_stream import ListenLimits, MessageStream
 from stagepost.runtime.network import SocketNetwork
-from stagepost.runtime.owner_lock import HeldByAnother
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
 RECENT_MAX = 60_000

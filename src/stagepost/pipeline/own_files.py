@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.local_paths import require_local_path
 from stagepost.pipeline.driver_lock import LOCK_FILE
 from stagepost.pipeline.manifest import MANIFEST_FILE, read_manifest, replace_durably
 from stagepost.pipeline.sets_copies import SETS_FOLDER
-from stagepost.runtime.local_paths import require_local_path
 
 DATA_FOLDER = "data"
 CHECKPOINT_FOLDER = "checkpoint"

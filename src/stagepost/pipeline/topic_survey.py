@@ -10,11 +10,11 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from stagepost.errors import ConfigError
+from stagepost.ground.files.durations import parse_moment
 from stagepost.pipeline.topic_marks import content_of
 from stagepost.pipeline.topic_places import TopicPlace
 from stagepost.pipeline.topic_ranges import Range
 from stagepost.pipeline.topics import KNOWN
-from stagepost.runtime.moments import parse_moment
 
 _Update = Callable[[bytes], None]
 

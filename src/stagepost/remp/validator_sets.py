@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from stagepost.errors import ConfigFaults, Fault, StorageError
+from stagepost.ground.files.documents import NotADocument, Part, read_object
+from stagepost.ground.files.expected import Expected, optional, unfit, whole
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import HASH_DIGITS, SHARD_DIGITS, read_hash, read_shard
-from stagepost.wire.documents import NotADocument, Part, read_object
-from stagepost.wire.expected import Expected, optional, unfit, whole
 
 if TYPE_CHECKING:
     from _typeshed import StrPath

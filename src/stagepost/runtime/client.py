@@ -19,6 +19,7 @@ from stagepost.errors import (
     DecodeError,
     LocalProtocolError,
 )
+from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.trace import Trace
@@ -28,7 +29,6 @@ from stagepost.runtime.local_client import ClientLimits, LocalClient
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.message_stream import MessageStream, OnConnection
 from stagepost.runtime.network import Network, SocketNetwork
-from stagepost.runtime.node_notes import FullNodeFacts
 from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
 
 if TYPE_CHECKING:

@@ -7,8 +7,14 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import StorageError
-from stagepost.runtime.data_folder import NODE_FILE
-from stagepost.runtime.node_notes import DATA_DIR, FULL_NODE_FILE, FullNodeFacts, find_full_node, find_node
+from stagepost.ground.files.data_folder import NODE_FILE
+from stagepost.ground.files.node_notes import (
+    DATA_DIR,
+    FULL_NODE_FILE,
+    FullNodeFacts,
+    find_full_node,
+    find_node,
+)
 
 
 class Places(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ import msgspec
 
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
+from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
-from stagepost.runtime.owner_lock import OwnerLock
 from stagepost.runtime.sqlite_content import Content, read_content
 from stagepost.runtime.sqlite_damage import open_whole
 from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create

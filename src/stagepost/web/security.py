@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.runtime.small_files import replace_file
+from stagepost.ground.files.small_files import replace_file
 
 TOKEN_BYTES = 32
 TOKEN_FILE = "web-token.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from stagepost.errors import StagepostError, StorageError
-from stagepost.node.running_node import NodeStatus, find_node, node_status
-from stagepost.runtime.data_folder import NODE_FILE
+from stagepost.ground.files.data_folder import NODE_FILE
+from stagepost.ground.files.running_nodes import NodeStatus, find_node, node_status
 from stagepost.runtime.delivery.outbox_check import read_outbox
 from stagepost.runtime.delivery.outbox_store import OutboxContent
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.runtime.moments import clock_text, format_duration, parse_duration, parse_moment
+from stagepost.ground.files.durations import clock_text, format_duration, parse_duration, parse_moment
 
 
 @pytest.mark.parametrize(

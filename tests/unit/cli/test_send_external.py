@@ -16,13 +16,13 @@ from stagepost.cli import http_options
 from stagepost.cli import main as command
 from stagepost.cli.send_external import Handing, Telling, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
+from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.remp.message_status import Rejected
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status import Level
 from stagepost.remp.status_records import StatusRecord
 from stagepost.remp.verdict import Conclusion, Verdict
-from stagepost.runtime.node_notes import FullNodeFacts
 from stagepost.runtime.remp.message_client import Progress
 from tests.remp_world import MESSAGE, seed_of
 

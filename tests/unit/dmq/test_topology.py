@@ -21,7 +21,7 @@ from stagepost.dmq.topology import (
     parse_topology,
 )
 from stagepost.errors import ConfigFaults, Fault
-from stagepost.wire.expected import HOST_NAME_CHARACTERS_MAX
+from stagepost.ground.files.expected import HOST_NAME_CHARACTERS_MAX
 
 POINT = {"address": "10.0.0.1", "port": 3141}
 

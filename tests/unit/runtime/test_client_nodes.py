@@ -23,10 +23,10 @@ from stagepost.delivery.envelope import read_data_envelope
 from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError, StorageError
 from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.files.data_folder import NODE_FILE
+from stagepost.ground.files.node_notes import DATA_DIR, FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.runtime.client_places import find_places
-from stagepost.runtime.data_folder import NODE_FILE
-from stagepost.runtime.node_notes import DATA_DIR, FullNodeFacts
 from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import node_in_background
 from tests.small_node import MAGIC, SmallNode

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.runtime.data_folder import LOCK_FILE, NODE_FILE, DataFolder
+from stagepost.ground.files.data_folder import LOCK_FILE, NODE_FILE, DataFolder
 
 
 def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path) -> None:

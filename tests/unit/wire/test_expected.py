@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.wire.expected import (
+from stagepost.ground.files.expected import (
     BOOLEAN,
     FOUND_CHARACTERS_MAX,
     SECONDS_MAX,

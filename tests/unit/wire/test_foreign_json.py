@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
+from stagepost.ground.files.node_notes import NodeFacts, _found
+from stagepost.ground.files.running_nodes import decoded
 from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
 from stagepost.node.remp_network import load_network
-from stagepost.node.running_node import decoded
 from stagepost.pipeline.dump_lines import read_line
 from stagepost.pipeline.other_checks import OtherChecks
 from stagepost.pipeline.record_checks import RecordChecks
@@ -25,7 +26,6 @@ from stagepost.remp.message_status import New
 from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.status_records import read_dump_line, read_record
 from stagepost.remp.validator_sets import parse_validator_sets
-from stagepost.runtime.node_notes import NodeFacts, _found
 from tests.pipeline_others import EVENT
 from tests.pipeline_world import line_of, sets_bytes, signed
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.ground.files.data_folder import NODE_FILE
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.runtime.data_folder import NODE_FILE
 
 HOST = "127.0.0.1"
 ANSWER_TIMEOUT_S = 2.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stagepost.delivery.errors import ErrQueueLocked
 from stagepost.errors import StorageError
-from stagepost.runtime.data_folder import make_private
-from stagepost.runtime.owner_lock import OwnerLock
+from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.runtime.sqlite_file import Connect
 from stagepost.runtime.table_file import TableFile
 from stagepost.runtime.tables import AnyTable

@@ -15,6 +15,7 @@ from stagepost.errors import (
     ProtocolTimeout,
     StagepostError,
 )
+from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.status_records import StatusRecord
 from stagepost.remp.trace import ENDED, Trace, trace_of
@@ -22,7 +23,6 @@ from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict import Verdict
 from stagepost.runtime.local_node import is_away
 from stagepost.runtime.network import Network, SocketNetwork
-from stagepost.runtime.node_notes import FullNodeFacts
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.files.data_folder import FILE_MODE, NODE_FILE
+from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.runtime.data_folder import FILE_MODE, NODE_FILE
-from stagepost.runtime.small_files import replace_file
 
 DATA_DIR = "stagepost-data"
 FULL_NODE_FILE = "full-node.json"

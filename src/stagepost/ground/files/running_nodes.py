@@ -8,10 +8,10 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError, TransportError
+from stagepost.ground.files.node_notes import DATA_DIR as DATA_DIR
+from stagepost.ground.files.node_notes import NodeFacts as NodeFacts
+from stagepost.ground.files.node_notes import find_node as find_node
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.runtime.node_notes import DATA_DIR as DATA_DIR
-from stagepost.runtime.node_notes import NodeFacts as NodeFacts
-from stagepost.runtime.node_notes import find_node as find_node
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0

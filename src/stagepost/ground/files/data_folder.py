@@ -11,9 +11,9 @@ from shlex import quote
 from typing import Any
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.runtime.local_paths import require_local_path
-from stagepost.runtime.owner_lock import OwnerLock
-from stagepost.runtime.small_files import replace_file
+from stagepost.ground.files.local_paths import require_local_path
+from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.ground.files.small_files import replace_file
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.files.data_folder import FILE_MODE
+from stagepost.ground.files.running_nodes import decoded, fetch
+from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.node.running_node import decoded, fetch
-from stagepost.runtime.data_folder import FILE_MODE
-from stagepost.runtime.small_files import replace_file
 
 FULL_NODE, VALIDATOR = "full node", "validator"
 STATUS_FILES = {FULL_NODE: "full-node-status.json", VALIDATOR: "validator-status.json"}

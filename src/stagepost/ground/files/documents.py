@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 from stagepost.errors import Fault
-from stagepost.wire.expected import Expected, Unfit, found
+from stagepost.ground.files.expected import Expected, Unfit, found
 
 T = TypeVar("T")
 

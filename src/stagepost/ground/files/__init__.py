@@ -1,0 +1,1 @@
+"""Small files, data folders, locks, and values as people write them."""
