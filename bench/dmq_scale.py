@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.whole_path import Reading
 from stagepost.dmq.topology import AccessPoint
-from stagepost.runtime.virtual_time import Patience, run_in_virtual_time
+from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.programs import submit

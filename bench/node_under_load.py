@@ -27,10 +27,10 @@ from bench.steps import unit
 from bench.traffic import NETWORK_MAGIC, AllPools, read_messages, write_messages
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.loop.garbage import look_less_often
 from stagepost.node.config import NodeConfig, UnsafeOverrides
 from stagepost.node.dmq_node import DmqNode
-from stagepost.runtime.clock import SystemClock
-from stagepost.runtime.garbage import look_less_often
 from stagepost.runtime.message_store import StoredMessage, StoredState, Written
 from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters

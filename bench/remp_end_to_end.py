@@ -20,12 +20,12 @@ from bench.cpu_groups import CpuGroups
 from bench.remp_cost import Cost, ratios, without_remp
 from bench.steps import unit
 from bench.whole_path import Reading
+from stagepost.ground.loop.garbage import look_less_often
 from stagepost.node.devnet import Devnet, DevnetPlan, devnet
 from stagepost.node.devnet_messages import SumMessage, account_of
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.message_status import Accepted
 from stagepost.remp.receipt import Receipt
-from stagepost.runtime.garbage import look_less_often
 from tests.validator_processes import until
 
 VALIDATORS, SHARDS = 7, 2

@@ -15,10 +15,10 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 
 from bench.whole_path import Reading
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.collation import Executed
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.status import Status
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.remp_overlay_world import OverlayWorld, message_bytes
 from tests.remp_world import shard_block
 from tests.validator_processes import OurFullNode, free_ports, until, validators_over_sockets

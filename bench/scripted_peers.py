@@ -22,6 +22,7 @@ from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.loop.bell import Bell
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
@@ -32,7 +33,6 @@ from stagepost.ground.wire.mux import (
 )
 from stagepost.identifiers import MessageId
 from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.bell import Bell
 from stagepost.runtime.connection import respond
 from stagepost.runtime.keep_alive import KeepAliveServer
 from stagepost.runtime.sockets import serve_tcp

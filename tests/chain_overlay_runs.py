@@ -14,8 +14,8 @@ from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
+from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.runtime.chain.chain_follower import ChainFollower
-from stagepost.runtime.virtual_time import Patience, run_in_virtual_time
 from tests.chain_overlay_world import ChainHouse, ChainOverlayWorld
 from tests.chain_world import some_primes
 

@@ -18,6 +18,7 @@ from stagepost.chain.configuration import Configuration
 from stagepost.chain.genesis import Genesis
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
@@ -35,7 +36,6 @@ from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_follower import ChainFollower, FollowerOptions
 from stagepost.runtime.chain.chain_store import ChainDisk, ChainStore, MemoryChainStore
 from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 from tests import agreement_checker
 from tests.agreement_world import public_key_of, seed_of

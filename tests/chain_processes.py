@@ -27,6 +27,7 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
@@ -43,7 +44,6 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.agreement_runner import AgreementRunner
 from stagepost.runtime.chain.chain_store import ChainStore, Written, open_chain_store
 from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
-from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.network import Address
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks

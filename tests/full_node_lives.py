@@ -18,6 +18,7 @@ from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
@@ -28,7 +29,6 @@ from stagepost.remp.message_status import New
 from stagepost.remp.messages import RempMessage
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.runtime.clock import LoopClock
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node that is killed").digest()

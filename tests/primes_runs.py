@@ -10,8 +10,8 @@ import msgspec
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.session_switch import Shard
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_oracle import Oracle
 from tests.chain_world import address
 from tests.memoised_signatures import memoised_signatures

@@ -26,6 +26,7 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import Complaint
 from stagepost.node.known_sets import KnownSets
@@ -44,7 +45,6 @@ from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import ChainDisk, MemoryChainStore
 from stagepost.runtime.chain.chain_validator import ChainOptions
 from stagepost.runtime.chain.switchboard import Switchboard
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.remp.session_plan import SessionOptions
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from tests.chain_world import START_MS

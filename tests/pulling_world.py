@@ -27,11 +27,11 @@ from stagepost.dmq.submission import (
     RequestMessages,
 )
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.loop.bell import Bell
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.statemachine.spec import Role
 from stagepost.identifiers import MessageId
-from stagepost.runtime.bell import Bell
 from stagepost.runtime.channel import Channel
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.conversation import Conversation, Trace
 from stagepost.runtime.memory import MemoryChannel, memory_channels
 from stagepost.runtime.puller import Puller, puller_for

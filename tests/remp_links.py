@@ -9,15 +9,15 @@ from random import Random
 from typing import Any
 
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.remp.link_authentication import NONCE_BYTES
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.network import Address, Network, TcpAddress
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
 from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
-from stagepost.runtime.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork
 

@@ -15,6 +15,7 @@ from random import Random
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.message_cache import MessageCache
@@ -27,7 +28,6 @@ from stagepost.remp.staged_sending import SendingOptions
 from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan

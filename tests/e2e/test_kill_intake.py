@@ -17,7 +17,7 @@ from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.outcome import Accepted, Outcome
 from stagepost.dmq.validation import Validator, rules_for
-from stagepost.runtime.clock import SystemClock
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.sqlite_store import SqliteStore
 from stagepost.runtime.verifier import Verifier

@@ -21,7 +21,7 @@ from random import Random
 
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED
 from stagepost.ground.crypto.bounded_cache import BoundedCache
-from stagepost.runtime.virtual_time import Patience, run_in_virtual_time
+from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
 from stagepost.simulation.faults import fault_schedule
 from stagepost.simulation.history import History

@@ -21,11 +21,11 @@ from stagepost.delivery import (
     ReliablePublisherConfig,
 )
 from stagepost.delivery.events import DeliveryEvent
-from stagepost.runtime.clock import LoopClock
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.runtime.delivery.memory_inbox import MemoryInbox, MemoryInboxDisk
 from stagepost.runtime.delivery.memory_network import MemoryTransport
 from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
-from stagepost.runtime.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.processes import Process, follow_tasks
 from tests.simulation.delivery_checkers import (
     ALWAYS,

@@ -8,7 +8,7 @@ from random import Random
 
 from stagepost.dmq.profiles import DMQ_NODE
 from stagepost.dmq.topology import AccessPoint
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.simulation.history import Answer, Made
 from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools, a_body

@@ -6,6 +6,7 @@ import asyncio
 
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipt import Receipt
 from stagepost.runtime.chain.chain_validator import (
     LOAD_PAUSE_EACH_S,
@@ -13,7 +14,6 @@ from stagepost.runtime.chain.chain_validator import (
     MASTER_PAUSE_S,
     SHARD_PAUSE_S,
 )
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_world import address
 from tests.memoised_signatures import memoised_signatures
 from tests.primes_checks import committed_blocks

@@ -11,7 +11,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.validation import Validator
-from stagepost.runtime.clock import FlooredClock
+from stagepost.ground.loop.clock import FlooredClock
 from stagepost.runtime.memory_store import MemoryStore
 from stagepost.runtime.message_store import StoredPool, StoredState
 from stagepost.runtime.store_changes import Changes

@@ -16,15 +16,15 @@ from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.supplying import MessagesHeld, Supplying
 from stagepost.dmq.validation import Validator
 from stagepost.errors import StorageError
+from stagepost.ground.loop.bell import Bell
+from stagepost.ground.loop.virtual_time import Patience
 from stagepost.identifiers import MessageId
 from stagepost.node.peer_book import PeerBook
 from stagepost.runtime import intake as intake_module
-from stagepost.runtime.bell import Bell
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryStore
 from stagepost.runtime.mempool_feed import MempoolFeed
 from stagepost.runtime.message_store import StoredMessage, StoredState, Written
-from stagepost.runtime.virtual_time import Patience
 from stagepost.simulation import world as world_module
 from stagepost.simulation.traffic import Traffic
 from tests.simulation.dmq_scenarios import run_seed

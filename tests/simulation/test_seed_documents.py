@@ -13,11 +13,11 @@ from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, RemoteProtocolError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.memory import MemoryChannel, memory_channels
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.strategies import MessageParts
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NODE_PORT, World

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from stagepost.runtime.virtual_time import VirtualTimeStuck
+from stagepost.ground.loop.virtual_time import VirtualTimeStuck
 from tests.agreement_runs import run_once, run_without_quorum
 from tests.chain_overlay_runs import run_once as run_on_links
 from tests.soak.results import Result, result

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.runtime.virtual_time import VirtualTimeStuck
+from stagepost.ground.loop.virtual_time import VirtualTimeStuck
 from tests.devnet_runs import devnet
 from tests.primes_runs import PrimesOutcome, PrimesPlan, run_primes
 from tests.primes_world import FAULTS

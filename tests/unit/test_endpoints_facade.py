@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stagepost import client, endpoints
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from tests.background_node import node_in_background
 from tests.small_node import MAGIC
 from tests.strategies import EXPIRES_AT, a_signed_message

@@ -144,10 +144,10 @@ async def _run(
     from contextlib import AsyncExitStack
 
     from stagepost.ground.files.node_notes import full_node_told
+    from stagepost.ground.loop.garbage import look_less_often
     from stagepost.node.devnet import devnet as running
     from stagepost.node.devnet_faults import told_of, with_faults
     from stagepost.node.devnet_messages import DevnetMessages, StatusBook
-    from stagepost.runtime.garbage import look_less_often
 
     begun_ms = int(time.time() * 1_000)
     book = StatusBook()

@@ -18,11 +18,11 @@ from stagepost.dmq.pools import PoolDistribution
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.statemachine.spec import Role
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.bearer import Bearer, Trace
-from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.connection import Connection, initiate
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient

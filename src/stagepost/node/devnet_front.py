@@ -12,6 +12,7 @@ from stagepost.bus.topic import Record, TopicReader, TopicWriter
 from stagepost.chain.accounts import Account
 from stagepost.chain.messages import read_message
 from stagepost.errors import StorageError
+from stagepost.ground.loop.clock import Clock
 from stagepost.node.devnet_process import MemberProcess
 from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.node.remp_full_node import OnStatus
@@ -20,7 +21,6 @@ from stagepost.remp.receipt import Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.runtime.chain.chain_reading import read_ledger
-from stagepost.runtime.clock import Clock
 
 LOOK_EVERY_S = 0.05
 

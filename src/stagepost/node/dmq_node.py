@@ -22,6 +22,7 @@ from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.loop.clock import Clock
 from stagepost.node.blame import OnViolation, shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler, can_be_warm
@@ -33,7 +34,6 @@ from stagepost.node.sent_counts import CountedFeed, OnSent
 from stagepost.runtime.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
 from stagepost.runtime.back_off import violation_of
 from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import Audience, MempoolFeed

@@ -17,12 +17,12 @@ from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.version_data import ConnectionKind
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.statemachine.spec import Role
 from stagepost.node.blame import Blame, OnViolation
 from stagepost.node.sent_counts import CountedSupplier, OnSent
 from stagepost.runtime.admission import LOOPBACK_HOSTS, host_of
 from stagepost.runtime.back_off import violation_of
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.intake import Intake

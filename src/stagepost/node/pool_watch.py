@@ -12,9 +12,9 @@ from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR
 from stagepost.dmq.validation import Pools
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.loop.clock import Clock
 from stagepost.node.keys_in_use import KeysInUse
 from stagepost.node.local_service import LOCAL_SOURCE
-from stagepost.runtime.clock import Clock
 
 POOLS_SHOWN_MAX = 20
 RESTORED_AT_ONCE = 1_000

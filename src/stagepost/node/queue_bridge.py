@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.node.session_plans import queue_plan, queue_session_id
 from stagepost.remp.block_id import BlockId
@@ -31,7 +32,6 @@ from stagepost.remp.message_states import FINAL, place_of
 from stagepost.remp.message_status import Accepted
 from stagepost.remp.sessions import session_id as id_of
 from stagepost.remp.status import Level
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.session_plan import SessionPlan
 from stagepost.runtime.remp.session_runner import SessionRunner
 from stagepost.runtime.remp.validator import Validator

@@ -17,6 +17,7 @@ import msgspec
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import Clock
 from stagepost.node.complaints import Complaint, ComplaintBook
 from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
 from stagepost.node.known_sets import KnownSets
@@ -30,7 +31,6 @@ from stagepost.remp.shard import Shard
 from stagepost.remp.staged_sending import CATCHAINS_KEPT, SendingOptions
 from stagepost.remp.status import Level, is_finally_accepted
 from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.verifier import SignatureVerifier

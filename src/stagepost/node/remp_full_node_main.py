@@ -28,6 +28,7 @@ from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.node.complaints import Complaint
 from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.earlier_life import earlier_life
@@ -45,7 +46,6 @@ from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import open_chain_store
-from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.delivery.receiver import Receiver
 from stagepost.runtime.network import SocketNetwork
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks

@@ -23,6 +23,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
@@ -31,7 +32,6 @@ from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.chain_validator import Answer, ChainOptions, ChainValidator
 from stagepost.runtime.chain.switchboard import Channel, Switchboard
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import SessionStore

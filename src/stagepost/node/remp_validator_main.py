@@ -20,6 +20,7 @@ from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.remp_full_node_main import CHAIN_FOLDER, our_end
 from stagepost.node.remp_network import RempNetwork
@@ -28,7 +29,6 @@ from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.queue_state import MESSAGE_TIMEOUT_S
 from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_store import open_chain_store
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
 from stagepost.runtime.remp.overlay import Overlay, OverlayEvents, ValidatorLinks

@@ -9,8 +9,8 @@ from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.supplying import MessagesHeld
+from stagepost.ground.loop.bell import Bell
 from stagepost.identifiers import MessageId
-from stagepost.runtime.bell import Bell
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.supplier import Supplier

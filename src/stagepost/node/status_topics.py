@@ -18,8 +18,8 @@ from stagepost.bus.awaited_appends import LoopAnswers
 from stagepost.bus.group_commit import ROW_BYTES
 from stagepost.bus.topic import Place, Record, RetryingWriter
 from stagepost.errors import StorageError
+from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipt import Receipt
-from stagepost.runtime.turn_end import turn_end
 
 log = logging.getLogger(__name__)
 

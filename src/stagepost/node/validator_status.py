@@ -13,11 +13,11 @@ from stagepost import __version__
 from stagepost.catchain.member import Member as QueueMember
 from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.ground.files.running_remp_node import VALIDATOR
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.node.remp_status import page_of, serving_status, shard_text
 from stagepost.node.remp_validator import RempValidator
 from stagepost.node.remp_validator_main import RunningValidator
 from stagepost.remp.message_status import kind_of
-from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionPlan
 from stagepost.runtime.remp.validator_metrics import ValidatorMetrics
 

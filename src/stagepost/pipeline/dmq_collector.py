@@ -24,8 +24,8 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import MiniProtocol, profile_named
 from stagepost.errors import StagepostError
 from stagepost.ground.files.owner_lock import HeldByAnother
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.pipeline.topics import DMQ_MESSAGES
-from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.message_stream import ListenLimits, MessageStream

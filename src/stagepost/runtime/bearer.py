@@ -17,6 +17,7 @@ from stagepost.errors import (
     StagepostError,
     TransportError,
 )
+from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
@@ -30,7 +31,6 @@ from stagepost.ground.wire.mux import (
 from stagepost.ground.wire.mux_queues import Demultiplexer, Egress, EgressLane, Ingress
 from stagepost.runtime.bearer_channel import BearerChannel
 from stagepost.runtime.channel import Channel
-from stagepost.runtime.turn_end import turn_end
 
 LEFT_OVER_BYTES_MAX = SEGMENT_PAYLOAD_BYTES_SENT_MAX
 """Of what a peer says behind the end of an instance: it is handed on with every instance, so much would cost much."""

@@ -20,11 +20,11 @@ from stagepost.errors import (
     LocalProtocolError,
 )
 from stagepost.ground.files.node_notes import FullNodeFacts
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.trace import Trace
 from stagepost.runtime.client_places import find_places
-from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.local_client import ClientLimits, LocalClient
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.message_stream import MessageStream, OnConnection

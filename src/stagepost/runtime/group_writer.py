@@ -16,11 +16,11 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from stagepost.errors import StorageError
-from stagepost.runtime.clock import loop_time
-from stagepost.runtime.loop_load import LoopLoad
+from stagepost.ground.loop.clock import loop_time
+from stagepost.ground.loop.load import LoopLoad
+from stagepost.ground.loop.turn_end import PutOff, turn_end
 from stagepost.runtime.table_file import TableFile
 from stagepost.runtime.tables import Draft
-from stagepost.runtime.turn_end import PutOff, turn_end
 
 GROUP_JOBS_MAX = 4_096
 SOON_S = 0.1

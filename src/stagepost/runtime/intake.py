@@ -23,9 +23,9 @@ from stagepost.dmq.outcome import ACCEPTED, Outcome, Reason, Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemory
 from stagepost.dmq.validation import Validator
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.ground.loop.bell import Bell
+from stagepost.ground.loop.clock import Clock, FlooredClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.bell import Bell
-from stagepost.runtime.clock import Clock, FlooredClock
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.recovery import Restored, restore
 from stagepost.runtime.verifier import Errand, Request, SignatureVerifier

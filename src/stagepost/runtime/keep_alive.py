@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from stagepost.dmq.keep_alive import PING_INTERVAL_S, Done, KeepAlive, KeepAliveResponse, check_cookie
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.conversation import Conversation
 
 COOKIES = 1 << 16

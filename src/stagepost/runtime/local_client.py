@@ -10,7 +10,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Reason, Rejected
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_node import LocalNode, is_away

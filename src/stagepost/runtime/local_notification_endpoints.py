@@ -14,7 +14,7 @@ from stagepost.dmq.outcome import ACCEPTED, Accepted, Rejected, rejected
 from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import check_expiry
 from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.runtime.clock import SystemClock
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.endpoint_options import (
     Authenticator,

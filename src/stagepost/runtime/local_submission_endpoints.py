@@ -14,7 +14,7 @@ from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Reason, Rejected, from_wire, rejected, to_wire
 from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import check_expiry
-from stagepost.runtime.clock import SystemClock
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.endpoint_options import (
     Authenticator,

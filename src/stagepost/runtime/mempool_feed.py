@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage, MessageLayout
-from stagepost.runtime.bell import Bell, Call
+from stagepost.ground.loop.bell import Bell, Call
 
 Taken = tuple[tuple[DmqMessage, ...], bool]
 

@@ -13,7 +13,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.seen_messages import IDS_REMEMBERED_MAX, SeenMessages
 from stagepost.errors import StagepostError
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_node import LocalNode, is_away
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient

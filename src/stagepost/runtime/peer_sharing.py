@@ -7,7 +7,7 @@ import asyncio
 from stagepost.dmq.peer_sharing import Done, PeerAddress, SharePeers, ShareRequest
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.errors import ErrorCode, RemoteProtocolError
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.conversation import Conversation
 
 

@@ -18,8 +18,8 @@ from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, Sleep, 
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import RemoteProtocolError
+from stagepost.ground.loop.clock import Clock
 from stagepost.identifiers import MessageId
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.submission_server import MessageSubmissionServer

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.pool_memory import PoolRecord
 from stagepost.dmq.validation import Validator
+from stagepost.ground.loop.clock import FlooredClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.clock import FlooredClock
 from stagepost.runtime.message_store import MessageStore, StoredPool, StoredState, check_stored_time, pool_of
 
 

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import StagepostError
-from stagepost.runtime.clock import Clock, LoopClock
+from stagepost.ground.loop.clock import Clock, LoopClock
+from stagepost.ground.loop.virtual_time import VirtualTimeLoop
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.network import Network, TcpAddress, UnixAddress
-from stagepost.runtime.virtual_time import VirtualTimeLoop
 from stagepost.simulation.bug_watch import BugWatch
 from stagepost.simulation.faults import Fault, FaultKind
 from stagepost.simulation.history import History, Listing

@@ -16,7 +16,7 @@ from stagepost.bus.errors import OffsetGone, RecordRefused
 from stagepost.bus.memory import MemoryFaults, MemoryTopic
 from stagepost.bus.topic import Place, Record, Topic, partition_of
 from stagepost.errors import ConfigError, ErrorCode, StorageError
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from tests.topic_records import NAME, a_record, a_topic, all_records, as_read, odd_record
 
 Make = Callable[[int], Topic]

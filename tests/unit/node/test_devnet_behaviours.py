@@ -18,6 +18,7 @@ from stagepost.catchain.block import (
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import ComplaintKind, broken
 from stagepost.node.devnet import DevnetPlan
@@ -30,7 +31,6 @@ from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
 from stagepost.runtime.chain.switchboard import read_said, said
 from stagepost.runtime.remp.overlay import Answered
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 SEED = bytes([1]) * 32
 PUBLIC_KEY = ed25519.public_key(SEED)

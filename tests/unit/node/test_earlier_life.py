@@ -8,6 +8,7 @@ import pytest
 
 from stagepost.bus.memory import MemoryTopic
 from stagepost.bus.topic import Record
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node import earlier_life as module
 from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.status_topics import EarlierIds
@@ -17,7 +18,6 @@ from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.staged_sending import MESSAGES_MAX
 from stagepost.remp.status import Level
 from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 OURS, OTHER_FULL_NODE = b"f" * 32, b"g" * 32
 VALIDATORS = [bytes([number]) * 32 for number in range(4)]

@@ -15,6 +15,7 @@ from stagepost.bus.memory import MemoryTopic
 from stagepost.bus.topic import Record
 from stagepost.delivery.identity import delivery_id
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.owed_writes import RETRY_S as OWED_RETRY_S
@@ -25,7 +26,6 @@ from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.runtime.delivery.handling import Busy, Message
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from stagepost.web.intake_server import serving_intake
 from stagepost.web.settings import WebSettings
 from tests.full_node_desk import a_served_desk

@@ -11,6 +11,8 @@ from stagepost.bus.memory import MemoryTopic
 from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.message_intake import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
@@ -21,8 +23,6 @@ from stagepost.remp.messages import RempMessage
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.staged_sending import SendingOptions
 from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.runtime.clock import LoopClock
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_world import START_MS, DecidedChain, address
 
 SEED = sha256(b"a full node").digest()

@@ -16,19 +16,19 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.node_metrics import Metrics
 from stagepost.node.node_status import CLOCK_BEHIND_MAX_S, NodeStatus
 from stagepost.node.peer_book import Origin, PeerBook
 from stagepost.node.sent_counts import OnSent
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.mempool_feed import Audience
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.verifier import InlineVerifier
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.pool_signers import NOW, Signer
 
 

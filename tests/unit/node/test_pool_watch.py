@@ -11,9 +11,9 @@ from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.pool_watch import POOLS_SHOWN_MAX, PoolWatch
-from stagepost.runtime.clock import LoopClock
 from tests.pool_signers import NOW, KnownPools, Signer
 
 

@@ -21,6 +21,8 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.node.session_plans import queue_plan, queue_session_id
@@ -28,12 +30,10 @@ from stagepost.remp.block_id import BlockId
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.remp.overlay import OverlayEvents
 from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.catchain_world import public_key_of, seed_of
 from tests.chain_world import START_MS, address, external
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays

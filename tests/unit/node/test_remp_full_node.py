@@ -20,6 +20,8 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.rotation import Plan
 from stagepost.cli import main as command
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.earlier_life import earlier_life
 from stagepost.node.known_sets import KnownSets, sets_document
@@ -32,8 +34,6 @@ from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
-from stagepost.runtime.clock import LoopClock
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node").digest()

@@ -8,6 +8,7 @@ import pytest
 
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.errors import StagepostError
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.node import complaints, delivery_intake, queue_bridge, remp_full_node
 from stagepost.node.complaints import Complaint, ComplaintBook
 from stagepost.node.delivery_intake import DeliveryIntake
@@ -17,7 +18,6 @@ from stagepost.remp.ledger import ShardCommitted
 from stagepost.remp.message_status import New, Rejected, SentToValidators
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
-from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator
 from tests.catchain_world import public_key_of, seed_of

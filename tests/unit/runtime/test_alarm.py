@@ -8,9 +8,9 @@ from math import inf
 
 import pytest
 
-from stagepost.runtime.alarm import Alarm
-from stagepost.runtime.clock import SystemClock
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.ground.loop.alarm import Alarm
+from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 
 
 def rings(act: Callable[[Alarm], None], for_s: float = 10.0) -> list[float]:

@@ -19,15 +19,15 @@ from stagepost.dmq.submission import (
     RequestMessages,
 )
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, RemoteProtocolError, TransportError
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.memory import MemoryChannel, memory_channels
 from stagepost.runtime.puller import puller_for
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.submission_server import MessageSubmissionServer
 from stagepost.runtime.supplier import Supplier
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.pulling_world import NOW_UNIX_S, Node, World, a_message, announced, messages
 
 UNCHECKED = MessageSubmissionConfig(authenticator=None, ttl_validator=None)

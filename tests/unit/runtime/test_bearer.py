@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_PAYLOAD_BYTES_SENT_MAX,
@@ -21,7 +22,6 @@ from stagepost.ground.wire.mux import (
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.runtime.bearer import Bearer, Trace
 from stagepost.runtime.channel import Channel
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 INITIATOR, RESPONDER = Direction
 

@@ -8,6 +8,7 @@ from hashlib import sha256
 import pytest
 
 from stagepost.errors import DecodeError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.following_messages import (
     BLOCKS_BYTES_MAX,
@@ -21,7 +22,6 @@ from stagepost.runtime.chain.following_messages import (
     decode_get_finals,
 )
 from stagepost.runtime.chain.large_objects import LARGE_BYTES_MAX
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.chain_overlay_world import ChainOverlayWorld
 from tests.chain_world import some_primes
 

@@ -23,10 +23,10 @@ from stagepost.errors import (
     ProtocolTimeout,
     TransportError,
 )
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.mux import Direction
 from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.sockets import serve_unix
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.small_node import MAGIC, SmallNode
 from tests.strategies import a_signed_message
 

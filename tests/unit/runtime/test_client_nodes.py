@@ -93,7 +93,7 @@ def test_a_client_of_a_dmq_node_alone_knows_no_external_messages_and_needs_keys_
 
 
 def test_a_full_nodes_client_neither_submits_nor_listens() -> None:
-    from stagepost.runtime.clock import SystemClock
+    from stagepost.ground.loop.clock import SystemClock
     from stagepost.runtime.local_client import ClientLimits
 
     client = AsyncClient(None, ClientLimits(), SystemClock())

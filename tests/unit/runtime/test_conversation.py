@@ -19,11 +19,11 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.memory import MemoryChannel, memory_channels
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.strategies import MessageParts
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from stagepost.delivery import MemoryNetwork, Receiver, ReliablePublisher, ReliablePublisherConfig
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.runtime.clock import LoopClock
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.delivery.delivery_metrics import DELIVERY_METRICS, DeliveryMetrics
 from stagepost.runtime.metrics import Kind
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 START_S = 1_800_000_000.0
 

@@ -18,8 +18,8 @@ from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import issue
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.runtime import key_files
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.delivery.dmq_sending import SIGNING_RETRY_S
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
@@ -394,7 +394,7 @@ def test_public_networks_have_their_known_periods_and_others_none() -> None:
 
 
 def test_without_a_thread_it_signs_at_once_as_virtual_time_needs(keys: Path) -> None:
-    from stagepost.runtime.virtual_time import run_in_virtual_time
+    from stagepost.ground.loop.virtual_time import run_in_virtual_time
 
     async def scenario() -> None:
         signer = DmqSigner(keys, schedule=SCHEDULE, clock=LoopClock(START_S), beside_the_loop=False)

@@ -19,8 +19,8 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected, rejected
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import ErrorCode
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.delivery import node_peers
 from stagepost.runtime.delivery.dmq_bodies import data_body, payload_room
 from stagepost.runtime.delivery.dmq_limits import DmqTransportLimits

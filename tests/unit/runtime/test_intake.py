@@ -19,7 +19,8 @@ from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Rejected
 from stagepost.dmq.validation import ValidationRules, Validator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.ground.crypto.bounded_cache import BoundedCache
-from stagepost.runtime.clock import FlooredClock, LoopClock, SystemClock
+from stagepost.ground.loop.clock import FlooredClock, LoopClock, SystemClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.verifier import (
@@ -31,7 +32,6 @@ from stagepost.runtime.verifier import (
     V,
     Verifier,
 )
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer
 

@@ -17,6 +17,7 @@ from stagepost.dmq.outcome import ACCEPTED, Rejected, rejected
 from stagepost.dmq.profiles import SEED, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, RemoteProtocolError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.local_notification_endpoints import (
@@ -30,7 +31,6 @@ from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionServer,
 )
 from stagepost.runtime.memory import MemoryChannel, memory_channels
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.strategies import a_signed_message
 
 SUBMISSION, NOTIFICATION = MiniProtocol.LOCAL_MESSAGE_SUBMISSION, MiniProtocol.LOCAL_MESSAGE_NOTIFICATION

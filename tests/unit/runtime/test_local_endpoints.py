@@ -18,6 +18,7 @@ from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Reason, Rejected,
 from stagepost.dmq.profiles import PROFILES, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ConfigError, ErrorCode, LocalProtocolError, ProtocolTimeout
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.local_notification_endpoints import (
@@ -34,7 +35,6 @@ from stagepost.runtime.local_submission_endpoints import (
 )
 from stagepost.runtime.memory import memory_channels
 from stagepost.runtime.message_queue import QUEUE_SIZE_MAX, MessageQueue
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.strategies import EXPIRES_AT, a_signed_legacy_message, a_signed_message
 
 IN_TIME = EXPIRES_AT - 600.0

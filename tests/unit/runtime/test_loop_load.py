@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.ground.loop.load import WINDOW_S, LoopLoad
 from stagepost.runtime.group_writer import BUSY_SHARE, CALM_SHARE, REST_MAX_S, FileBackend
-from stagepost.runtime.loop_load import WINDOW_S, LoopLoad
 from stagepost.runtime.table_file import TableFile
 from stagepost.runtime.tables import Table
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from stagepost.errors import LocalProtocolError, TransportError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.channel import Channel
 from stagepost.runtime.memory import memory_channels
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 
 def test_both_directions_carry_bytes() -> None:

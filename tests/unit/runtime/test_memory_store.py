@@ -8,9 +8,9 @@ import pytest
 
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.message_store import StoredPool, StoredState
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.pool_signers import NOW, Signer
 from tests.strategies import a_signed_legacy_message
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.runtime.delivery.outbox_store import OutboxTotals
 from stagepost.runtime.group_writer import RETRY_S, SOON_S, SYNC_EVERY_S
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.outbox_records import a_dead, a_record, sent
 
 

@@ -12,12 +12,12 @@ from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.shared_peers import ASKERS_REMEMBERED_MAX, SharedPeers
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.memory import memory_channels
 from stagepost.runtime.peer_sharing import PeerSharingClient, PeerSharingServer
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 
 def talks() -> tuple[Conversation, Conversation]:

@@ -21,8 +21,8 @@ from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.relay_blame import Consequence, RelayRecord, Ruling
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.identifiers import MessageId
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.pulling_world import (
     WAYS,
     HostileSupplier,

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from stagepost.errors import ErrorCode, RemoteProtocolError, TransportError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.runtime.redialling import LOOK_AGAIN_S, Redialler
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 
 class Dialled:

@@ -13,12 +13,12 @@ from stagepost.dmq.keep_alive import Done, KeepAlive, KeepAliveResponse
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ErrorCode, TransportError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction, Segment, lane_number
 from stagepost.runtime.bearer import LEFT_OVER_BYTES_MAX, Bearer
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.keep_alive import KeepAliveServer
-from stagepost.runtime.virtual_time import run_in_virtual_time
 
 LANE = lane_number(11, Direction.INITIATOR)
 

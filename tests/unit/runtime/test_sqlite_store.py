@@ -16,8 +16,8 @@ from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
+from stagepost.ground.loop.clock import LoopClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.clock import LoopClock
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.message_store import StoredPool, StoredState
 from stagepost.runtime.sqlite_file import beside

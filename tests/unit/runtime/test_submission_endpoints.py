@@ -30,13 +30,13 @@ from stagepost.errors import (
     StagepostError,
     TransportError,
 )
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
 from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig, is_pulling_side
 from stagepost.runtime.submission_server import MessageSubmissionServer
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.pulling_world import (
     NOW_UNIX_S,
     WAYS,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stagepost.runtime.turn_end import TurnEnd, turn_end
-from stagepost.runtime.virtual_time import run_in_virtual_time
+from stagepost.ground.loop.turn_end import TurnEnd, turn_end
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 
 
 class Said:

@@ -13,6 +13,7 @@ import pytest
 from stagepost.catchain.effects import Blamed, Halt, Recovered
 from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
@@ -31,7 +32,6 @@ from stagepost.runtime.remp.held_back import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_
 from stagepost.runtime.remp.receipt_sending import ReceiptSending
 from stagepost.runtime.remp.session_plan import SessionOptions
 from stagepost.runtime.remp.session_runner import SessionRunner
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.catchain_world import seed_of
 from tests.remp_overlay_world import FULL_NODE_SEED, OPTIONS, House, OverlayWorld, message_bytes, parse
 

@@ -11,9 +11,9 @@ import pytest
 
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import StagepostError, StorageError
+from stagepost.ground.loop.clock import SystemClock
 from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.queue_effects import Telling
-from stagepost.runtime.clock import SystemClock
 from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Answered
 from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_rows import BodyRow

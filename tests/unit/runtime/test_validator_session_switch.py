@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.collation import Executed, Refused
 from stagepost.remp.queue_state import MESSAGE_TIMEOUT_S
 from stagepost.remp.session_switch import Shard
@@ -13,7 +14,6 @@ from stagepost.remp.status import Level, Status
 from stagepost.runtime.remp.session_plan import SessionPlan
 from stagepost.runtime.remp.session_rows import BLOCKS, BODIES, SESSIONS
 from stagepost.runtime.remp.validator import LINGER_S
-from stagepost.runtime.virtual_time import run_in_virtual_time
 from tests.remp_overlay_world import SEQNO, House, OverlayWorld, message_bytes, parse
 from tests.remp_world import shard_block
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from stagepost.runtime import virtual_time
-from stagepost.runtime.virtual_time import (
+from stagepost.ground.loop import virtual_time
+from stagepost.ground.loop.virtual_time import (
     Patience,
     VirtualTimeLoop,
     VirtualTimeStuck,

@@ -39,11 +39,11 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VOTE_ID
 from stagepost.errors import StorageError
+from stagepost.ground.loop.alarm import Alarm
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import constructor_bytes
-from stagepost.runtime.alarm import Alarm
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.final_proof import final_block
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Overlay
 
 WRITE_AGAIN_S = 1.0

@@ -28,6 +28,7 @@ from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.snapshots import restored
 from stagepost.chain.switches import Switches
 from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
+from stagepost.ground.loop.clock import Clock
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.runtime.chain.chain_store import ChainStore
@@ -45,7 +46,6 @@ from stagepost.runtime.chain.following_messages import (
 )
 from stagepost.runtime.chain.snapshot_keeping import SnapshotKeeping
 from stagepost.runtime.chain.switchboard import Switchboard
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import Overlay
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.metrics import Declared, DeclaredSamples, Kind
 
 DELIVERY_MESSAGES = Declared(

@@ -10,7 +10,7 @@ from stagepost.delivery.transport import SendFailed, SendRefused
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.delivery.dmq_signer import Signer
 from stagepost.runtime.delivery.pace import Pace, seconds_named
 from stagepost.runtime.delivery.submission_lanes import SubmissionLanes

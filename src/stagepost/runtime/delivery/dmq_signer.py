@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import KeyFileError, LocalProtocolError, SigningError, StagepostError
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.clock import Clock, SystemClock
 from stagepost.runtime.delivery.kes_schedule import KesSchedule
 from stagepost.runtime.delivery.signing_pair import SigningPair, load_signing_pair
 from stagepost.runtime.pool_keys import CERTIFICATE, KES_SIGNING_KEY

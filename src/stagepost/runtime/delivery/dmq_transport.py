@@ -28,7 +28,7 @@ from stagepost.dmq.profiles import profile_named
 from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import LocalProtocolError, StagepostError
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.delivery.dmq_bodies import ack_bodies, data_body, payload_room, read_body
 from stagepost.runtime.delivery.dmq_connectivity import DmqConnectivity
 from stagepost.runtime.delivery.dmq_limits import DmqTransportCounters, DmqTransportLimits

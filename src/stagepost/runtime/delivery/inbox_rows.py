@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from stagepost.errors import StagepostError
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.delivery.inbox_book import InboxBook, InboxQueue, content_of
 from stagepost.runtime.delivery.inbox_store import KEEP_S, InboxContent, InboxRecord
 from stagepost.runtime.delivery.row_store import RowStore

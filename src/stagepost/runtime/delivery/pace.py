@@ -7,7 +7,7 @@ import re
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import ErrorCode
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 
 WAIT_MAX_S = 3_600.0
 """What a node says is not taken literally beyond this."""

@@ -16,7 +16,7 @@ from stagepost.delivery.identity import NONCE_PREFIX_BYTES
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.delivery.entry_rows import letter_of, outcome_of
 from stagepost.runtime.delivery.event_sink import DeliveryEventSink
 from stagepost.runtime.delivery.outbox_store import OnStorageError, OutboxStore

@@ -24,7 +24,7 @@ from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.receipts import ACK_TOPICS, read_ack_envelope
 from stagepost.delivery.transport import Incoming, IncomingAcks, Transport
 from stagepost.errors import DecodeError
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.delivery.entry_rows import change_of, progress_of
 from stagepost.runtime.delivery.event_sink import DeliveryEventSink
 from stagepost.runtime.delivery.outbox_store import Joined, OutboxStore

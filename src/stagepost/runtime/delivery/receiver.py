@@ -20,7 +20,7 @@ from stagepost.delivery.receipts import RETRY_AFTER_MS_MAX
 from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, Verdict, receipt_of
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks, Transport
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.delivery.handling import Busy, Handler, Message, Reject
 from stagepost.runtime.delivery.inbox_store import InboxStore
 from stagepost.runtime.delivery.outbox_store import OnStorageError

@@ -12,7 +12,7 @@ from stagepost.delivery.receiver import ACCEPTED, ReceiverCore, Verdict, receipt
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
-from stagepost.runtime.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.runtime.delivery.ack_sending import AckSending
 from stagepost.runtime.delivery.inbox_store import InboxRecord, InboxState, InboxStore
 from stagepost.runtime.delivery.memory_inbox import MemoryInbox

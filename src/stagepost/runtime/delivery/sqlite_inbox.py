@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.delivery.inbox_book import TABLES, InboxBook
 from stagepost.runtime.delivery.inbox_rows import InboxRows
 from stagepost.runtime.delivery.inbox_store import CAPACITY

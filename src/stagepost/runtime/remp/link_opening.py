@@ -11,6 +11,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from stagepost.dmq.handshake import ProposeVersions
 from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
@@ -24,7 +25,6 @@ from stagepost.remp.link_authentication import (
     refused_by_peer,
 )
 from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
 from stagepost.runtime.network import Network
 from stagepost.runtime.remp.link_specs import (

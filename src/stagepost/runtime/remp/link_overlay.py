@@ -8,10 +8,10 @@ from functools import partial
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX, Answer, Ask, Push, check_frame
 from stagepost.catchain.query_window import QUERY_LIFE_S, Asked, Held
 from stagepost.errors import LocalProtocolError
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES
 from stagepost.remp.link_authentication import LinkTerms
 from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.link import Link, LinkCounts
 from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 

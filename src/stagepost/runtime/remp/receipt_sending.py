@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import Clock
+from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message_status import MessageStatus, kind_of
 from stagepost.remp.queue_effects import Introduce, Tell, Telling
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipt_packing import ImmediatePacking, Packing
 from stagepost.remp.status import is_legal_step
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.overlay import ValidatorLinks
 from stagepost.runtime.remp.statements import Statements
-from stagepost.runtime.turn_end import turn_end
 
 
 class ReceiptSending:

@@ -35,6 +35,8 @@ from stagepost.catchain.member import Member
 from stagepost.catchain.quorum_watch import QuorumWatch
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.alarm import Alarm
+from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.body_search import ASK_AGAIN_S
 from stagepost.remp.message import ExternalMessage
@@ -53,8 +55,6 @@ from stagepost.remp.queue_effects import (
 )
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.reliable_queue import ReliableQueue
-from stagepost.runtime.alarm import Alarm
-from stagepost.runtime.clock import Clock
 from stagepost.runtime.remp.early_bodies import EarlyBodies
 from stagepost.runtime.remp.held_back import HeldBack
 from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Overlay

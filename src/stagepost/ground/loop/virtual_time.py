@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from stagepost.runtime.clock import telling_time
-from stagepost.runtime.loop_report import loop_report
+from stagepost.ground.loop.clock import telling_time
+from stagepost.ground.loop.loop_report import loop_report
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
-from stagepost.runtime.virtual_time import VirtualTimeLoop
+from stagepost.ground.loop.virtual_time import VirtualTimeLoop
 
 Callback = Callable[[], None]
 PutOff = Callable[[Callback], object]

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from stagepost.runtime.clock import Clock
+from stagepost.ground.loop.clock import Clock
 
 
 class Alarm:
