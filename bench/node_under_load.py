@@ -29,10 +29,10 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.node.config import NodeConfig, UnsafeOverrides
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.message_store import StoredMessage, StoredState, Written
-from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters
 from stagepost.runtime.verifier import Verifier
 

@@ -13,16 +13,16 @@ from struct import Struct
 from typing import Any
 
 from bench.traffic import MESSAGE_BYTES, NETWORK_MAGIC
-from stagepost.dmq.handshake import HANDSHAKE_NUMBER, answer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol, answer_terms
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize, ReplyMessageIds, ReplyMessages
-from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.net.bearer import Bearer, Trace
+from stagepost.ground.net.handshake import HANDSHAKE_NUMBER, answer
+from stagepost.ground.net.network import Address, UnixAddress
+from stagepost.ground.net.sockets import CLOSE_GRACE_S, CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, Direction, lane_number, split_payload
-from stagepost.runtime.bearer import Bearer, Trace
-from stagepost.runtime.network import Address, UnixAddress
-from stagepost.runtime.sockets import CLOSE_GRACE_S, CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection
 
 SUBMISSION = DMQ_NODE.numbers[MiniProtocol.MESSAGE_SUBMISSION]
 NOTIFICATION = DMQ_NODE.numbers[MiniProtocol.LOCAL_MESSAGE_NOTIFICATION]

@@ -16,13 +16,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.traffic import MESSAGE_BYTES, NETWORK_MAGIC, read_messages
-from stagepost.dmq.handshake import HANDSHAKE_NUMBER
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.ground.loop.bell import Bell
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.handshake import HANDSHAKE_NUMBER
+from stagepost.ground.net.keep_alive import KeepAliveServer
+from stagepost.ground.net.sockets import serve_tcp
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
@@ -32,13 +36,9 @@ from stagepost.ground.wire.mux import (
     split_payload,
 )
 from stagepost.identifiers import MessageId
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import respond
-from stagepost.runtime.keep_alive import KeepAliveServer
-from stagepost.runtime.sockets import serve_tcp
 from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig
-from stagepost.runtime.supervision import run_conversations
 
 OURS = VersionData(NETWORK_MAGIC, peer_sharing=False)
 REPLY_FRAME_BYTES = 4

@@ -15,6 +15,7 @@ from stagepost.dmq.message import USUAL_SHAPE, DmqMessage, sign_message
 from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.operational_certificate import issue
+from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
 from stagepost.remp.block_id import WHOLE_SHARD, BlockId
@@ -22,7 +23,6 @@ from stagepost.remp.message_status import Accepted
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipt_shapes import decode_members
 from stagepost.remp.status import Level
-from stagepost.runtime.bearer import Bearer
 
 DIFFERENT_MESSAGES = 400
 PERIODS = kes.periods_of(kes.DMQ_DEPTH)

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from stagepost.dmq import (
-    handshake,
-    keep_alive,
-    local_notification,
-    local_submission,
-    peer_sharing,
-    submission,
-)
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.text_envelope import ColdSigningKey
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import issue
+from stagepost.ground.net import handshake
+from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.ground.wire.mux import Direction, Segment, lane_number
 

@@ -28,6 +28,7 @@ from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.net.network import Address
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
@@ -44,7 +45,6 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.agreement_runner import AgreementRunner
 from stagepost.runtime.chain.chain_store import ChainStore, Written, open_chain_store
 from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
-from stagepost.runtime.network import Address
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from tests.agreement_world import public_key_of, seed_of

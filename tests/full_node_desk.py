@@ -20,6 +20,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.files import Files
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.net.network import SocketNetwork
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
@@ -28,7 +29,6 @@ from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.staged_sending import SendingOptions
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
-from stagepost.runtime.network import SocketNetwork
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node with a desk").digest()

@@ -12,15 +12,10 @@ from typing import Any
 
 import cbor2
 
-from stagepost.dmq import (
-    handshake,
-    keep_alive,
-    local_notification,
-    local_submission,
-    peer_sharing,
-    submission,
-)
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.message import DmqMessage, MessageLayout
+from stagepost.ground.net import handshake
+from stagepost.ground.net import keep_alive_protocol as keep_alive
 
 MIB = 1024 * 1024
 

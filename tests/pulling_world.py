@@ -29,11 +29,11 @@ from stagepost.dmq.submission import (
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.conversation import Conversation, Trace
+from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
 from stagepost.identifiers import MessageId
-from stagepost.runtime.channel import Channel
-from stagepost.runtime.conversation import Conversation, Trace
-from stagepost.runtime.memory import MemoryChannel, memory_channels
 from stagepost.runtime.puller import Puller, puller_for
 from stagepost.runtime.submission_config import begins_with_init
 from stagepost.runtime.supplier import Supplier

@@ -11,8 +11,8 @@ from typing import Any
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
+from stagepost.ground.net.network import Address, Network, TcpAddress
 from stagepost.remp.link_authentication import NONCE_BYTES
-from stagepost.runtime.network import Address, Network, TcpAddress
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd

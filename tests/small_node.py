@@ -11,17 +11,17 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Outcome, rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.proof import check_proof
-from stagepost.dmq.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.errors import ErrorCode, TransportError
-from stagepost.runtime.bearer import Bearer
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.sockets import Server, serve_unix
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.runtime.connection import respond
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationServer
 from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
-from stagepost.runtime.sockets import Server, serve_unix
-from stagepost.runtime.supervision import run_conversations
 
 MAGIC = NETWORK_MAGICS["mithril-devnet"]
 

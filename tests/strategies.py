@@ -13,18 +13,13 @@ import cbor2
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from stagepost.dmq import (
-    handshake,
-    keep_alive,
-    local_notification,
-    local_submission,
-    peer_sharing,
-    submission,
-)
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.net import handshake
+from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.statemachine.spec import Edge
 from stagepost.identifiers import MessageId
 

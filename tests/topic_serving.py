@@ -11,8 +11,8 @@ from typing import Any
 
 from stagepost.bus.topic_client import RemoteTopics
 from stagepost.bus.topic_server import serve_topics
-from stagepost.runtime.addresses import parse_address
-from stagepost.runtime.network import Address, TcpAddress
+from stagepost.ground.net.addresses import parse_address
+from stagepost.ground.net.network import Address, TcpAddress
 
 LOOPBACK = TcpAddress("127.0.0.1", 0)
 WITHIN_S = 30

@@ -27,12 +27,12 @@ from stagepost.catchain.effects import Deliver
 from stagepost.catchain.member import MemberOptions
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.net.network import Address, SocketNetwork, TcpAddress, UnixAddress
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipt import Receipt
 from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
-from stagepost.runtime.network import Address, SocketNetwork, TcpAddress, UnixAddress
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener

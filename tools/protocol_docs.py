@@ -7,17 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stagepost.catchain import overlay_protocol
-from stagepost.dmq import (
-    handshake,
-    keep_alive,
-    local_notification,
-    local_submission,
-    peer_sharing,
-    submission,
-)
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
-from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
+from stagepost.ground.net import handshake
+from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
 from stagepost.ground.statemachine.render import diagram, states_table, table, transitions_table
 from stagepost.ground.statemachine.spec import ProtocolSpec
 from stagepost.remp import link_authentication, link_protocols, local_intake

@@ -10,11 +10,13 @@ from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_named
 from stagepost.dmq.submission import MessageIdAndSize
-from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, initiate, respond
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.local_notification_endpoints import (
     LocalMessageNotificationClient,
     LocalMessageNotificationConfig,
@@ -27,11 +29,9 @@ from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
-from stagepost.runtime.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
 from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.submission_server import MessageSubmissionServer
-from stagepost.runtime.supervision import run_conversations
 
 __all__ = [
     "PROFILES",

@@ -13,11 +13,11 @@ from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.profiles import PROFILES as WIRE_PROFILES
-from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.net.sockets import connect_tcp
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.connection import initiate
 from stagepost.runtime.peer_sharing import PeerSharingClient
-from stagepost.runtime.sockets import connect_tcp
 from tests.node_processes import (
     NETWORK_MAGIC,
     NodeProcess,

@@ -15,7 +15,7 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.bus.topic_client import RemoteTopics
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError
-from stagepost.runtime.addresses import parse_address
+from stagepost.ground.net.addresses import parse_address
 from tests.topic_records import NAME, a_record, a_writer, append_now
 
 WITHIN_S = 30.0

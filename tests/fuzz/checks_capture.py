@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from zlib import crc32
 
-from stagepost.dmq import handshake, local_notification, local_submission, submission
+from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.inspection.report import Report
 from stagepost.dmq.inspection.report import Verdict as ReportVerdict
 from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
+from stagepost.ground.net import handshake
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, Direction, lane_number, split_payload
 from stagepost.identifiers import MessageId
 from tests.fuzz.harness import Verdict, attempt, require

@@ -7,19 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from stagepost.dmq import handshake, local_notification, local_submission
-from stagepost.dmq.handshake import ProposeVersions
+from stagepost.dmq import local_notification, local_submission
 from stagepost.dmq.message import LAYOUTS_BY_PROFILE, DmqMessage, MessageLayout, read_message
 from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
-from stagepost.dmq.version_data import (
-    DMQ_NODE_V1,
-    VersionShape,
-    read_version_data,
-    write_version_data,
-)
 from stagepost.errors import DecodeError, RemoteProtocolError
+from stagepost.ground.net import handshake
+from stagepost.ground.net.handshake import ProposeVersions
+from stagepost.ground.net.version_data import DMQ_NODE_V1, VersionShape, read_version_data, write_version_data
 from stagepost.ground.statemachine.spec import State
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec

@@ -8,20 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stagepost.dmq import (
-    handshake,
-    keep_alive,
-    local_notification,
-    local_submission,
-    peer_sharing,
-    submission,
-)
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
-from stagepost.dmq.version_data import ConnectionKind, VersionData, known_versions
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.net import handshake
+from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.version_data import ConnectionKind, VersionData, known_versions
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
 from stagepost.identifiers import MessageId

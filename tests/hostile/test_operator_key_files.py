@@ -16,8 +16,8 @@ import pytest
 
 from stagepost.dmq.outcome import rejected
 from stagepost.dmq.proof import check_proof
-from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
 from stagepost.runtime.delivery.kes_schedule import KesSchedule, kes_schedule_for
 from stagepost.runtime.pool_keys import make_keys

@@ -19,10 +19,10 @@ from stagepost.catchain.effects import Effect, Persist, Refused, Reply
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member
 from stagepost.catchain.query_window import QUERIES_HELD_MAX
+from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.messages import RempMessage
-from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX
 from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks

@@ -17,7 +17,7 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, Profile
 from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import Patience, VirtualTimeStuck, run_in_virtual_time
-from stagepost.runtime.network import TcpAddress
+from stagepost.ground.net.network import TcpAddress
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
 from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made

@@ -16,13 +16,13 @@ from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.statemachine.spec import Role
 from stagepost.node.dmq_node import DmqNode
 from stagepost.node.node_metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
 from stagepost.node.node_status import NodeStatus
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.memory_store import MemoryStore
-from stagepost.runtime.network import Network, TcpAddress
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.simulation.history import Made
 from stagepost.simulation.hostile import HostilePeer

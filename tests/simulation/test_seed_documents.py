@@ -14,10 +14,10 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.memory import MemoryChannel, memory_channels
 from tests.strategies import MessageParts
 
 T = TypeVar("T")

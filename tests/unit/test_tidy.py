@@ -151,7 +151,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     ],
 )
 def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
-    known = {"stagepost.ground.crypto.kes", "stagepost.dmq.handshake"}
+    known = {"stagepost.ground.crypto.kes", "stagepost.ground.net.handshake"}
 
     assert forbidden_imports(source, module, known, is_package=module == "stagepost.delivery") == []
 

@@ -45,10 +45,10 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.network import Address, SocketNetwork
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.network import Address, SocketNetwork
 
 PATIENCE_S = 30.0
 RETRY_EVERY_S = 0.2

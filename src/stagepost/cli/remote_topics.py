@@ -10,7 +10,7 @@ from stagepost.bus.dump import dump_line
 from stagepost.bus.topic_client import RemoteTopics
 from stagepost.cli.topic_serve import TOKEN_VARIABLE
 from stagepost.errors import ConfigError
-from stagepost.runtime.addresses import parse_address
+from stagepost.ground.net.addresses import parse_address
 
 PATIENCE_S = 3.0
 """Whoever types a command wants to hear soon that nobody is there."""

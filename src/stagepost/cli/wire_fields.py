@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from stagepost.dmq import handshake, local_notification, local_submission, submission
+from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.inspection.handshake import version_data
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.peer_sharing import PeerAddress, SharePeers
+from stagepost.ground.net import handshake
 from stagepost.identifiers import abbreviated
 
 SHOWN_MAX = 3

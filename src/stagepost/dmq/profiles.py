@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stagepost.dmq.announcements import WindowRules
-from stagepost.dmq.handshake import HANDSHAKE_NUMBER, Terms
 from stagepost.dmq.message import LAYOUTS_BY_PROFILE, MessageLayout
 from stagepost.dmq.submission import Flavour
-from stagepost.dmq.version_data import (
+from stagepost.errors import ConfigError
+from stagepost.ground.net.handshake import HANDSHAKE_NUMBER, Terms
+from stagepost.ground.net.version_data import (
     DMQ_NODE_V1,
     DMQ_NODE_V2,
     DMQ_VERSIONS,
@@ -23,7 +24,6 @@ from stagepost.dmq.version_data import (
     VersionShape,
     known_versions,
 )
-from stagepost.errors import ConfigError
 from stagepost.ground.wire.layout import ListForm
 
 

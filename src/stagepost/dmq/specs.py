@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from stagepost.dmq import handshake as handshake_protocol
-from stagepost.dmq import keep_alive, local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.message import NETWORK_SIZES, USUAL_SHAPE, MessageSizes
 from stagepost.dmq.message_field import MessageField
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import Flavour
+from stagepost.ground.net import handshake as handshake_protocol
+from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.statemachine.spec import ProtocolSpec, messages_by_state
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
 

@@ -17,10 +17,10 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_id, check_period
-from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.bounded_cache import BoundedCache
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.identifiers import PoolId
 
 TTL_MAX_S = 1_800

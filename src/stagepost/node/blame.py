@@ -14,7 +14,7 @@ from stagepost.errors import (
     RemoteProtocolError,
     StagepostError,
 )
-from stagepost.runtime.bearer import Bearer
+from stagepost.ground.net.bearer import Bearer
 from stagepost.runtime.connection import Connection, OnFault
 
 OnViolation: TypeAlias = Callable[[MiniProtocol | None, ErrorCode], None]

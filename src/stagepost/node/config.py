@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from stagepost.dmq.topology import Topology
-from stagepost.dmq.version_data import NETWORK_MAGICS
-from stagepost.runtime.admission import AdmissionLimits
+from stagepost.ground.net.admission import AdmissionLimits
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 
 
 @dataclass(frozen=True, slots=True)

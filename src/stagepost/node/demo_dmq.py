@@ -19,8 +19,8 @@ from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DEFAULT_PROFILE
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.validation import TTL_MAX_S
-from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_main import running_node
 from stagepost.node.dmq_node import DmqNode

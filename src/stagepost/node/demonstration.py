@@ -17,18 +17,18 @@ from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.pools import PoolDistribution
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
-from stagepost.dmq.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.net.bearer import Bearer, Trace
+from stagepost.ground.net.network import Address, SocketNetwork
+from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, connect_unix
+from stagepost.ground.net.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
-from stagepost.runtime.bearer import Bearer, Trace
 from stagepost.runtime.connection import Connection, initiate
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.network import Address, SocketNetwork
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S, connect_unix
 from stagepost.runtime.verifier import Verifier
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]

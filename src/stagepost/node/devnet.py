@@ -28,6 +28,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
@@ -37,7 +38,6 @@ from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
 from stagepost.node.remp_validator_main import RunningValidator, start_validator
-from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
 

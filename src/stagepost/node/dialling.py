@@ -10,14 +10,14 @@ import msgspec
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, profile_named
 from stagepost.dmq.topology import AccessPoint
-from stagepost.dmq.version_data import ConnectionKind, VersionData
+from stagepost.ground.net.network import Network, TcpAddress
+from stagepost.ground.net.redialler import Redialler
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.node.blame import shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
 from stagepost.node.peer_link import Links, PeerLink, Shared, address_text, ip_address_of
 from stagepost.runtime.connection import initiate
-from stagepost.runtime.network import Network, TcpAddress
-from stagepost.runtime.redialling import Redialler
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from stagepost.errors import StagepostError
 from stagepost.ground.files.data_folder import DataFolder
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
 from stagepost.node.node_metrics import Metrics
 from stagepost.node.node_status import NodeStatus
 from stagepost.runtime.logs import configure_logs
-from stagepost.runtime.network import SocketNetwork, TcpAddress
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.sqlite_store import SqliteStore
 from stagepost.runtime.status_server import serve_status

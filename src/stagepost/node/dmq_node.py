@@ -20,9 +20,13 @@ from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
+from stagepost.ground.net.back_off import violation_of
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.network import Listener, Network, TcpAddress, UnixAddress
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.node.blame import OnViolation, shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler, can_be_warm
@@ -31,14 +35,10 @@ from stagepost.node.peer_book import Origin, PeerBook
 from stagepost.node.peer_link import Links, PeerLink, Shared, address_text
 from stagepost.node.pool_watch import PoolWatch
 from stagepost.node.sent_counts import CountedFeed, OnSent
-from stagepost.runtime.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
-from stagepost.runtime.back_off import violation_of
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.message_store import MessageStore
-from stagepost.runtime.network import Listener, Network, TcpAddress, UnixAddress
 from stagepost.runtime.verifier import SignatureVerifier
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,10 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import StagepostError
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.network import Network, UnixAddress
+from stagepost.ground.net.supervision import run_conversations
 from stagepost.node.followed_statuses import Followed
 from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.local_service import owner_and_root, sent_away
@@ -38,11 +42,7 @@ from stagepost.remp.local_intake import (
 )
 from stagepost.remp.receipt import RECEIPT_BYTES_MAX
 from stagepost.remp.status_records import StatusRecord
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.network import Network, UnixAddress
 from stagepost.runtime.remp.local_intake import respond_to_intake
-from stagepost.runtime.supervision import run_conversations
 
 log = logging.getLogger(__name__)
 

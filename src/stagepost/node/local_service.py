@@ -10,12 +10,13 @@ from functools import partial
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.node.blame import Blame, OnViolation, shake_hands
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, respond
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationServer
 from stagepost.runtime.local_submission_endpoints import (
@@ -23,7 +24,6 @@ from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionServer,
 )
 from stagepost.runtime.mempool_feed import MempoolFeed
-from stagepost.runtime.supervision import run_conversations
 
 LOCAL_SOURCE = "local"
 

@@ -14,7 +14,7 @@ from enum import Enum
 from random import Random
 
 from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.runtime.back_off import BackOff, Penalties
+from stagepost.ground.net.back_off import BackOff, Penalties
 
 KNOWN_PEERS_MAX = 150
 

@@ -16,21 +16,21 @@ from stagepost.dmq.peer_score import PeerScore
 from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.dmq.shared_peers import SharedPeers
-from stagepost.dmq.version_data import ConnectionKind
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of
+from stagepost.ground.net.back_off import violation_of
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
+from stagepost.ground.net.network import TcpAddress
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
 from stagepost.node.blame import Blame, OnViolation
 from stagepost.node.sent_counts import CountedSupplier, OnSent
-from stagepost.runtime.admission import LOOPBACK_HOSTS, host_of
-from stagepost.runtime.back_off import violation_of
 from stagepost.runtime.connection import Connection
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.intake import Intake
-from stagepost.runtime.keep_alive import KeepAliveClient, KeepAliveServer
-from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.runtime.puller import Puller, puller_for
-from stagepost.runtime.supervision import run_conversations
 
 ASK_FOR_PEERS_EVERY_S = 900.0
 """Answers are kept stable for nearly as long, so asking more often would bring nothing."""

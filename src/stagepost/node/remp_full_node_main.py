@@ -29,6 +29,7 @@ from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.net.network import SocketNetwork
 from stagepost.node.complaints import Complaint
 from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.earlier_life import earlier_life
@@ -47,7 +48,6 @@ from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, Validat
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.delivery.receiver import Receiver
-from stagepost.runtime.network import SocketNetwork
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd

@@ -13,9 +13,9 @@ import msgspec
 from stagepost.chain.genesis import Genesis
 from stagepost.errors import ConfigError, ConfigFaults, DecodeError, Fault
 from stagepost.ground.files.small_files import read_small_file, replace_file
+from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.tl import key_id
-from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.remp.overlay_links import LinkMember
 
 NETWORK_FILE = "network.json"

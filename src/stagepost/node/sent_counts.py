@@ -10,8 +10,8 @@ from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.supplying import MessagesHeld
 from stagepost.ground.loop.bell import Bell
+from stagepost.ground.net.conversation import Conversation
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.supplier import Supplier
 

@@ -25,12 +25,12 @@ from stagepost.dmq.profiles import MiniProtocol, profile_named
 from stagepost.errors import StagepostError
 from stagepost.ground.files.owner_lock import HeldByAnother
 from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.net.network import SocketNetwork
+from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.pipeline.topics import DMQ_MESSAGES
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.message_stream import ListenLimits, MessageStream
-from stagepost.runtime.network import SocketNetwork
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
 RECENT_MAX = 60_000
 """So many ids are looked up at the end of the topic; a node holds 50,000 messages."""

@@ -21,6 +21,7 @@ from stagepost.errors import (
 )
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.trace import Trace
@@ -28,7 +29,6 @@ from stagepost.runtime.client_places import find_places
 from stagepost.runtime.local_client import ClientLimits, LocalClient
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.message_stream import MessageStream, OnConnection
-from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
 
 if TYPE_CHECKING:

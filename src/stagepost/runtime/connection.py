@@ -6,7 +6,18 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
-from stagepost.dmq.handshake import (
+from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, answer_terms
+from stagepost.dmq.specs import codec_for, spec_for
+from stagepost.errors import (
+    ErrorCode,
+    HandshakeRefused,
+    LocalProtocolError,
+    ProtocolTimeout,
+    StagepostError,
+)
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation, Trace
+from stagepost.ground.net.handshake import (
     AcceptVersion,
     Agreement,
     ProposeVersions,
@@ -16,16 +27,8 @@ from stagepost.dmq.handshake import (
     answer,
     conclude,
 )
-from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, answer_terms
-from stagepost.dmq.specs import codec_for, spec_for
-from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import (
-    ErrorCode,
-    HandshakeRefused,
-    LocalProtocolError,
-    ProtocolTimeout,
-    StagepostError,
-)
+from stagepost.ground.net.opening import check_nothing_behind, open_handshake
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
@@ -36,9 +39,6 @@ from stagepost.ground.wire.mux_queues import (
     MESSAGE_SUBMISSION_INGRESS_BYTES_MAX,
     PEER_SHARING_INGRESS_BYTES_MAX,
 )
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation, Trace
-from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
 
 INGRESS_BYTES_MAX = {
     MiniProtocol.HANDSHAKE: HANDSHAKE_INGRESS_BYTES_MAX,

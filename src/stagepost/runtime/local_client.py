@@ -11,6 +11,7 @@ from stagepost.dmq.outcome import ACCEPTED, Accepted, Reason, Rejected
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.runtime.connection import Connection
 from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_node import LocalNode, is_away
@@ -19,7 +20,6 @@ from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
 )
 from stagepost.runtime.message_stream import ListenLimits, MessageStream, OnConnection
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
 SUBMIT_TIMEOUT_S = 30.0
 SUBMISSION_KEPT_OPEN_S = 60.0

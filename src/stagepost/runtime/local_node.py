@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost.dmq.profiles import MiniProtocol, Profile
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import DecodeError, ErrorCode, ProtocolTimeout, StagepostError, TransportError
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.network import Network, UnixAddress
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.runtime.connection import Connection, initiate
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.network import Network, UnixAddress
 
 
 @dataclass(frozen=True, slots=True)

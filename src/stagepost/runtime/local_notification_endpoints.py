@@ -15,7 +15,7 @@ from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import check_expiry
 from stagepost.errors import ErrorCode, LocalProtocolError
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.runtime.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation
 from stagepost.runtime.endpoint_options import (
     Authenticator,
     TtlValidator,

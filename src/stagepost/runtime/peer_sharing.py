@@ -8,7 +8,7 @@ from stagepost.dmq.peer_sharing import Done, PeerAddress, SharePeers, ShareReque
 from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
-from stagepost.runtime.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation
 
 
 class PeerSharingClient:

@@ -19,8 +19,8 @@ from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.conversation import Conversation
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.submission_server import MessageSubmissionServer
 

@@ -21,8 +21,8 @@ from stagepost.dmq.submission import (
     RequestMessages,
 )
 from stagepost.errors import LocalProtocolError, RemoteProtocolError
+from stagepost.ground.net.conversation import Conversation
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.endpoint_options import settled
 from stagepost.runtime.submission_config import MessageSubmissionConfig, begins_with_init, broken_rule
 

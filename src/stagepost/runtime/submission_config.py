@@ -15,9 +15,9 @@ from stagepost.dmq.proof import check_proof
 from stagepost.dmq.submission import INIT, MessageIdAndSize
 from stagepost.dmq.validation import check_expiry
 from stagepost.errors import ProtocolError
+from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.endpoint_options import Authenticator, TtlValidator, given_limits, require_positive
 from stagepost.runtime.message_queue import QUEUE_SIZE_MAX
 

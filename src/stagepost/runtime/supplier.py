@@ -9,8 +9,8 @@ from stagepost.dmq.profiles import Profile
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.supplying import MessagesHeld, Supplying
 from stagepost.ground.loop.bell import Bell
+from stagepost.ground.net.conversation import Conversation
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from stagepost.runtime.sockets import PEER_IS_DEAD_AFTER_S
+from stagepost.ground.net.sockets import PEER_IS_DEAD_AFTER_S
 
 RETRANSMISSION_S = 0.2
 RETRANSMISSIONS_MAX = 6

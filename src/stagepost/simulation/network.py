@@ -9,9 +9,9 @@ from random import Random
 from typing import cast
 
 from stagepost.errors import ConfigError, TransportError
-from stagepost.runtime.bearer import Bearer, Trace
-from stagepost.runtime.network import Address, Listener, TcpAddress, UnixAddress
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection, Server
+from stagepost.ground.net.bearer import Bearer, Trace
+from stagepost.ground.net.network import Address, Listener, TcpAddress, UnixAddress
+from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection, Server
 from stagepost.simulation.link import LOCAL_LINK, Link, Pipe, Route
 from stagepost.simulation.trace import TraceHash
 from stagepost.simulation.transport import SimulatedTransport

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Any
 
-from stagepost.runtime.sockets import KEEP_ALIVE_IDLE_S, KEEP_ALIVE_PROBE_S, KEEP_ALIVE_PROBES
+from stagepost.ground.net.sockets import KEEP_ALIVE_IDLE_S, KEEP_ALIVE_PROBE_S, KEEP_ALIVE_PROBES
 from stagepost.simulation.link import Ending, Piece, Pipe
 
 WRITE_BUFFER_HIGH_BYTES = 65_536

@@ -23,10 +23,10 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
+from stagepost.ground.net.addresses import is_on_this_machine, parse_address
+from stagepost.ground.net.network import Address, TcpAddress, UnixAddress
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from stagepost.runtime.addresses import is_on_this_machine, parse_address
-from stagepost.runtime.network import Address, TcpAddress, UnixAddress
 from tests.topic_records import NAME, a_topic, a_writer, append_now, odd_record
 from tests.topic_serving import LOOPBACK, served
 

@@ -27,10 +27,10 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.receipts import read_ack_envelope
 from stagepost.dmq.outcome import rejected
-from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.runtime.delivery.outbox_book import OutboxLimits
 from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.dmq.handshake import (
+from stagepost.dmq.profiles import PROFILES, MiniProtocol, answer_terms
+from stagepost.dmq.specs import codec_for, spec_for
+from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.net.handshake import (
     QUERY_DEPARTURE_S,
     AcceptVersion,
     Agreement,
@@ -26,10 +29,7 @@ from stagepost.dmq.handshake import (
     answer,
     conclude,
 )
-from stagepost.dmq.profiles import PROFILES, MiniProtocol, answer_terms
-from stagepost.dmq.specs import codec_for, spec_for
-from stagepost.dmq.version_data import ConnectionKind, VersionData
-from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.strategies import cbor_items, written_head
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.dmq import handshake, inspector, local_notification, submission
+from stagepost.dmq import inspector, local_notification, submission
 from stagepost.dmq.inspection.report import Coverage, Report, Verdict
 from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import MiniProtocol
-from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ConfigError, ErrorCode
+from stagepost.ground.net import handshake
+from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.wire.mux import Direction
 from tests.captures import (
     INITIATOR,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.dmq.keep_alive import PING_INTERVAL_S, KeepAlive, KeepAliveResponse, check_cookie
 from stagepost.dmq.peer_sharing import (
     ANSWER_STABLE_FOR_S,
     PEERS_SENT_MAX,
@@ -20,6 +19,12 @@ from stagepost.dmq.peer_sharing import (
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.ground.net.keep_alive_protocol import (
+    PING_INTERVAL_S,
+    KeepAlive,
+    KeepAliveResponse,
+    check_cookie,
+)
 from stagepost.ground.wire.codec import Codec
 
 PROFILE = PROFILES["dmq-node"]

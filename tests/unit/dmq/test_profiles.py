@@ -16,8 +16,8 @@ from stagepost.dmq.profiles import (
     start_within_s,
 )
 from stagepost.dmq.specs import codec_for, spec_for
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import ConfigError
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 
 NUMBERS = {
     "dmq-node": {

@@ -19,8 +19,8 @@ from stagepost.dmq.validation import (
     check_expiry,
     rules_for,
 )
-from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.identifiers import PoolId
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer, decoded

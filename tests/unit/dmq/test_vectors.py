@@ -11,20 +11,15 @@ from typing import Any
 import cbor2
 import pytest
 
-from stagepost.dmq import (
-    handshake,
-    keep_alive,
-    local_notification,
-    local_submission,
-    peer_sharing,
-    submission,
-)
+from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage, MessageLayout, read_message
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
-from stagepost.dmq.version_data import DMQ_CLIENT_V1, DMQ_VERSIONS, NETWORK_MAGICS, ConnectionKind
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import kes
+from stagepost.ground.net import handshake
+from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.version_data import DMQ_CLIENT_V1, DMQ_VERSIONS, NETWORK_MAGICS, ConnectionKind
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stagepost.runtime.admission import Admission, AdmissionLimits, Refusal
+from stagepost.ground.net.admission import Admission, AdmissionLimits, Refusal
 
 LIMITS = AdmissionLimits(soft_max=3, hard_max=5, delay_s=5.0, per_source_max=2)
 

@@ -9,8 +9,8 @@ import pytest
 
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, TransportError
+from stagepost.ground.net.bearer import Bearer
 from stagepost.node.blame import Blame
-from stagepost.runtime.bearer import Bearer
 
 Counted = list[tuple[MiniProtocol | None, ErrorCode]]
 

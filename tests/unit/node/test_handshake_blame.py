@@ -17,8 +17,8 @@ from stagepost.errors import (
     StagepostError,
     TransportError,
 )
+from stagepost.ground.net.bearer import Bearer
 from stagepost.node.blame import Blame, shake_hands
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, OnFault
 
 Counted = list[tuple[MiniProtocol | None, ErrorCode]]

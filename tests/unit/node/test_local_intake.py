@@ -13,6 +13,7 @@ import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, StagepostError, TransportError
 from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts, find_full_node
+from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.wire.codec import Codec
 from stagepost.node import followed_statuses, local_intake
 from stagepost.node.local_intake import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
@@ -30,7 +31,6 @@ from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from stagepost.remp.receipt import RECEIPT_BYTES_MAX
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import SETS_FILE
-from stagepost.runtime.network import SocketNetwork
 from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX, LinkProtocol, codec_table
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode

@@ -7,9 +7,7 @@ from random import Random
 import pytest
 
 from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
-from stagepost.node.peer_link import asker_of, ip_address_of
-from stagepost.runtime.back_off import (
+from stagepost.ground.net.back_off import (
     BANNED_MAX,
     PENALTY_FIRST_S,
     PENALTY_MAX_S,
@@ -18,6 +16,8 @@ from stagepost.runtime.back_off import (
     RETRY_MAX_S,
     STEADY_AFTER_S,
 )
+from stagepost.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.node.peer_link import asker_of, ip_address_of
 
 
 def address(number: int) -> PeerAddress:

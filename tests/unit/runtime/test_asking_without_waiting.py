@@ -21,9 +21,9 @@ from stagepost.dmq.submission import (
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, RemoteProtocolError, TransportError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.memory import MemoryChannel, memory_channels
 from stagepost.runtime.puller import puller_for
 from stagepost.runtime.submission_config import MessageSubmissionConfig
 from stagepost.runtime.submission_server import MessageSubmissionServer

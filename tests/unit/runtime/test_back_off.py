@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from stagepost.runtime.back_off import PENALTY_FIRST_S, RETRY_FIRST_S, RETRY_JITTER, BackOff
+from stagepost.ground.net.back_off import PENALTY_FIRST_S, RETRY_FIRST_S, RETRY_JITTER, BackOff
 
 
 def after_failures(count: int) -> BackOff:

@@ -10,6 +10,8 @@ import pytest
 
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.bearer import Bearer, Trace
+from stagepost.ground.net.channel import Channel
 from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_PAYLOAD_BYTES_SENT_MAX,
@@ -20,8 +22,6 @@ from stagepost.ground.wire.mux import (
     lane_number,
 )
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
-from stagepost.runtime.bearer import Bearer, Trace
-from stagepost.runtime.channel import Channel
 
 INITIATOR, RESPONDER = Direction
 

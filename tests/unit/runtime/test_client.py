@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from stagepost.client import AsyncClient, Client, ClientLimits, ListenLimits
-from stagepost.dmq.handshake import HANDSHAKE_NUMBER
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Reason, Rejected, rejected
 from stagepost.dmq.profiles import PROFILES
@@ -24,9 +23,10 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.handshake import HANDSHAKE_NUMBER
+from stagepost.ground.net.sockets import serve_unix
 from stagepost.ground.wire.mux import Direction
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.sockets import serve_unix
 from tests.small_node import MAGIC, SmallNode
 from tests.strategies import a_signed_message
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stagepost.dmq import keep_alive, local_notification, local_submission, submission
+from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import (
@@ -20,10 +20,11 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.memory import MemoryChannel, memory_channels
 from tests.strategies import MessageParts
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ import pytest
 from stagepost.delivery.transport import Outgoing, SendFailed
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.dmq.text_envelope import ColdSigningKey, Content, IssuedCertificate
-from stagepost.dmq.version_data import NETWORK_MAGICS
 from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.runtime import key_files
 from stagepost.runtime.delivery.dmq_sending import SIGNING_RETRY_S
 from stagepost.runtime.delivery.dmq_signer import DmqSigner

@@ -18,8 +18,9 @@ from stagepost.dmq.profiles import SEED, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role, State
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.local_notification_endpoints import (
     LocalMessageNotificationClient,
     LocalMessageNotificationConfig,
@@ -30,7 +31,6 @@ from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
-from stagepost.runtime.memory import MemoryChannel, memory_channels
 from tests.strategies import a_signed_message
 
 SUBMISSION, NOTIFICATION = MiniProtocol.LOCAL_MESSAGE_SUBMISSION, MiniProtocol.LOCAL_MESSAGE_NOTIFICATION

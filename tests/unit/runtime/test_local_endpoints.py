@@ -19,8 +19,9 @@ from stagepost.dmq.profiles import PROFILES, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ConfigError, ErrorCode, LocalProtocolError, ProtocolTimeout
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.memory import memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.local_notification_endpoints import (
     CallingFeed,
     LocalMessageNotificationClient,
@@ -33,7 +34,6 @@ from stagepost.runtime.local_submission_endpoints import (
     LocalMessageSubmissionConfig,
     LocalMessageSubmissionServer,
 )
-from stagepost.runtime.memory import memory_channels
 from stagepost.runtime.message_queue import QUEUE_SIZE_MAX, MessageQueue
 from tests.strategies import EXPIRES_AT, a_signed_legacy_message, a_signed_message
 

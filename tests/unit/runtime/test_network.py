@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import TransportError
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.network import Network, SocketNetwork, TcpAddress, UnixAddress
 from stagepost.ground.wire.mux import Direction
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.network import Network, SocketNetwork, TcpAddress, UnixAddress
 
 
 async def echo(bearer: Bearer) -> None:

@@ -14,9 +14,9 @@ from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.memory import memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.memory import memory_channels
 from stagepost.runtime.peer_sharing import PeerSharingClient, PeerSharingServer
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stagepost.errors import ErrorCode, RemoteProtocolError, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.redialling import LOOK_AGAIN_S, Redialler
+from stagepost.ground.net.redialler import LOOK_AGAIN_S, Redialler
 
 
 class Dialled:

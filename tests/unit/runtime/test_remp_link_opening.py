@@ -8,10 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.catchain.overlay_protocol import Push
-from stagepost.dmq.handshake import ProposeVersions
-from stagepost.dmq.handshake import Refuse as NotAccepted
 from stagepost.dmq.profiles import DEFAULT_PROFILE
-from stagepost.dmq.version_data import ConnectionKind, VersionData
 from stagepost.errors import (
     ErrorCode,
     HandshakeRefused,
@@ -20,6 +17,13 @@ from stagepost.errors import (
     StagepostError,
 )
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.net.admission import AdmissionLimits
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.handshake import ProposeVersions
+from stagepost.ground.net.handshake import Refuse as NotAccepted
+from stagepost.ground.net.network import TcpAddress
+from stagepost.ground.net.opening import open_handshake
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
@@ -33,11 +37,7 @@ from stagepost.remp.link_authentication import (
     refusal,
     refused_by_peer,
 )
-from stagepost.runtime.admission import AdmissionLimits
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import initiate
-from stagepost.runtime.handshaking import open_handshake
-from stagepost.runtime.network import TcpAddress
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import initiate_link
 from stagepost.runtime.remp.link_specs import LinkProtocol, open_link_protocol

@@ -12,12 +12,12 @@ import pytest
 from stagepost.catchain.block import BLOCK_BYTES_MAX, UPDATE_ID
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.catchain.query_window import QUERIES_ASKED_MAX, QUERY_LIFE_S
-from stagepost.dmq.keep_alive import PING_INTERVAL_S
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, HandshakeRefused, LocalProtocolError
+from stagepost.ground.net.back_off import PENALTY_FIRST_S, RETRY_JITTER
+from stagepost.ground.net.keep_alive_protocol import PING_INTERVAL_S
+from stagepost.ground.net.network import SocketNetwork, TcpAddress, UnixAddress
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.ground.wire.tl import constructor_bytes
-from stagepost.runtime.back_off import PENALTY_FIRST_S, RETRY_JITTER
-from stagepost.runtime.network import SocketNetwork, TcpAddress, UnixAddress
 from stagepost.runtime.remp.link_listener import SESSIONS_MAX, LinkListener
 from stagepost.runtime.remp.link_opening import initiate_link
 from stagepost.runtime.remp.link_versions import LinkVersion

@@ -16,8 +16,8 @@ from stagepost.catchain import overlay_protocol
 from stagepost.catchain.overlay_protocol import CATCHAIN_OVERLAY, OBJECT_BYTES_MAX
 from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.specs import ALL_SPECS
-from stagepost.dmq.version_data import CARDANO_VERSIONS, DMQ_VERSIONS
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.ground.net.version_data import CARDANO_VERSIONS, DMQ_VERSIONS
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stagepost.dmq.handshake import Agreement
-from stagepost.dmq.keep_alive import Done, KeepAlive, KeepAliveResponse
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
-from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ErrorCode, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.bearer import LEFT_OVER_BYTES_MAX, Bearer
+from stagepost.ground.net.handshake import Agreement
+from stagepost.ground.net.keep_alive import KeepAliveServer
+from stagepost.ground.net.keep_alive_protocol import Done, KeepAlive, KeepAliveResponse
+from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction, Segment, lane_number
-from stagepost.runtime.bearer import LEFT_OVER_BYTES_MAX, Bearer
 from stagepost.runtime.connection import Connection
-from stagepost.runtime.keep_alive import KeepAliveServer
 
 LANE = lane_number(11, Direction.INITIATOR)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, LimitExceeded, TransportError
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
 from stagepost.ground.wire.mux import Direction
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
 
 
 async def echo(bearer: Bearer) -> None:

@@ -10,17 +10,17 @@ import pytest
 
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniProtocol, Profile
-from stagepost.dmq.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.sockets import connect_unix, serve_unix
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.connection import Connection, initiate, respond
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.puller import puller_for
-from stagepost.runtime.sockets import connect_unix, serve_unix
 from stagepost.runtime.submission_config import is_pulling_side
-from stagepost.runtime.supervision import run_conversations
 from stagepost.runtime.supplier import Supplier
 from tests.pulling_world import NOW_UNIX_S, Node, legacy, messages
 

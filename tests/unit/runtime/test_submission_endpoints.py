@@ -31,9 +31,9 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.submission_client import MessageSubmissionClient
 from stagepost.runtime.submission_config import MessageSubmissionConfig, is_pulling_side
 from stagepost.runtime.submission_server import MessageSubmissionServer

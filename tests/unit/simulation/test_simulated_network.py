@@ -11,11 +11,11 @@ import pytest
 
 from stagepost.errors import ConfigError, ProtocolTimeout, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.network import TcpAddress, UnixAddress
+from stagepost.ground.net.sockets import PEER_IS_DEAD_AFTER_S
 from stagepost.ground.wire.mux import Direction
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.channel import Channel
-from stagepost.runtime.network import TcpAddress, UnixAddress
-from stagepost.runtime.sockets import PEER_IS_DEAD_AFTER_S
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork
 

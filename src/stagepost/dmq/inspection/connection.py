@@ -10,8 +10,8 @@ from stagepost.dmq.inspection.lane import Lane
 from stagepost.dmq.inspection.reading import Said
 from stagepost.dmq.inspection.report import Agreed
 from stagepost.dmq.profiles import LOCAL_PROTOCOLS, MiniProtocol, Profile
-from stagepost.dmq.version_data import ConnectionKind
 from stagepost.errors import ErrorCode
+from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.cbor import ARRAY, BYTE_STRING
 

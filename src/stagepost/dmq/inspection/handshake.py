@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from stagepost.dmq.handshake import (
+from stagepost.dmq.inspection.faults import Fault, fault_of
+from stagepost.dmq.inspection.report import Agreed
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.net.handshake import (
     AcceptVersion,
     OfferedVersion,
     ProposeVersions,
@@ -12,9 +15,7 @@ from stagepost.dmq.handshake import (
     Refuse,
     ReplyVersions,
 )
-from stagepost.dmq.inspection.faults import Fault, fault_of
-from stagepost.dmq.inspection.report import Agreed
-from stagepost.dmq.version_data import (
+from stagepost.ground.net.version_data import (
     CARDANO_VERSIONS,
     DMQ_NODE_V2,
     DMQ_VERSIONS,
@@ -23,7 +24,6 @@ from stagepost.dmq.version_data import (
     VersionShape,
     read_version_data,
 )
-from stagepost.errors import DecodeError, ErrorCode
 
 _KNOWN: dict[int, tuple[ConnectionKind, VersionShape]] = {
     number: (kind, shape)

@@ -8,7 +8,7 @@ from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.inspection.report import Evidence
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniProtocol
 from stagepost.dmq.submission import Flavour
-from stagepost.dmq.version_data import is_cardano
+from stagepost.ground.net.version_data import is_cardano
 from stagepost.ground.wire.cbor import INDEFINITE_ARRAY
 from stagepost.ground.wire.mux import Direction
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stagepost.dmq import keep_alive, submission
+from stagepost.dmq import submission
 from stagepost.dmq.announcements import Announcements, WindowRules
 from stagepost.dmq.inspection.faults import Fault, fault_of
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import RemoteProtocolError
+from stagepost.ground.net import keep_alive_protocol as keep_alive
 
 _COOKIE_AT = 2  # behind the message's head and tag, one byte each
 

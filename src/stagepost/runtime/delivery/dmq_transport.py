@@ -29,6 +29,7 @@ from stagepost.dmq.proof import check_proof
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import LocalProtocolError, StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.runtime.delivery.dmq_bodies import ack_bodies, data_body, payload_room, read_body
 from stagepost.runtime.delivery.dmq_connectivity import DmqConnectivity
 from stagepost.runtime.delivery.dmq_limits import DmqTransportCounters, DmqTransportLimits
@@ -41,7 +42,6 @@ from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_client import ClientLimits, LocalClient
 from stagepost.runtime.local_node import LocalNode
 from stagepost.runtime.message_stream import ListenLimits
-from stagepost.runtime.network import Network, SocketNetwork
 
 EXPIRY_MARGIN_S = 10.0
 """Producers stay so far below the longest life that a network allows: a clock that is a little fast costs nothing."""

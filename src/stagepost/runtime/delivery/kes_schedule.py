@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagepost.dmq.version_data import NETWORK_MAGICS
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 
 PERIOD_S = 129_600.0
 """36 hours: 129 600 slots of one second, as on the public networks."""

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Mapping
 
 from stagepost.errors import ErrorCode, RemoteProtocolError, TransportError
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.network import Address
 from stagepost.remp.link_authentication import LinkTerms, network_session_id
 from stagepost.remp.link_protocols import Done, Message, Receipts
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.network import Address
 from stagepost.runtime.remp.link import Link, LinkCounts
 from stagepost.runtime.remp.link_dialling import LinkDialler
 from stagepost.runtime.remp.link_doors import end_links, run_link

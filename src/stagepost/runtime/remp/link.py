@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
+from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.link_authentication import LinkTerms
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.keep_alive import KeepAliveClient, KeepAliveServer
 from stagepost.runtime.remp.link_specs import SPOKEN, LinkProtocol, open_link_protocol
 from stagepost.runtime.remp.link_versions import LinkVersion
-from stagepost.runtime.supervision import run_conversations
 
 log = logging.getLogger(__name__)
 

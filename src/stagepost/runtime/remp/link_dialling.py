@@ -10,9 +10,9 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from stagepost.errors import HandshakeRefused
-from stagepost.runtime.back_off import BackOff, violation_of
-from stagepost.runtime.network import Address
-from stagepost.runtime.redialling import Redialler
+from stagepost.ground.net.back_off import BackOff, violation_of
+from stagepost.ground.net.network import Address
+from stagepost.ground.net.redialler import Redialler
 from stagepost.runtime.remp.link import Link
 from stagepost.runtime.remp.link_opening import LinkKeeper, OurEnd, initiate_link
 from stagepost.runtime.remp.link_versions import LinkVersion

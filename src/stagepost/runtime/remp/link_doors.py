@@ -13,9 +13,9 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from stagepost.runtime.back_off import Penalties, violation_of
+from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.sockets import CLOSE_GRACE_S
 from stagepost.runtime.remp.link import Link
-from stagepost.runtime.sockets import CLOSE_GRACE_S
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import logging
 from typing import Any
 
 from stagepost.errors import ConfigError, ErrorCode, HandshakeRefused, LocalProtocolError, RemoteProtocolError
-from stagepost.runtime.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits, Refusal, host_of
-from stagepost.runtime.back_off import Penalties, violation_of
-from stagepost.runtime.bearer import LOCAL_PEER, Bearer
-from stagepost.runtime.network import Address, Listener
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits, Refusal, host_of
+from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.bearer import LOCAL_PEER, Bearer
+from stagepost.ground.net.network import Address, Listener
 from stagepost.runtime.remp.link import Link
 from stagepost.runtime.remp.link_opening import Door, OurEnd, respond_to_link
 from stagepost.runtime.remp.link_versions import LinkVersion

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from stagepost.dmq.handshake import ProposeVersions
 from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.handshake import ProposeVersions
+from stagepost.ground.net.network import Network
+from stagepost.ground.net.opening import check_nothing_behind, open_handshake
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.link_authentication import (
@@ -24,9 +27,6 @@ from stagepost.remp.link_authentication import (
     refusal,
     refused_by_peer,
 )
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
-from stagepost.runtime.network import Network
 from stagepost.runtime.remp.link_specs import (
     SPOKEN,
     LinkProtocol,

@@ -9,9 +9,9 @@ from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX, Answer, Ask, P
 from stagepost.catchain.query_window import QUERY_LIFE_S, Asked, Held
 from stagepost.errors import LocalProtocolError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES
 from stagepost.remp.link_authentication import LinkTerms
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.remp.link import Link, LinkCounts
 from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 

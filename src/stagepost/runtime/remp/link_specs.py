@@ -6,14 +6,14 @@ from enum import IntEnum
 from functools import cache
 
 from stagepost.catchain import overlay_protocol
-from stagepost.dmq import keep_alive
+from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, messages_by_state
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
 from stagepost.ground.wire.mux_queues import KEEP_ALIVE_INGRESS_BYTES_MAX
 from stagepost.remp import link_authentication, link_protocols, local_intake
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation
 from stagepost.runtime.remp.link_versions import LinkVersion
 
 AUTHENTICATION_INGRESS_BYTES_MAX = link_authentication.MESSAGE_BYTES_MAX

@@ -10,7 +10,9 @@ from enum import IntEnum
 
 import msgspec
 
-from stagepost.dmq.handshake import (
+from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.crypto.ed25519 import PUBLIC_KEY_BYTES
+from stagepost.ground.net.handshake import (
     AcceptVersion,
     HandshakeDecodeError,
     OfferedVersion,
@@ -21,9 +23,7 @@ from stagepost.dmq.handshake import (
     ReplyVersions,
     VersionMismatch,
 )
-from stagepost.dmq.version_data import NETWORK_MAGIC_BITS
-from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
-from stagepost.ground.crypto.ed25519 import PUBLIC_KEY_BYTES
+from stagepost.ground.net.version_data import NETWORK_MAGIC_BITS
 from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
 from stagepost.remp.link_authentication import NONCE_BYTES, LinkTerms
 

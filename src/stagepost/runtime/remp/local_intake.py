@@ -10,9 +10,14 @@ from types import TracebackType
 
 import msgspec
 
-from stagepost.dmq.handshake import AcceptVersion, ProposeVersions, Refuse, Terms, answer, conclude
-from stagepost.dmq.version_data import ConnectionKind, VersionData, VersionShape
 from stagepost.errors import ErrorCode, HandshakeRefused, ProtocolTimeout, StagepostError, TransportError
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.handshake import AcceptVersion, ProposeVersions, Refuse, Terms, answer, conclude
+from stagepost.ground.net.network import Network, SocketNetwork, UnixAddress
+from stagepost.ground.net.opening import check_nothing_behind, open_handshake
+from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
+from stagepost.ground.net.version_data import ConnectionKind, VersionData, VersionShape
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.mux import Direction
@@ -28,12 +33,7 @@ from stagepost.remp.local_intake import (
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict import Verdict
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation
-from stagepost.runtime.handshaking import check_nothing_behind, open_handshake
-from stagepost.runtime.network import Network, SocketNetwork, UnixAddress
 from stagepost.runtime.remp.link_specs import LinkProtocol, expect_link_protocol, open_link_protocol
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
 INTAKE_VERSION = 0x5003
 INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}

@@ -16,15 +16,15 @@ from stagepost.errors import (
     StagepostError,
 )
 from stagepost.ground.files.node_notes import FullNodeFacts
+from stagepost.ground.net.network import Network, SocketNetwork
+from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.status_records import StatusRecord
 from stagepost.remp.trace import ENDED, Trace, trace_of
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict import Verdict
 from stagepost.runtime.local_node import is_away
-from stagepost.runtime.network import Network, SocketNetwork
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
-from stagepost.runtime.sockets import CONNECT_TIMEOUT_S
 
 ID_DIGITS = 64
 ASKED_FOR_S = 2.0

@@ -24,10 +24,10 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.network import Address
 from stagepost.remp.link_authentication import LinkTerms
-from stagepost.runtime.back_off import Penalties, violation_of
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.network import Address
 from stagepost.runtime.remp.link import LinkCounts
 from stagepost.runtime.remp.link_dialling import LinkDialler
 from stagepost.runtime.remp.link_doors import end_links, kept_out, run_link

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError, TransportError
+from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.bearer import Bearer
 from stagepost.remp.link_authentication import LinkTerms, network_session_id
 from stagepost.remp.link_protocols import Message, Receipts
-from stagepost.runtime.back_off import Penalties, violation_of
-from stagepost.runtime.bearer import Bearer
 from stagepost.runtime.remp.link import Link, LinkCounts
 from stagepost.runtime.remp.link_doors import end_links, kept_out, run_link
 from stagepost.runtime.remp.link_listener import LinkListener

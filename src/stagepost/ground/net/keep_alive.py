@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from stagepost.dmq.keep_alive import PING_INTERVAL_S, Done, KeepAlive, KeepAliveResponse, check_cookie
 from stagepost.ground.loop.clock import Clock
-from stagepost.runtime.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.keep_alive_protocol import (
+    PING_INTERVAL_S,
+    Done,
+    KeepAlive,
+    KeepAliveResponse,
+    check_cookie,
+)
 
 COOKIES = 1 << 16
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from stagepost.dmq.handshake import DIALECT, HANDSHAKE, HANDSHAKE_NUMBER
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.handshake import DIALECT, HANDSHAKE, HANDSHAKE_NUMBER
 from stagepost.ground.statemachine.spec import Role, messages_by_state
 from stagepost.ground.wire.codec import Codec, CodecTable
 from stagepost.ground.wire.mux import Direction
 from stagepost.ground.wire.mux_queues import HANDSHAKE_INGRESS_BYTES_MAX
-from stagepost.runtime.bearer import Bearer
-from stagepost.runtime.conversation import Conversation
 
 HANDSHAKE_CODEC = CodecTable(HANDSHAKE.name, messages_by_state(HANDSHAKE), [DIALECT], any_type=True)
 

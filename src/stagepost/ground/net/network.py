@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from stagepost.runtime.bearer import Bearer, Trace
-from stagepost.runtime.sockets import (
+from stagepost.ground.net.bearer import Bearer, Trace
+from stagepost.ground.net.sockets import (
     CLOSE_GRACE_S,
     CONNECT_TIMEOUT_S,
     CONNECTIONS_MAX,

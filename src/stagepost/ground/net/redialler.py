@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from stagepost.errors import StagepostError
-from stagepost.runtime.back_off import violation_of
+from stagepost.ground.net.back_off import violation_of
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from stagepost.errors import ConfigError
-from stagepost.runtime.network import Address, TcpAddress, UnixAddress
+from stagepost.ground.net.network import Address, TcpAddress, UnixAddress
 
 PORT_MAX = 65_535
 _TCP = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", re.ASCII)

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from stagepost.dmq.version_data import (
+from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.net.version_data import (
     DMQ_NODE_V2,
     ConnectionKind,
     VersionData,
@@ -18,7 +19,6 @@ from stagepost.dmq.version_data import (
     read_version_data,
     write_version_data,
 )
-from stagepost.errors import DecodeError, ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.cbor import Reader, write_map, write_unsigned
 from stagepost.ground.wire.codec import Dialect

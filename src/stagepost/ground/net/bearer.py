@@ -18,6 +18,8 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.loop.turn_end import turn_end
+from stagepost.ground.net.bearer_channel import BearerChannel
+from stagepost.ground.net.channel import Channel
 from stagepost.ground.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
@@ -29,8 +31,6 @@ from stagepost.ground.wire.mux import (
     lane_number,
 )
 from stagepost.ground.wire.mux_queues import Demultiplexer, Egress, EgressLane, Ingress
-from stagepost.runtime.bearer_channel import BearerChannel
-from stagepost.runtime.channel import Channel
 
 LEFT_OVER_BYTES_MAX = SEGMENT_PAYLOAD_BYTES_SENT_MAX
 """Of what a peer says behind the end of an instance: it is handed on with every instance, so much would cost much."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from stagepost.errors import ConfigError, StagepostError, TransportError
-from stagepost.runtime.bearer import Bearer, Trace
+from stagepost.ground.net.bearer import Bearer, Trace
 
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 512

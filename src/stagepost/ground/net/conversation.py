@@ -14,11 +14,11 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from stagepost.ground.net.channel import Channel
 from stagepost.ground.statemachine.referee import Referee
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from stagepost.runtime.channel import Channel
 
 M = TypeVar("M")
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 
 from stagepost.errors import LocalProtocolError, StagepostError, TransportError
-from stagepost.runtime.bearer import Bearer
+from stagepost.ground.net.bearer import Bearer
 
 
 async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[None, None, None]]) -> None:
