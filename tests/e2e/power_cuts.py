@@ -27,7 +27,7 @@ import tests.e2e.test_kill_intake as intake_process
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.outcome import Accepted
 from stagepost.errors import ErrorCode
-from stagepost.runtime.sqlite_layout import StoreRefused
+from stagepost.ground.storage.layout import StoreRefused
 from stagepost.runtime.sqlite_store import SqliteStore
 from tests.e2e.test_kill_intake import BATCH, LANES, ROOT, Node, load_lines, look
 from tests.line_reports import open_report

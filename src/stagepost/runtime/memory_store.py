@@ -16,7 +16,7 @@ import msgspec
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.errors import StorageError
-from stagepost.runtime.memory_disk import SimulatedDisk
+from stagepost.ground.storage.memory_disk import SimulatedDisk
 from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
 from stagepost.runtime.store_changes import Changes
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from stagepost.dmq.mempool import Entry, file_key
 from stagepost.errors import StorageError
+from stagepost.ground.storage.rows import SET_ASIDE, DamagedRow, Row, content_of
+from stagepost.ground.storage.sqlite_file import SqliteFile
 from stagepost.runtime.message_store import StoredPool
-from stagepost.runtime.rows import SET_ASIDE, DamagedRow, Row, content_of
-from stagepost.runtime.sqlite_file import SqliteFile
 from stagepost.runtime.sqlite_rows import (
     FACT_NAMES,
     HIGHEST_MS,

@@ -8,9 +8,9 @@ from struct import error as StructError
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read_usual_shape
 from stagepost.errors import DecodeError
+from stagepost.ground.storage.rows import DamagedRow, Row, UnknownRow, checksum_of
 from stagepost.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.runtime.message_store import StoredPool
-from stagepost.runtime.rows import DamagedRow, Row, UnknownRow, checksum_of
 
 # Numbers of a certificate have 64 bits without a sign, and SQLite's have a sign: so they are bytes.
 SCHEMA: dict[str, str] = {

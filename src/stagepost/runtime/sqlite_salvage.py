@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from stagepost.dmq.mempool import Entry
+from stagepost.ground.storage.damage import Remains, counted, replace_damaged
+from stagepost.ground.storage.layout import read_only
+from stagepost.ground.storage.rows import DamagedRow, Row
+from stagepost.ground.storage.sqlite_file import Connect, connect, create
 from stagepost.runtime.message_store import StoredPool
-from stagepost.runtime.rows import DamagedRow, Row
-from stagepost.runtime.sqlite_damage import Remains, counted, replace_damaged
-from stagepost.runtime.sqlite_file import Connect, connect, create
-from stagepost.runtime.sqlite_layout import read_only
 from stagepost.runtime.sqlite_rows import (
     HIGHEST_MS,
     MESSAGES_HELD,

@@ -20,11 +20,11 @@ import msgspec
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
 from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.ground.storage.damage import open_whole
+from stagepost.ground.storage.layout import check_layout
+from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
 from stagepost.runtime.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
 from stagepost.runtime.sqlite_content import Content, read_content
-from stagepost.runtime.sqlite_damage import open_whole
-from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
-from stagepost.runtime.sqlite_layout import check_layout
 from stagepost.runtime.sqlite_rows import (
     FIRST_FACTS,
     HIGHEST_MS,

@@ -26,12 +26,12 @@ from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.storage.tables import Held
 from stagepost.remp.ledger import CandidateLost, LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.chain_store import Written
 from stagepost.runtime.chain.chain_validator import LINGER_S, Answer, ChainValidator
 from stagepost.runtime.chain.final_proof import final_block
-from stagepost.runtime.tables import Held
 from tests.agreement_world import public_key_of
 from tests.chain_overlay_runs import run_once
 from tests.chain_overlay_world import OPTIONS, ChainHouse, ChainOverlayWorld

@@ -9,8 +9,15 @@ import pytest
 
 from stagepost.errors import StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.group_writer import GROUP_JOBS_MAX, RETRY_S, SOON_S, SYNC_EVERY_S, GroupWriter, Settled
-from stagepost.runtime.tables import Draft
+from stagepost.ground.storage.group_writer import (
+    GROUP_JOBS_MAX,
+    RETRY_S,
+    SOON_S,
+    SYNC_EVERY_S,
+    GroupWriter,
+    Settled,
+)
+from stagepost.ground.storage.tables import Draft
 
 
 class Notes:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import StorageError
-from stagepost.runtime.joined_tables import ROWS_AT_ONCE_MAX, SIZES, JoinedTables, PlacedRow, calls
-from stagepost.runtime.table_file import TableFile
-from stagepost.runtime.tables import Draft, Table
+from stagepost.ground.storage.joined_tables import ROWS_AT_ONCE_MAX, SIZES, JoinedTables, PlacedRow, calls
+from stagepost.ground.storage.table_file import TableFile
+from stagepost.ground.storage.tables import Draft, Table
 from tests.failing_disk import Disk
 
 NUMBERS: Table[int, int] = Table("numbers", int, int)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.ground.loop.load import WINDOW_S, LoopLoad
-from stagepost.runtime.group_writer import BUSY_SHARE, CALM_SHARE, REST_MAX_S, FileBackend
-from stagepost.runtime.table_file import TableFile
-from stagepost.runtime.tables import Table
+from stagepost.ground.storage.group_writer import BUSY_SHARE, CALM_SHARE, REST_MAX_S, FileBackend
+from stagepost.ground.storage.table_file import TableFile
+from stagepost.ground.storage.tables import Table
 
 NUMBERS: Table[int, int] = Table("numbers", int, int)
 

@@ -12,10 +12,10 @@ import pytest
 
 from stagepost.delivery.status import DeliveryStatus
 from stagepost.errors import StorageError
+from stagepost.ground.storage.layout import StoreRefused
 from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
 from stagepost.runtime.delivery.outbox_store import OutboxTotals, Progress
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
-from stagepost.runtime.sqlite_layout import StoreRefused
 from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 from tests.outbox_records import CREATED_MS, a_dead, a_record, acked, filled, loaded, sent
 
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_touched(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows what is in it, so that no number may be given."""
-    monkeypatch.setattr("stagepost.runtime.table_reading.BUSY_S", 0.05)
+    monkeypatch.setattr("stagepost.ground.storage.table_reading.BUSY_S", 0.05)
     filled(folder, RECORDS, MARKS)
     with made_unreadable(folder / OUTBOX_FILE, how):
         before = content_of_folder(folder)

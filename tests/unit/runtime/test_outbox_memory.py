@@ -8,9 +8,9 @@ import pytest
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.storage.group_writer import RETRY_S, SOON_S, SYNC_EVERY_S
 from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.runtime.delivery.outbox_store import OutboxTotals
-from stagepost.runtime.group_writer import RETRY_S, SOON_S, SYNC_EVERY_S
 from tests.outbox_records import a_dead, a_record, sent
 
 

@@ -18,7 +18,10 @@ import pytest
 from stagepost.chain.agreement.effects import Record
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
-from stagepost.runtime import sqlite_damage
+from stagepost.ground.storage import damage as sqlite_damage
+from stagepost.ground.storage.layout import StoreRefused
+from stagepost.ground.storage.sqlite_file import beside, sync_folder
+from stagepost.ground.storage.tables import AnyTable
 from stagepost.runtime.chain import chain_store
 from stagepost.runtime.chain.chain_rows import RECORDS as CHAIN_RECORDS
 from stagepost.runtime.chain.chain_store import open_chain_store
@@ -27,10 +30,7 @@ from stagepost.runtime.delivery.sqlite_inbox import INBOX_FILE, SqliteInbox
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.runtime.remp import session_rows, session_store
 from stagepost.runtime.remp.session_store import open_session_store
-from stagepost.runtime.sqlite_file import beside, sync_folder
-from stagepost.runtime.sqlite_layout import StoreRefused
 from stagepost.runtime.sqlite_store import SqliteStore
-from stagepost.runtime.tables import AnyTable
 from tests.chain_world import a_genesis
 from tests.damaged_files import change_row, files_in
 from tests.outbox_records import a_record, seen

@@ -19,6 +19,10 @@ from stagepost.chain.history import KeptBlock, Snapshot
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import StorageError
+from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
+from stagepost.ground.storage.sqlite_file import Connect, connect
+from stagepost.ground.storage.tables import Held
 from stagepost.remp.block_id import BlockId
 from stagepost.runtime.chain.chain_rows import (
     BLOCKS,
@@ -36,10 +40,6 @@ from stagepost.runtime.chain.chain_rows import (
 )
 from stagepost.runtime.chain.final_proof import Proof, final_block
 from stagepost.runtime.delivery.store_folder import open_owned
-from stagepost.runtime.group_writer import Backend, FileBackend, GroupWriter
-from stagepost.runtime.memory_tables import MemoryBackend, TablesDisk
-from stagepost.runtime.sqlite_file import Connect, connect
-from stagepost.runtime.tables import Held
 
 STORE_FILE = "chain.sqlite"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stagepost.ground.storage.tables import Draft, Held, Table
 from stagepost.runtime.delivery.inbox_store import InboxContent, InboxRecord, InboxState
-from stagepost.runtime.tables import Draft, Held, Table
 
 RECORDS = Table("inbox", bytes, InboxRecord)
 TABLES = (RECORDS,)

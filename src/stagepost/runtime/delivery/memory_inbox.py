@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.storage.group_writer import GroupWriter
+from stagepost.ground.storage.simulated_disk import InstantWriter, MemoryBackend, TablesDisk
+from stagepost.ground.storage.tables import Draft, empty
 from stagepost.runtime.delivery.inbox_book import TABLES, InboxBook
 from stagepost.runtime.delivery.inbox_rows import InboxRows
 from stagepost.runtime.delivery.inbox_store import CAPACITY
-from stagepost.runtime.group_writer import GroupWriter
-from stagepost.runtime.memory_tables import InstantWriter, MemoryBackend, TablesDisk
-from stagepost.runtime.tables import Draft, empty
 
 
 class MemoryInboxDisk(TablesDisk):

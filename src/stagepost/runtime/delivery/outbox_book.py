@@ -8,6 +8,7 @@ import msgspec
 
 from stagepost.delivery.errors import ErrQueueCorrupt
 from stagepost.delivery.status import DeliveryStatus
+from stagepost.ground.storage.tables import Draft, Held, Table
 from stagepost.runtime.delivery.outbox_store import (
     DEAD_LETTERS_MAX,
     DONE_KEYS_MAX,
@@ -21,7 +22,6 @@ from stagepost.runtime.delivery.outbox_store import (
     OutboxTotals,
     Progress,
 )
-from stagepost.runtime.tables import Draft, Held, Table
 
 LOST = ErrQueueCorrupt.__name__
 COUNTER_JUMP = 2**32

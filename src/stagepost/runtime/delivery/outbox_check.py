@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.storage.sqlite_file import beside
+from stagepost.ground.storage.table_file import Found
+from stagepost.ground.storage.table_reading import read_beside
 from stagepost.runtime.delivery.outbox_book import TABLES, content_of
 from stagepost.runtime.delivery.outbox_store import OutboxContent, OutboxTotals
 from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE
 from stagepost.runtime.delivery.store_folder import holder
-from stagepost.runtime.sqlite_file import beside
-from stagepost.runtime.table_file import Found
-from stagepost.runtime.table_reading import read_beside
 
 
 class OutboxCheck(msgspec.Struct, frozen=True):

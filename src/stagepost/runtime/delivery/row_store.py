@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from stagepost.delivery.errors import ErrQueueCorrupt
 from stagepost.errors import StagepostError
+from stagepost.ground.storage.group_writer import Book, Writer
 from stagepost.runtime.delivery.outbox_store import OnStorageError
-from stagepost.runtime.group_writer import Book, Writer
 
 B = TypeVar("B", bound=Book)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.storage.group_writer import FileBackend, GroupWriter
+from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.runtime.delivery.inbox_book import TABLES, InboxBook
 from stagepost.runtime.delivery.inbox_rows import InboxRows
 from stagepost.runtime.delivery.inbox_store import CAPACITY
 from stagepost.runtime.delivery.store_folder import open_owned
-from stagepost.runtime.group_writer import FileBackend, GroupWriter
-from stagepost.runtime.sqlite_file import Connect, connect
 
 INBOX_FILE = "inbox.sqlite"
 

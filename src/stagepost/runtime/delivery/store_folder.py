@@ -10,9 +10,9 @@ from stagepost.delivery.errors import ErrQueueLocked
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.owner_lock import OwnerLock
-from stagepost.runtime.sqlite_file import Connect
-from stagepost.runtime.table_file import TableFile
-from stagepost.runtime.tables import AnyTable
+from stagepost.ground.storage.sqlite_file import Connect
+from stagepost.ground.storage.table_file import TableFile
+from stagepost.ground.storage.tables import AnyTable
 
 LOCK_FILE = "owner.lock"
 SYSTEM_LOCKS = Path("/proc/locks")

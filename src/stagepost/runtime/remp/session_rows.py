@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stagepost.runtime.tables import AnyTable, Draft, Held, Table
+from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table
 
 
 class BlockRow(msgspec.Struct, frozen=True, array_like=True):

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stagepost.errors import StorageError
+from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
+from stagepost.ground.storage.sqlite_file import Connect, connect
+from stagepost.ground.storage.tables import Held
 from stagepost.runtime.delivery.store_folder import open_owned
-from stagepost.runtime.group_writer import Backend, FileBackend, GroupWriter
-from stagepost.runtime.memory_tables import MemoryBackend, TablesDisk
 from stagepost.runtime.remp.session_rows import (
     BLOCKS,
     BODIES,
@@ -26,8 +28,6 @@ from stagepost.runtime.remp.session_rows import (
     StatementRow,
     contents_of,
 )
-from stagepost.runtime.sqlite_file import Connect, connect
-from stagepost.runtime.tables import Held
 
 STORE_FILE = "sessions.sqlite"
 

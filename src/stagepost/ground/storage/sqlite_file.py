@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stagepost.errors import StorageError
-from stagepost.runtime.rows import Row
+from stagepost.ground.storage.rows import Row
 
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 

@@ -10,15 +10,11 @@ from stat import S_ISREG
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
-from stagepost.runtime.sqlite_file import beside, is_damage
-from stagepost.runtime.sqlite_layout import (
-    BUSY_S,
-    QUICK_CHECK_FAULTS_MAX,
-    refuse_other_layout,
-)
-from stagepost.runtime.sqlite_log import damage_in
-from stagepost.runtime.table_file import Found, read_found, schema_of
-from stagepost.runtime.tables import AnyTable
+from stagepost.ground.storage.layout import BUSY_S, QUICK_CHECK_FAULTS_MAX, refuse_other_layout
+from stagepost.ground.storage.sqlite_file import beside, is_damage
+from stagepost.ground.storage.sqlite_log import damage_in
+from stagepost.ground.storage.table_file import Found, read_found, schema_of
+from stagepost.ground.storage.tables import AnyTable
 
 DAMAGED_ADVICE = "keep a copy of the file; the next program that opens it to write moves it aside and copies what can be read"
 SURROUNDINGS_ADVICE = "check who may read the file, whether another program keeps it locked, and the disk"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from stagepost.runtime.tables import AnyTable
+from stagepost.ground.storage.tables import AnyTable
 
 ROWS_AT_ONCE_MAX = 64
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, ROWS_AT_ONCE_MAX)

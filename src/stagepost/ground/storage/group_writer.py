@@ -19,8 +19,8 @@ from stagepost.errors import StorageError
 from stagepost.ground.loop.clock import loop_time
 from stagepost.ground.loop.load import LoopLoad
 from stagepost.ground.loop.turn_end import PutOff, turn_end
-from stagepost.runtime.table_file import TableFile
-from stagepost.runtime.tables import Draft
+from stagepost.ground.storage.table_file import TableFile
+from stagepost.ground.storage.tables import Draft
 
 GROUP_JOBS_MAX = 4_096
 SOON_S = 0.1

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from stagepost.errors import StorageError
-from stagepost.runtime.rows import Row, UnknownRow
-from stagepost.runtime.sqlite_file import DamagedFile, beside, is_damage, sync_folder
-from stagepost.runtime.sqlite_layout import StoreRefused, check_layout, link, refusal
-from stagepost.runtime.sqlite_log import damage_in
+from stagepost.ground.storage.layout import StoreRefused, check_layout, link, refusal
+from stagepost.ground.storage.rows import Row, UnknownRow
+from stagepost.ground.storage.sqlite_file import DamagedFile, beside, is_damage, sync_folder
+from stagepost.ground.storage.sqlite_log import damage_in
 
 COPIES_MAX = 1_000
 GAP_LOOKUPS_MAX = 200_000

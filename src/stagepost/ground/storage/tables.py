@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from stagepost.runtime.rows import CHECKSUM_BYTES, DamagedRow, Row, UnknownRow
+from stagepost.ground.storage.rows import CHECKSUM_BYTES, DamagedRow, Row, UnknownRow
 
 Key: TypeAlias = int | bytes | str
 Held: TypeAlias = dict[str, dict[Any, Any]]

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
-from stagepost.runtime.sqlite_file import beside, is_damage
+from stagepost.ground.storage.sqlite_file import beside, is_damage
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 QUICK_CHECK_FAULTS_MAX = 20

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.errors import StorageError
-from stagepost.runtime.joined_tables import JoinedTables, PlacedRow, calls
-from stagepost.runtime.rows import SET_ASIDE, DamagedRow, Row, content_of
-from stagepost.runtime.sqlite_damage import Remains, counted, open_whole, replace_damaged
-from stagepost.runtime.sqlite_file import Connect, DamagedFile, SqliteFile, connect, create, is_damage
-from stagepost.runtime.sqlite_layout import UnreadableLayout, check_layout, read_only
-from stagepost.runtime.tables import AnyTable, Draft, Held, Table, empty
+from stagepost.ground.storage.damage import Remains, counted, open_whole, replace_damaged
+from stagepost.ground.storage.joined_tables import JoinedTables, PlacedRow, calls
+from stagepost.ground.storage.layout import UnreadableLayout, check_layout, read_only
+from stagepost.ground.storage.rows import SET_ASIDE, DamagedRow, Row, content_of
+from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, SqliteFile, connect, create, is_damage
+from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table, empty
 
 COUNTS = Table("counts", str, int)
 """How many rows each table has: rows that vanish without a trace are noticed."""

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from stagepost.errors import StorageError
-from stagepost.runtime.group_writer import Book, Settled
-from stagepost.runtime.memory_disk import SimulatedDisk
-from stagepost.runtime.tables import AnyTable, Draft, Held, empty, settle
+from stagepost.ground.storage.group_writer import Book, Settled
+from stagepost.ground.storage.memory_disk import SimulatedDisk
+from stagepost.ground.storage.tables import AnyTable, Draft, Held, empty, settle
 
 B = TypeVar("B", bound=Book)
 R = TypeVar("R")

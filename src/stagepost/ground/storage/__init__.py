@@ -1,0 +1,1 @@
+"""Durable tables: SQLite files with checksummed rows and one group writer."""
