@@ -30,11 +30,11 @@ from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.ground.net.network import Network, SocketNetwork
+from stagepost.ground.signatures.verifier import Verifier
 from stagepost.node.config import NodeConfig, UnsafeOverrides
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.message_store import StoredMessage, StoredState, Written
 from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters
-from stagepost.runtime.verifier import Verifier
 
 UNITS_PER_SAMPLE = 60
 SHOWN_WITHIN_S = 30.0

@@ -14,10 +14,10 @@ from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.network import Network
+from stagepost.ground.signatures.verifier import InlineVerifier, valid_messages_memory
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.memory_store import MemoryStore
-from stagepost.runtime.verifier import InlineVerifier, valid_messages_memory
 from stagepost.simulation.checkers import LIVENESS, judge
 from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools

@@ -23,10 +23,10 @@ from stagepost.dmq.validation import ValidationRules, Validator, rules_for
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, StorageError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.identifiers import PoolId
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.verifier import InlineVerifier
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 

@@ -22,6 +22,7 @@ from stagepost.ground.net.bearer import Bearer, Trace
 from stagepost.ground.net.network import Address, SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, connect_unix
 from stagepost.ground.net.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
+from stagepost.ground.signatures.verifier import Verifier
 from stagepost.ground.statemachine.spec import Role
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
@@ -29,7 +30,6 @@ from stagepost.runtime.connection import Connection, initiate
 from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
 from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.verifier import Verifier
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 HOST = "127.0.0.1"

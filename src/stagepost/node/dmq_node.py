@@ -27,6 +27,7 @@ from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Listener, Network, TcpAddress, UnixAddress
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
+from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.node.blame import OnViolation, shake_hands
 from stagepost.node.config import NodeConfig
 from stagepost.node.dialling import Dialler, can_be_warm
@@ -39,7 +40,6 @@ from stagepost.runtime.connection import Connection, respond
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from stagepost.runtime.message_store import MessageStore
-from stagepost.runtime.verifier import SignatureVerifier
 
 log = logging.getLogger(__name__)
 

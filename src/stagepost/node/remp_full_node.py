@@ -18,6 +18,7 @@ import msgspec
 from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.node.complaints import Complaint, ComplaintBook
 from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
 from stagepost.node.known_sets import KnownSets
@@ -33,7 +34,6 @@ from stagepost.remp.status import Level, is_finally_accepted
 from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.overlay import FullNodeLinks
-from stagepost.runtime.verifier import SignatureVerifier
 
 OnStatus = Callable[[Receipt], None]
 

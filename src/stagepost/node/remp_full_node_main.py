@@ -30,6 +30,7 @@ from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import SocketNetwork
+from stagepost.ground.signatures.verifier import Verifier
 from stagepost.node.complaints import Complaint
 from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.earlier_life import earlier_life
@@ -52,7 +53,6 @@ from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd
 from stagepost.runtime.remp.overlay_links import OverlayLinks
-from stagepost.runtime.verifier import Verifier
 
 log = logging.getLogger(__name__)
 

@@ -25,10 +25,10 @@ from stagepost.dmq.validation import Validator
 from stagepost.errors import ErrorCode, StorageError
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import Clock, FlooredClock
+from stagepost.ground.signatures.verifier import Errand, Request, SignatureVerifier
 from stagepost.identifiers import PoolId
 from stagepost.runtime.message_store import MessageStore
 from stagepost.runtime.recovery import Restored, restore
-from stagepost.runtime.verifier import Errand, Request, SignatureVerifier
 
 GROUP_MESSAGES_MAX = 512
 RING_EVERY_S = 0.002

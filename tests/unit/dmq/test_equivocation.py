@@ -24,9 +24,9 @@ from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.errors import ErrorCode
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.verifier import InlineVerifier
 from stagepost.simulation.pools import simulated_pool
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 

@@ -18,6 +18,7 @@ from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.node.blame import OnViolation
 from stagepost.node.local_service import LOCAL_SOURCE
 from stagepost.node.node_metrics import Metrics
@@ -28,7 +29,6 @@ from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.runtime.mempool_feed import Audience
 from stagepost.runtime.pools_file import PoolsFile
-from stagepost.runtime.verifier import InlineVerifier
 from tests.pool_signers import NOW, Signer
 
 

@@ -21,9 +21,7 @@ from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.clock import FlooredClock, LoopClock, SystemClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.verifier import (
+from stagepost.ground.signatures.verifier import (
     Errand,
     InlineVerifier,
     M,
@@ -32,6 +30,8 @@ from stagepost.runtime.verifier import (
     V,
     Verifier,
 )
+from stagepost.runtime.intake import Intake
+from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer
 

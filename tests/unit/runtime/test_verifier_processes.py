@@ -15,10 +15,9 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.ground.crypto.ed25519 import Claim
-from stagepost.runtime import verifier as verifier_module
-from stagepost.runtime import verifying_helper
-from stagepost.runtime.intake import NOT_CHECKED
-from stagepost.runtime.verifier import (
+from stagepost.ground.signatures import process as verifying_helper
+from stagepost.ground.signatures import verifier as verifier_module
+from stagepost.ground.signatures.verifier import (
     KEPT_MESSAGES_MAX,
     PIECE_MESSAGES,
     SLICE_MESSAGES,
@@ -27,6 +26,7 @@ from stagepost.runtime.verifier import (
     Verifier,
     processors,
 )
+from stagepost.runtime.intake import NOT_CHECKED
 from tests.pool_signers import KnownPools, Signer
 
 MESSAGES = [Signer().sign(tag) for tag in range(2 * verifying_helper.UNANSWERED_CLAIMS_MAX)]

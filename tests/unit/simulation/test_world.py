@@ -16,11 +16,11 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.network import Listener, Network
 from stagepost.ground.net.version_data import VersionData
+from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.node.local_service import LocalService
 from stagepost.runtime.intake import Intake
 from stagepost.runtime.memory_store import MemoryStore
 from stagepost.runtime.mempool_feed import MempoolFeed
-from stagepost.runtime.verifier import InlineVerifier
 from stagepost.simulation.checkers import SAFETY, judge
 from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made

@@ -12,6 +12,7 @@ from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import SentToValidators
@@ -29,7 +30,6 @@ from stagepost.remp.target_sets import Subset
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
-from stagepost.runtime.verifier import SignatureVerifier
 
 OnReceipt = Callable[[Receipt], None]
 OnRefused = Callable[[Receipt, Quarantined], None]

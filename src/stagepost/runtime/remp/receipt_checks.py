@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from stagepost.ground.crypto.ed25519 import Claim
+from stagepost.ground.signatures.verifier import Errand, InlineVerifier, Request, SignatureVerifier
 from stagepost.remp.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.runtime.verifier import Errand, InlineVerifier, Request, SignatureVerifier
 
 OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None], None]
 ReceiptRequest: TypeAlias = Request[Receipt, Quarantined]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from stagepost.ground.crypto.ed25519 import Claim
-from stagepost.runtime.verifying_process import READY, question
+from stagepost.ground.signatures.worker import READY, question
 
 UNANSWERED_CLAIMS_MAX = 100
 """Six milliseconds of work: more than the loop needs to come by again, and no more than it can wait for."""
@@ -69,7 +69,7 @@ class VerifyingHelper(Generic[Work]):
         try:
             self._pipe_bytes = _enlarge(self._questions)
             # Without the working folder on its path: what lies there is none of its business.
-            command = [sys.executable, "-P", "-m", "stagepost.runtime.verifying_process"]
+            command = [sys.executable, "-P", "-m", "stagepost.ground.signatures.worker"]
             self._process = subprocess.Popen(command, stdin=asked, stdout=answered)
         except OSError as error:
             self._lost(str(error))

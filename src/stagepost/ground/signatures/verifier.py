@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from stagepost.errors import LocalProtocolError
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.crypto.ed25519 import Claim
-from stagepost.runtime.verifying_helper import VerifyingHelper
-from stagepost.runtime.verifying_process import NOT_LOOKED_AT, VALID
+from stagepost.ground.signatures.process import VerifyingHelper
+from stagepost.ground.signatures.worker import NOT_LOOKED_AT, VALID
 
 SLICE_MESSAGES = 20
 """How many the loop checks before it looks at everything else again: about a millisecond."""

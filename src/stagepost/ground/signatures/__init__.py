@@ -1,0 +1,1 @@
+"""Signature checks on the loop and in processes beside it."""
