@@ -12,7 +12,7 @@ import click
 import pytest
 
 from stagepost.cli import main
-from stagepost.runtime.metrics import Kind
+from stagepost.ground.telemetry.metrics import Kind
 from tools.metrics_docs import ALL_METRICS
 
 ROOT = Path(__file__).parents[2]

@@ -100,8 +100,8 @@ def demo(
 def _send(plan: DemoPlan, data: Path, output: Output) -> DemoRun:
     import asyncio
 
+    from stagepost.ground.telemetry.logs import configure_logs
     from stagepost.node.demo_network import run_demo
-    from stagepost.runtime.logs import configure_logs
 
     with (data / "log").open("a", encoding="utf-8") as log:
         configure_logs("info", "json", log)

@@ -96,10 +96,10 @@ def devnet(
     import asyncio
 
     from stagepost.ground.files.data_folder import make_private
+    from stagepost.ground.telemetry.logs import configure_logs
     from stagepost.node.devnet import DevnetPlan
     from stagepost.node.devnet_messages import MESSAGES_MAX
     from stagepost.node.devnet_process import LOG_FILE
-    from stagepost.runtime.logs import configure_logs
 
     if faults and validators < FAULTY_FROM:
         raise click.UsageError(f"--faults needs {FAULTY_FROM} validators: fewer can spare none", context)

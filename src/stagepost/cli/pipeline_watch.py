@@ -22,9 +22,9 @@ def watched(out: Path, port: int | None, say: Callable[[str], None]) -> Iterator
     if port is None:
         yield lambda point: None
         return
+    from stagepost.ground.telemetry.status_server import HOST, serve_status
     from stagepost.pipeline.manifest import read_manifest
     from stagepost.pipeline.pipeline_metrics import PipelineMetrics
-    from stagepost.runtime.status_server import HOST, serve_status
 
     metrics = PipelineMetrics(read_manifest(out))
 

@@ -20,14 +20,14 @@ from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.signatures.verifier import Verifier
+from stagepost.ground.telemetry.logs import configure_logs
+from stagepost.ground.telemetry.status_server import serve_status
 from stagepost.node.config import NodeConfig
 from stagepost.node.dmq_node import DmqNode
 from stagepost.node.node_metrics import Metrics
 from stagepost.node.node_status import NodeStatus
-from stagepost.runtime.logs import configure_logs
 from stagepost.runtime.pools_file import PoolsFile
 from stagepost.runtime.sqlite_store import SqliteStore
-from stagepost.runtime.status_server import serve_status
 
 STOP_WITHIN_S = 8.0
 """For the node to let go of peers and programs; closing store and threads fits into the ten seconds with that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from stagepost.bus.kafka_spool import SpoolCounters
-from stagepost.runtime.metrics import Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind
 
 KAFKA_SPOOL_RECORDS = Declared(
     "stagepost_kafka_spool_records",

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from stagepost import __version__
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.runtime.metrics import BUILD_INFO, OTHER, Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import BUILD_INFO, OTHER, Declared, DeclaredSamples, Kind
 
 
 class MessageOutcome(StrEnum):

@@ -15,12 +15,12 @@ import msgspec
 from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
 from stagepost.node.remp_status import full_node_status
 from stagepost.runtime import key_files
 from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.logs import configure_logs
 
 STOP_WITHIN_S = 8.0
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as CounterMetric
 
 from stagepost.errors import ErrorCode
+from stagepost.ground.telemetry.metrics import OTHER, Declared, DeclaredSamples, Kind
 from stagepost.pipeline.manifest import Manifest
-from stagepost.runtime.metrics import OTHER, Declared, DeclaredSamples, Kind
 
 PIPELINE_TABLES = ("records", "receipts", "quarantine")
 """Into which rows go as they come; the other tables are worked out from these."""

@@ -11,8 +11,8 @@ from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.telemetry.metrics import Kind
 from stagepost.runtime.delivery.delivery_metrics import DELIVERY_METRICS, DeliveryMetrics
-from stagepost.runtime.metrics import Kind
 
 START_S = 1_800_000_000.0
 

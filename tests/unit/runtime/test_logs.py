@@ -13,7 +13,7 @@ import pytest
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.errors import ErrorCode, RemoteProtocolError, StorageError
 from stagepost.ground.crypto.kes import SigningKey
-from stagepost.runtime.logs import (
+from stagepost.ground.telemetry.logs import (
     FIELD_CHARACTERS_MAX,
     FIELD_DEPTH_MAX,
     FIELD_ITEMS_MAX,

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode, LocalProtocolError
+from stagepost.ground.telemetry.metrics import OTHER, Kind
 from stagepost.node.node_metrics import (
     CONNECTION,
     KES_PERIODS_REMAINING,
@@ -21,7 +22,6 @@ from stagepost.node.node_metrics import (
     Metrics,
     PeerState,
 )
-from stagepost.runtime.metrics import OTHER, Kind
 from tools.metrics_docs import ALL_METRICS
 
 ROOT = Path(__file__).parents[3]

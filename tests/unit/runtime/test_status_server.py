@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from stagepost.errors import ConfigError
-from stagepost.runtime.status_server import (
+from stagepost.ground.telemetry.status_server import (
     CONNECTIONS_MAX,
     HEADER_BYTES_MAX,
     HOST,

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.runtime.metrics import Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind
 
 DELIVERY_MESSAGES = Declared(
     "stagepost_delivery_messages_total",

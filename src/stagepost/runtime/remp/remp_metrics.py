@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from stagepost import __version__
 from stagepost.errors import ErrorCode
+from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
 from stagepost.remp.message_status import SentToValidators
 from stagepost.remp.receipt import Quarantined, Receipt
 from stagepost.remp.status import KINDS, Level, Stage, Status
 from stagepost.remp.verdict import Conclusion
-from stagepost.runtime.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
 
 
 class SignatureState(StrEnum):

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from stagepost.errors import ConfigError
-from stagepost.runtime.metrics import CONTENT_TYPE
+from stagepost.ground.telemetry.metrics import CONTENT_TYPE
 
 HOST = "127.0.0.1"
 HEADER_BYTES_MAX = 16_384

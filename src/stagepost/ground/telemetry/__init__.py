@@ -1,0 +1,1 @@
+"""Logs, metrics and the HTTP server of a node's status."""
