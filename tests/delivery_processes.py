@@ -17,13 +17,13 @@ from pathlib import Path
 from bench.delivery.socket_transport import SocketTransport
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.identity import delivery_id, identity_bytes
+from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.shell.receiver import Message, Receiver
+from stagepost.delivery.stores.inbox_rows import claim_within
+from stagepost.delivery.stores.outbox import DeadLetter, OutboxRecord
+from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.delivery.transport import Outgoing, Published
-from stagepost.runtime.delivery.inbox_rows import claim_within
-from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxRecord
-from stagepost.runtime.delivery.publisher import ReliablePublisher
-from stagepost.runtime.delivery.receiver import Message, Receiver
-from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
-from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
 from tests.line_reports import Report
 from tests.outbox_records import sent
 

@@ -19,9 +19,9 @@ from stagepost.delivery import (
 from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks
+from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.delivery.memory_network import MemoryTransport
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.runtime.delivery.inbox_store import InboxRecord, InboxState
-from stagepost.runtime.delivery.outbox_store import DeadLetter, Finished, OutboxContent, OutboxRecord
-from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.inbox import InboxRecord, InboxState
+from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxContent, OutboxRecord
+from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 
 CREATED_MS = 1_750_000_000_000
 

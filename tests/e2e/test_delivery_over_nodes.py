@@ -22,13 +22,13 @@ from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import ErrAckTimeout
 from stagepost.delivery.identity import delivery_id
 from stagepost.delivery.receipts import AckEnvelope, AckReceipt
+from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import AckType
 from stagepost.delivery.transport import Incoming, IncomingAcks
+from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.outcome import ACCEPTED
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.publisher import ReliablePublisher
 from stagepost.runtime.pool_keys import make_keys
 from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
 

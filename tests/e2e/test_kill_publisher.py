@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from stagepost.delivery.stores.inbox_rules import TABLES
+from stagepost.delivery.stores.reading import check_outbox, read_outbox
+from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
 from stagepost.ground.storage.table_reading import read_beside
-from stagepost.runtime.delivery.inbox_book import TABLES
-from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
-from stagepost.runtime.delivery.sqlite_inbox import INBOX_FILE
 from tests.delivery_processes import DEFECTS
 
 CYCLES = 10

@@ -21,11 +21,11 @@ from stagepost.delivery import (
     ReliablePublisherConfig,
 )
 from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
+from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
-from stagepost.runtime.delivery.memory_inbox import MemoryInbox, MemoryInboxDisk
-from stagepost.runtime.delivery.memory_network import MemoryTransport
-from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.simulation.processes import Process, follow_tasks
 from tests.simulation.delivery_checkers import (
     ALWAYS,

@@ -17,12 +17,12 @@ from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.receiver import ACCEPTED, Action, ReceiverCore, receipt_of
 from stagepost.delivery.result import Outcome
 from stagepost.delivery.settling import Settling
+from stagepost.delivery.shell.receiver import Handler, Receiver
 from stagepost.delivery.status import AckType, DeliveryStatus
+from stagepost.delivery.stores.memory_inbox import MemoryInbox
+from stagepost.delivery.stores.memory_outbox import MemoryOutbox
 from stagepost.delivery.taking_in import TakingIn
 from stagepost.delivery.transport import Incoming, SendFailed
-from stagepost.runtime.delivery.memory_inbox import MemoryInbox
-from stagepost.runtime.delivery.memory_outbox import MemoryOutbox
-from stagepost.runtime.delivery.receiver import Handler, Receiver
 from tests.simulation import delivery_worlds
 from tests.simulation.delivery_worlds import SCENARIOS, faults_found, run_delivery
 

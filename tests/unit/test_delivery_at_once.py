@@ -23,11 +23,11 @@ from stagepost.delivery.entry import Entry, Moment, Phase
 from stagepost.delivery.identity import HEADS_KEPT, delivery_id
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.shell.receiver import HANDLED_IN_A_ROW_MAX
 from stagepost.delivery.status import AckType, Tier
+from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, Published
-from stagepost.runtime.delivery.memory_network import MemoryTransport
-from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
-from stagepost.runtime.delivery.receiver import HANDLED_IN_A_ROW_MAX
+from stagepost.delivery.transports.memory import MemoryTransport
 from tests.delivery_world import (
     ACKED,
     PENDING,

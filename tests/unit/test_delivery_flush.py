@@ -9,7 +9,7 @@ import pytest
 
 from stagepost.delivery import ErrClosed, ErrNoConnectedPeers, MemoryNetwork
 from stagepost.delivery.transport import Outgoing, Published, SendFailed
-from stagepost.runtime.delivery.memory_network import MemoryTransport
+from stagepost.delivery.transports.memory import MemoryTransport
 from tests.delivery_world import (
     FAILED,
     PENDING,

@@ -20,7 +20,7 @@ from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.status import Tier
 from stagepost.delivery.transport import SendFailed
-from stagepost.runtime.delivery.memory_network import MemoryTransport
+from stagepost.delivery.transports.memory import MemoryTransport
 from tests.delivery_world import (
     ACKED,
     FAILED,

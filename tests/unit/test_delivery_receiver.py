@@ -21,8 +21,8 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.status import AckType
+from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
 from stagepost.delivery.transport import Incoming, IncomingAcks
-from stagepost.runtime.delivery.memory_inbox import MemoryInbox, MemoryInboxDisk
 from tests.delivery_world import (
     START_UNIX_S,
     TOPIC,

@@ -18,9 +18,9 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
+from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.errors import StagepostError
-from stagepost.runtime.delivery.memory_network import MemoryTransport
-from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from tests.damaged_files import change_row
 from tests.delivery_world import (
     ACKED,

@@ -16,11 +16,11 @@ from stagepost.cli.delivery_lines import peer_text, shortened
 from stagepost.cli.delivery_session import quiet_logs
 from stagepost.cli.heard_message import printable
 from stagepost.delivery.config import ReceiverConfig
+from stagepost.delivery.shell.receiver import Message, Receiver
 from stagepost.delivery.transport import Incoming, IncomingAcks, MessageCallback, Unsubscribe
+from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.errors import TransportError
 from stagepost.ground.files.durations import clock_text
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.receiver import Message, Receiver
 
 
 @dataclass(frozen=True)

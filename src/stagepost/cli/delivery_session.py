@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from stagepost.delivery.config import ReliablePublisherConfig
+from stagepost.delivery.shell.events import JsonLinesEventSink, NoEventSink
+from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.transports.dmq import TTL_S, DmqTransport
 from stagepost.errors import StagepostError, TransportError
-from stagepost.runtime.delivery.dmq_transport import TTL_S, DmqTransport
-from stagepost.runtime.delivery.event_sink import JsonLinesEventSink, NoEventSink
-from stagepost.runtime.delivery.publisher import ReliablePublisher
 
 EVENTS_FILE = "events.jsonl"
 """In the outbox folder: every change of status, as the topic of delivery events has it."""

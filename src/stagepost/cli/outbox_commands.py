@@ -66,7 +66,7 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
         return show_held(data, message.prefix, as_json=as_json)
 
     from stagepost.cli.outbox_listing import UnknownMessage, find_entries, report_damage, show_entries
-    from stagepost.runtime.delivery.outbox_check import read_outbox
+    from stagepost.delivery.stores.reading import read_outbox
 
     content = read_outbox(outbox)
     try:
@@ -165,7 +165,7 @@ def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
       stagepost queue check --outbox stagepost-outbox
     """
     from stagepost.cli.outbox_health import print_check
-    from stagepost.runtime.delivery.outbox_check import check_outbox
+    from stagepost.delivery.stores.reading import check_outbox
 
     if not print_check(check_outbox(outbox), as_json):
         context.exit(1)
@@ -188,7 +188,7 @@ def _send_all(
     from stagepost.cli.delivery_session import DeliverySession
     from stagepost.cli.outbox_listing import UnknownMessage, find_dead_letters, report_damage
     from stagepost.cli.outbox_sending import empty_outbox
-    from stagepost.runtime.delivery.outbox_check import read_outbox
+    from stagepost.delivery.stores.reading import read_outbox
 
     disable_core_dumps()
     content = read_outbox(outbox)

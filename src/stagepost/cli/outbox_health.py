@@ -9,10 +9,10 @@ import click
 
 from stagepost.cli.delivery_lines import print_json
 from stagepost.cli.health import Finding, Level
+from stagepost.delivery.stores.outbox import OutboxContent
+from stagepost.delivery.stores.reading import OutboxCheck, read_outbox
 from stagepost.errors import StagepostError
 from stagepost.ground.files.durations import format_duration
-from stagepost.runtime.delivery.outbox_check import OutboxCheck, read_outbox
-from stagepost.runtime.delivery.outbox_store import OutboxContent
 
 QUEUE_WARNING_SHARE = 0.8
 OLDEST_WARNING_S = 300.0

@@ -12,10 +12,10 @@ from stagepost.cli.delivery_lines import DONE, UNREACHABLE, peer_text, print_jso
 from stagepost.cli.delivery_options import EntryName
 from stagepost.cli.tables import print_table
 from stagepost.delivery.status import Tier
+from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
+from stagepost.delivery.stores.reading import read_outbox
 from stagepost.errors import StorageError
 from stagepost.ground.files.durations import clock_text, format_duration
-from stagepost.runtime.delivery.outbox_check import read_outbox
-from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxContent, OutboxRecord
 
 TEXT_SHOWN_MAX = 60
 

@@ -22,12 +22,12 @@ from stagepost.cli.delivery_lines import (
 from stagepost.cli.delivery_options import EntryName
 from stagepost.cli.delivery_session import DeliverySession
 from stagepost.delivery.errors import DeliveryError, ErrClosed
+from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.delivery.stores.outbox import OutboxRecord
+from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.errors import StagepostError
 from stagepost.ground.files.durations import format_duration
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.outbox_store import OutboxRecord
-from stagepost.runtime.delivery.publisher import ReliablePublisher
 
 NO_ANSWER = "the critical peers have not answered"
 

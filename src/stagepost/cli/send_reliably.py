@@ -23,11 +23,11 @@ from stagepost.cli.delivery_lines import (
 )
 from stagepost.cli.delivery_session import DeliverySession
 from stagepost.delivery.errors import DeliveryError, ErrNoConnectedPeers
+from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.errors import ErrorCode
 from stagepost.ground.files.durations import format_duration
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.publisher import ReliablePublisher
 
 DONE = 0
 

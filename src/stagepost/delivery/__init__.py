@@ -38,14 +38,14 @@ if TYPE_CHECKING:
         ErrSendFailed,
         ErrStorage,
     )
+    from stagepost.delivery.runtime_delivery_result import DeliveryResult
+    from stagepost.delivery.shell.handling import Busy, Message, Reject
+    from stagepost.delivery.shell.publisher import ReliablePublisher
+    from stagepost.delivery.shell.receiver import Receiver
     from stagepost.delivery.status import AckType, DeliveryStatus, NackReason, Tier
-    from stagepost.runtime.delivery.dmq_transport import DmqTransport
-    from stagepost.runtime.delivery.handling import Busy, Message, Reject
-    from stagepost.runtime.delivery.inbox_rows import claim_within
-    from stagepost.runtime.delivery.memory_network import MemoryNetwork
-    from stagepost.runtime.delivery.publisher import ReliablePublisher
-    from stagepost.runtime.delivery.receiver import Receiver
-    from stagepost.runtime.delivery.result import DeliveryResult
+    from stagepost.delivery.stores.inbox_rows import claim_within
+    from stagepost.delivery.transports.dmq import DmqTransport
+    from stagepost.delivery.transports.memory import MemoryNetwork
 
 _HOMES = {
     "stagepost.delivery.config": ("ReceiverConfig", "ReliablePublisherConfig"),
@@ -76,13 +76,13 @@ _HOMES = {
         "ErrStorage",
     ),
     "stagepost.delivery.status": ("AckType", "DeliveryStatus", "NackReason", "Tier"),
-    "stagepost.runtime.delivery.dmq_transport": ("DmqTransport",),
-    "stagepost.runtime.delivery.handling": ("Busy", "Message", "Reject"),
-    "stagepost.runtime.delivery.inbox_rows": ("claim_within",),
-    "stagepost.runtime.delivery.memory_network": ("MemoryNetwork",),
-    "stagepost.runtime.delivery.publisher": ("ReliablePublisher",),
-    "stagepost.runtime.delivery.receiver": ("Receiver",),
-    "stagepost.runtime.delivery.result": ("DeliveryResult",),
+    "stagepost.delivery.transports.dmq": ("DmqTransport",),
+    "stagepost.delivery.shell.handling": ("Busy", "Message", "Reject"),
+    "stagepost.delivery.stores.inbox_rows": ("claim_within",),
+    "stagepost.delivery.transports.memory": ("MemoryNetwork",),
+    "stagepost.delivery.shell.publisher": ("ReliablePublisher",),
+    "stagepost.delivery.shell.receiver": ("Receiver",),
+    "stagepost.delivery.runtime_delivery_result": ("DeliveryResult",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
 from stagepost.delivery.status import NackReason
 from stagepost.delivery.transport import (
     Incoming,
@@ -29,7 +30,6 @@ from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import REJECTED, EarlierIds
 from stagepost.remp.message_status import Rejected
 from stagepost.remp.receipt import Receipt
-from stagepost.runtime.delivery.handling import Busy, Handler, Message, Reject
 
 HANDED_WITHIN_S = 10.0
 """When no validator can be reached for so long, the sender is told to try again."""

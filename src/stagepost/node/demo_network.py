@@ -19,6 +19,8 @@ import msgspec
 from stagepost.bus.file_topic import create_topic
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
+from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
@@ -47,8 +49,6 @@ from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.message_status import Rejected
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status import Level
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.publisher import ReliablePublisher
 
 VALIDATORS = 7
 LIAR = 5

@@ -15,9 +15,9 @@ import msgspec
 
 from stagepost.bus.topic import Place, Record, TopicWriter
 from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.shell.events import TOPIC as DELIVERY_EVENTS_TOPIC
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
-from stagepost.runtime.delivery.event_sink import TOPIC as DELIVERY_EVENTS_TOPIC
 
 DMQ_MESSAGES_TOPIC = "stagepost.dmq.messages"
 

@@ -24,6 +24,7 @@ import msgspec
 from stagepost.bus.file_topic import create_topic
 from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.delivery.config import ReceiverConfig
+from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
@@ -48,7 +49,6 @@ from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import open_chain_store
-from stagepost.runtime.delivery.receiver import Receiver
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import OurEnd

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from stagepost.bus.kafka_admin import KafkaSettings
+from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.ground.telemetry.logs import configure_logs
@@ -20,7 +21,6 @@ from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
 from stagepost.node.remp_status import full_node_status
 from stagepost.runtime import key_files
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
 
 STOP_WITHIN_S = 8.0
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}

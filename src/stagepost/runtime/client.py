@@ -33,7 +33,7 @@ from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig
-    from stagepost.runtime.delivery.client_sending import ClientSending
+    from stagepost.delivery.shell.client_sending import ClientSending
 
 TOPIC = "default"
 
@@ -186,7 +186,7 @@ class AsyncClient:
                 "this client cannot publish: that takes a DMQ node and the keys of a pool",
                 advice="connect with keys=, a folder of `stagepost keys new`, and the node's socket or data folder",
             )
-        from stagepost.runtime.delivery.client_sending import ON_DISK, ClientSending
+        from stagepost.delivery.shell.client_sending import ON_DISK, ClientSending
 
         node, publishing = self._local.node, self._publishing
         # Nobody waits for what is queued: unless told otherwise it outlives this program, in the command line's outbox.

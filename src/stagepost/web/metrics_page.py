@@ -7,9 +7,9 @@ import platform
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from stagepost import __version__
+from stagepost.delivery.shell import metrics as delivery_metrics
 from stagepost.ground.telemetry.metrics import BUILD_INFO
 from stagepost.ground.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE
-from stagepost.runtime.delivery import delivery_metrics
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
 

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader
 
 from stagepost import __version__
+from stagepost.delivery.stores.outbox import OutboxContent
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.node.trace_reading import NotOneMessage, read_trace, require_prefix
 from stagepost.pipeline.manifest import Manifest
@@ -21,7 +22,6 @@ from stagepost.pipeline.message_filter import KIND_NAMES, NAMES, OUTCOMES, Messa
 from stagepost.remp.status_records import STATUSES_TOPIC
 from stagepost.remp.trace import Trace
 from stagepost.remp.words import WORDS
-from stagepost.runtime.delivery.outbox_store import OutboxContent
 from stagepost.web.api import require_delivery_id, status_for
 from stagepost.web.charts import charts_of, run_of
 from stagepost.web.figures import heat, lately, sessions_of

@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
+from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.errors import ErrorCode, StagepostError, StorageError
-from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
 

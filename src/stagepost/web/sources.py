@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from stagepost.delivery.stores.outbox import OutboxContent
+from stagepost.delivery.stores.reading import read_outbox
+from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.files.data_folder import NODE_FILE
 from stagepost.ground.files.running_nodes import NodeStatus, find_node, node_status
-from stagepost.runtime.delivery.outbox_check import read_outbox
-from stagepost.runtime.delivery.outbox_store import OutboxContent
-from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE
 from stagepost.web.live import Pulse, Ring, Tail
 from stagepost.web.message_book import MessageBook
 from stagepost.web.outcomes import Nothing, Unreadable, attempt

@@ -18,8 +18,8 @@ from stagepost.cli import main as command
 from stagepost.cli.health import Level
 from stagepost.cli.outbox_health import OLDEST_CRITICAL_S, OLDEST_WARNING_S, finding_of
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.runtime.delivery.outbox_store import DeadLetter, Finished, OutboxChange, OutboxRecord
-from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
+from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.runtime.pool_keys import make_keys
 from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 

@@ -14,6 +14,7 @@ import pytest
 from stagepost.bus.memory import MemoryTopic
 from stagepost.bus.topic import Record
 from stagepost.delivery.identity import delivery_id
+from stagepost.delivery.shell.handling import Busy, Message
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node.delivery_intake import DeliveryIntake
@@ -24,7 +25,6 @@ from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.message_status import New
 from stagepost.remp.receipt import ExternalMessageId, Receipt
 from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.runtime.delivery.handling import Busy, Message
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
 from stagepost.web.intake_server import serving_intake
 from stagepost.web.settings import WebSettings

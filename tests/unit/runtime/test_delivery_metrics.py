@@ -8,11 +8,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.delivery import MemoryNetwork, Receiver, ReliablePublisher, ReliablePublisherConfig
 from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.shell.metrics import DELIVERY_METRICS, DeliveryMetrics
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.telemetry.metrics import Kind
-from stagepost.runtime.delivery.delivery_metrics import DELIVERY_METRICS, DeliveryMetrics
 
 START_S = 1_800_000_000.0
 

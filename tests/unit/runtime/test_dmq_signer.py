@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from stagepost.delivery.transport import Outgoing, SendFailed
+from stagepost.delivery.transports.dmq import DmqTransport
+from stagepost.delivery.transports.dmq_sending import SIGNING_RETRY_S
 from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.dmq.text_envelope import ColdSigningKey, Content, IssuedCertificate
 from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
@@ -20,9 +22,7 @@ from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.runtime import key_files
-from stagepost.runtime.delivery.dmq_sending import SIGNING_RETRY_S
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
 from stagepost.runtime.delivery.kes_schedule import PERIOD_S, KesSchedule, kes_schedule_for
 from stagepost.runtime.pool_keys import (
     CERTIFICATE,

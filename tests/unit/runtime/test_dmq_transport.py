@@ -15,18 +15,18 @@ from stagepost.delivery.identity import delivery_id
 from stagepost.delivery.receipts import ACK_TOPICS, AckEnvelope, AckReceipt, read_ack_envelope
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, SendFailed, SendRefused
+from stagepost.delivery.transports import node_peers
+from stagepost.delivery.transports.dmq import DmqTransport
+from stagepost.delivery.transports.dmq_bodies import data_body, payload_room
+from stagepost.delivery.transports.dmq_limits import DmqTransportLimits
+from stagepost.delivery.transports.node_peers import NodePeers
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected, rejected
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import ErrorCode
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.delivery import node_peers
-from stagepost.runtime.delivery.dmq_bodies import data_body, payload_room
-from stagepost.runtime.delivery.dmq_limits import DmqTransportLimits
 from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.node_peers import NodePeers
 from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import a_peer, a_status, status_page
 from tests.pool_signers import Signer, decoded

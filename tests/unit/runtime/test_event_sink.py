@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.shell.events import TOPIC, EventSinks, JsonLinesEventSink, NoEventSink
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.runtime.delivery.event_sink import TOPIC, EventSinks, JsonLinesEventSink, NoEventSink
 
 
 def event(number: int, status: DeliveryStatus = DeliveryStatus.SENT, **changes: Any) -> DeliveryEvent:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.delivery.errors import ErrQueueCorrupt, ErrQueueLocked
+from stagepost.delivery.stores.inbox import InboxContent
+from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
 from stagepost.errors import StagepostError, StorageError
-from stagepost.runtime.delivery.inbox_store import InboxContent
-from stagepost.runtime.delivery.sqlite_inbox import INBOX_FILE, SqliteInbox
 from tests.failing_disk import Disk, errors
 from tests.outbox_records import an_id, seen
 

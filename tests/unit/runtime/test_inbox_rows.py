@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagepost.delivery.stores.inbox import CAPACITY, InboxRecord, InboxState, InboxStore
+from stagepost.delivery.stores.inbox_rows import InboxRows, claim_within
+from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
+from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.delivery.inbox_rows import InboxRows, claim_within
-from stagepost.runtime.delivery.inbox_store import CAPACITY, InboxRecord, InboxState, InboxStore
-from stagepost.runtime.delivery.memory_inbox import MemoryInbox, MemoryInboxDisk
-from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
 from tests.outbox_records import CREATED_MS, an_id, seen
 
 Open: TypeAlias = Callable[..., InboxRows]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from stagepost.delivery.status import DeliveryStatus
+from stagepost.delivery.stores.outbox import OutboxTotals, Progress
+from stagepost.delivery.stores.reading import check_outbox, read_outbox
+from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.errors import StorageError
 from stagepost.ground.storage.layout import StoreRefused
-from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
-from stagepost.runtime.delivery.outbox_store import OutboxTotals, Progress
-from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 from tests.outbox_records import CREATED_MS, a_dead, a_record, acked, filled, loaded, sent
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from stagepost.delivery.errors import ErrConfig, ErrQueueCorrupt, ErrQueueLocked
+from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxContent, OutboxTotals
+from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.sqlite_file import beside
-from stagepost.runtime.delivery.outbox_store import DeadLetter, Finished, OutboxContent, OutboxTotals
-from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from tests.damaged_files import change_row, cut, damaged, files_in, flip, run_alone
 from tests.failing_disk import Disk, errors
 from tests.outbox_records import a_dead, a_record, acked, filled, loaded, sent

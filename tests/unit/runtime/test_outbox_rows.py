@@ -13,11 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.errors import StorageError
-from stagepost.runtime.delivery.memory_outbox import MemoryOutbox, MemoryOutboxDisk
-from stagepost.runtime.delivery.outbox_book import COUNTER_JUMP, OutboxLimits
-from stagepost.runtime.delivery.outbox_rows import OutboxRows
-from stagepost.runtime.delivery.outbox_store import (
+from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from stagepost.delivery.stores.outbox import (
     DEAD_LETTERS_MAX,
     DONE_KEYS_MAX,
     DoneKey,
@@ -28,7 +25,10 @@ from stagepost.runtime.delivery.outbox_store import (
     OutboxTotals,
     Progress,
 )
-from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.outbox_rows import OutboxRows
+from stagepost.delivery.stores.outbox_rules import COUNTER_JUMP, OutboxLimits
+from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+from stagepost.errors import StorageError
 from tests.outbox_records import CREATED_MS, a_dead, a_record, acked, sent
 
 Open: TypeAlias = Callable[..., OutboxRows]

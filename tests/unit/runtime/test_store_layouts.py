@@ -16,6 +16,10 @@ from struct import Struct
 import pytest
 
 from stagepost.chain.agreement.effects import Record
+from stagepost.delivery.stores import inbox_rules as inbox_book
+from stagepost.delivery.stores import outbox_rules as outbox_book
+from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
+from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
 from stagepost.ground.storage import damage as sqlite_damage
@@ -25,9 +29,6 @@ from stagepost.ground.storage.tables import AnyTable
 from stagepost.runtime.chain import chain_store
 from stagepost.runtime.chain.chain_rows import RECORDS as CHAIN_RECORDS
 from stagepost.runtime.chain.chain_store import open_chain_store
-from stagepost.runtime.delivery import inbox_book, outbox_book
-from stagepost.runtime.delivery.sqlite_inbox import INBOX_FILE, SqliteInbox
-from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.runtime.remp import session_rows, session_store
 from stagepost.runtime.remp.session_store import open_session_store
 from stagepost.runtime.sqlite_store import SqliteStore

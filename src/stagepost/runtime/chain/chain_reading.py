@@ -20,6 +20,7 @@ from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.master_state import MASTER_SHARD
 from stagepost.chain.shard_block import decode_shard_block, id_of
 from stagepost.chain.snapshots import restored
+from stagepost.delivery.stores.owned_folder import holder
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.storage.table_reading import read_beside
 from stagepost.remp.block_id import BlockId
@@ -36,7 +37,6 @@ from stagepost.runtime.chain.chain_rows import (
 )
 from stagepost.runtime.chain.chain_store import STORE_FILE
 from stagepost.runtime.chain.final_proof import FinalChain, Proof, final_block
-from stagepost.runtime.delivery.store_folder import holder
 
 
 class SessionShown(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import KeptBlock, Snapshot
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.shard_block import id_of
+from stagepost.delivery.stores.owned_folder import open_owned
 from stagepost.errors import StorageError
 from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
@@ -39,7 +40,6 @@ from stagepost.runtime.chain.chain_rows import (
     snapshot_in,
 )
 from stagepost.runtime.chain.final_proof import Proof, final_block
-from stagepost.runtime.delivery.store_folder import open_owned
 
 STORE_FILE = "chain.sqlite"
 

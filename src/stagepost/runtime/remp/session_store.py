@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from stagepost.delivery.stores.owned_folder import open_owned
 from stagepost.errors import StorageError
 from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import Held
-from stagepost.runtime.delivery.store_folder import open_owned
 from stagepost.runtime.remp.session_rows import (
     BLOCKS,
     BODIES,

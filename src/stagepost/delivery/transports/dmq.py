@@ -23,6 +23,12 @@ from stagepost.delivery.transport import (
     SendFailed,
     SendRefused,
 )
+from stagepost.delivery.transports.dmq_bodies import ack_bodies, data_body, payload_room, read_body
+from stagepost.delivery.transports.dmq_connectivity import DmqConnectivity
+from stagepost.delivery.transports.dmq_limits import DmqTransportCounters, DmqTransportLimits
+from stagepost.delivery.transports.dmq_sending import DmqSending
+from stagepost.delivery.transports.node_peers import NodePeers
+from stagepost.delivery.transports.submission_lanes import SubmissionLanes
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import profile_named
 from stagepost.dmq.proof import check_proof
@@ -30,14 +36,8 @@ from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import LocalProtocolError, StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
-from stagepost.runtime.delivery.dmq_bodies import ack_bodies, data_body, payload_room, read_body
-from stagepost.runtime.delivery.dmq_connectivity import DmqConnectivity
-from stagepost.runtime.delivery.dmq_limits import DmqTransportCounters, DmqTransportLimits
-from stagepost.runtime.delivery.dmq_sending import DmqSending
 from stagepost.runtime.delivery.dmq_signer import DmqSigner, Signer
 from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
-from stagepost.runtime.delivery.node_peers import NodePeers
-from stagepost.runtime.delivery.submission_lanes import SubmissionLanes
 from stagepost.runtime.endpoint_options import require_positive
 from stagepost.runtime.local_client import ClientLimits, LocalClient
 from stagepost.runtime.local_node import LocalNode

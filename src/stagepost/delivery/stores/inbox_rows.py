@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from stagepost.delivery.stores.inbox import KEEP_S, InboxContent, InboxRecord
+from stagepost.delivery.stores.inbox_rules import InboxBook, InboxQueue, content_of
+from stagepost.delivery.stores.row_store import RowStore
 from stagepost.errors import StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.storage.tables import Held
-from stagepost.runtime.delivery.inbox_book import InboxBook, InboxQueue, content_of
-from stagepost.runtime.delivery.inbox_store import KEEP_S, InboxContent, InboxRecord
-from stagepost.runtime.delivery.row_store import RowStore
 
 DELIVERY_ID_BYTES = 32
 CLAIMS_TABLE = "stagepost_claims"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stagepost.delivery.stores.inbox import CAPACITY
+from stagepost.delivery.stores.inbox_rows import InboxRows
+from stagepost.delivery.stores.inbox_rules import TABLES, InboxBook
+from stagepost.delivery.stores.owned_folder import open_owned
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.storage.group_writer import FileBackend, GroupWriter
 from stagepost.ground.storage.sqlite_file import Connect, connect
-from stagepost.runtime.delivery.inbox_book import TABLES, InboxBook
-from stagepost.runtime.delivery.inbox_rows import InboxRows
-from stagepost.runtime.delivery.inbox_store import CAPACITY
-from stagepost.runtime.delivery.store_folder import open_owned
 
 INBOX_FILE = "inbox.sqlite"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stagepost.delivery.stores.inbox import InboxContent, InboxRecord, InboxState
 from stagepost.ground.storage.tables import Draft, Held, Table
-from stagepost.runtime.delivery.inbox_store import InboxContent, InboxRecord, InboxState
 
 RECORDS = Table("inbox", bytes, InboxRecord)
 TABLES = (RECORDS,)

@@ -8,11 +8,11 @@ from stagepost.delivery import endings
 from stagepost.delivery.entry import STORING, Entry, Moment
 from stagepost.delivery.errors import ErrClosed, ErrNotStarted, ErrStorage
 from stagepost.delivery.message_checks import check_message
+from stagepost.delivery.shell.publisher_sending import PublisherSending
 from stagepost.delivery.status import Tier
+from stagepost.delivery.stores.entry_rows import buried, record_of
 from stagepost.delivery.transport import Outgoing
 from stagepost.errors import StorageError
-from stagepost.runtime.delivery.entry_rows import buried, record_of
-from stagepost.runtime.delivery.publisher_sending import PublisherSending
 
 IDLE_TURNS_MAX = 3
 """Turns of the loop without progress, after which a full queue counts as full."""

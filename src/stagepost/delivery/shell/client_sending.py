@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from stagepost.delivery.config import OUTBOX_DIR, ReliablePublisherConfig
+from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import Tier
-from stagepost.runtime.delivery.dmq_transport import DmqTransport
-from stagepost.runtime.delivery.publisher import ReliablePublisher
+from stagepost.delivery.transports.dmq import DmqTransport
 
 ON_DISK = ReliablePublisherConfig(persistence="disk", queue_path=OUTBOX_DIR)
 

@@ -7,7 +7,7 @@ import asyncio
 from stagepost.delivery.entry import Entry, Moment
 from stagepost.delivery.errors import ErrAckTimeout
 from stagepost.delivery.result import Outcome
-from stagepost.runtime.delivery.publisher_storing import PublisherStoring
+from stagepost.delivery.shell.acceptance import PublisherStoring
 
 
 class PublisherWaiting(PublisherStoring):

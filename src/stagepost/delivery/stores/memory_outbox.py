@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+from stagepost.delivery.stores.outbox import NONCE_PREFIX_BYTES
+from stagepost.delivery.stores.outbox_rows import OutboxRows
+from stagepost.delivery.stores.outbox_rules import TABLES, USUAL_LIMITS, OutboxBook, OutboxLimits, recover
 from stagepost.ground.storage.group_writer import GroupWriter
 from stagepost.ground.storage.simulated_disk import InstantWriter, MemoryBackend, TablesDisk
 from stagepost.ground.storage.tables import Draft, empty
-from stagepost.runtime.delivery.outbox_book import TABLES, USUAL_LIMITS, OutboxBook, OutboxLimits, recover
-from stagepost.runtime.delivery.outbox_rows import OutboxRows
-from stagepost.runtime.delivery.outbox_store import NONCE_PREFIX_BYTES
 
 
 class MemoryOutboxDisk(TablesDisk):

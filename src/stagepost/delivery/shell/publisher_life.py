@@ -14,14 +14,14 @@ from stagepost.delivery.entry import Moment
 from stagepost.delivery.errors import ErrAlreadyStarted, ErrClosed, ErrNotStarted, ErrStorage
 from stagepost.delivery.identity import NONCE_PREFIX_BYTES
 from stagepost.delivery.publisher import PublisherCore
+from stagepost.delivery.runtime_delivery_result import DeliveryResult
+from stagepost.delivery.shell.events import DeliveryEventSink
+from stagepost.delivery.shell.publisher_waiting import PublisherWaiting
+from stagepost.delivery.stores.entry_rows import letter_of, outcome_of
+from stagepost.delivery.stores.outbox import OnStorageError, OutboxStore
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.runtime.delivery.entry_rows import letter_of, outcome_of
-from stagepost.runtime.delivery.event_sink import DeliveryEventSink
-from stagepost.runtime.delivery.outbox_store import OnStorageError, OutboxStore
-from stagepost.runtime.delivery.publisher_waiting import PublisherWaiting
-from stagepost.runtime.delivery.result import DeliveryResult
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +85,8 @@ class PublisherLife(PublisherWaiting):
     async def _open_store(self) -> OutboxStore:
         from pathlib import Path
 
-        from stagepost.runtime.delivery.outbox_book import OutboxLimits
-        from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+        from stagepost.delivery.stores.outbox_rules import OutboxLimits
+        from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 
         assert self._config.queue_path is not None
         folder, fsync = Path(self._config.queue_path), self._config.fsync

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.runtime.delivery.outbox_store import OnStorageError
+from stagepost.delivery.stores.outbox import OnStorageError
 
 CAPACITY = 100_000
 KEEP_S = 3_600

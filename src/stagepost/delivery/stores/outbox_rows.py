@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagepost.delivery.stores.outbox import DeadLetter, OutboxChange, OutboxContent, OutboxRecord
+from stagepost.delivery.stores.outbox_rules import HEAD, THE_HEAD, OutboxBook, OutboxHead, content_of
+from stagepost.delivery.stores.row_store import RowStore
 from stagepost.errors import StorageError
 from stagepost.ground.storage.tables import Held
-from stagepost.runtime.delivery.outbox_book import HEAD, THE_HEAD, OutboxBook, OutboxHead, content_of
-from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxChange, OutboxContent, OutboxRecord
-from stagepost.runtime.delivery.row_store import RowStore
 
 
 class OutboxRows(RowStore[OutboxBook]):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from stagepost.delivery.errors import ErrQueueCorrupt
+from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.errors import StagepostError
 from stagepost.ground.storage.group_writer import Book, Writer
-from stagepost.runtime.delivery.outbox_store import OnStorageError
 
 B = TypeVar("B", bound=Book)
 

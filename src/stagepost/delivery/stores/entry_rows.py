@@ -7,8 +7,9 @@ from stagepost.delivery.ended import FailedMessage
 from stagepost.delivery.entry import Entry
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.result import Outcome
+from stagepost.delivery.runtime_delivery_result import DeliveryResult
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.runtime.delivery.outbox_store import (
+from stagepost.delivery.stores.outbox import (
     DeadLetter,
     DoneKey,
     Finished,
@@ -16,7 +17,6 @@ from stagepost.runtime.delivery.outbox_store import (
     OutboxRecord,
     Progress,
 )
-from stagepost.runtime.delivery.result import DeliveryResult
 
 
 def record_of(entry: Entry) -> OutboxRecord:

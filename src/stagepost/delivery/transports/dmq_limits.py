@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagepost.runtime.delivery.dmq_connectivity import PEERS_POLL_S, PEERS_POLL_WITHOUT_S
+from stagepost.delivery.transports.dmq_connectivity import PEERS_POLL_S, PEERS_POLL_WITHOUT_S
 from stagepost.runtime.endpoint_options import require_positive
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.delivery.stores.outbox import OutboxContent, OutboxTotals
+from stagepost.delivery.stores.outbox_rules import TABLES, content_of
+from stagepost.delivery.stores.owned_folder import holder
+from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StorageError
 from stagepost.ground.storage.sqlite_file import beside
 from stagepost.ground.storage.table_file import Found
 from stagepost.ground.storage.table_reading import read_beside
-from stagepost.runtime.delivery.outbox_book import TABLES, content_of
-from stagepost.runtime.delivery.outbox_store import OutboxContent, OutboxTotals
-from stagepost.runtime.delivery.sqlite_outbox import OUTBOX_FILE
-from stagepost.runtime.delivery.store_folder import holder
 
 
 class OutboxCheck(msgspec.Struct, frozen=True):

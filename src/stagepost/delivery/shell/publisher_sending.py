@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from stagepost.delivery.entry import ENDED, Entry
+from stagepost.delivery.shell.sender import PublisherShell
 from stagepost.delivery.transport import Outgoing, SendFailed, SendRefused
-from stagepost.runtime.delivery.publisher_shell import PublisherShell
 
 SLOW_BATCHES = 16
 """After a send that did not end at once, so many batches are handed over side by side."""

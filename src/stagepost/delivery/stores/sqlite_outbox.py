@@ -6,13 +6,13 @@ import secrets
 from pathlib import Path
 
 from stagepost.delivery.errors import ErrConfig
+from stagepost.delivery.stores.outbox import NONCE_PREFIX_BYTES
+from stagepost.delivery.stores.outbox_rows import OutboxRows
+from stagepost.delivery.stores.outbox_rules import TABLES, USUAL_LIMITS, OutboxBook, OutboxLimits, recover
+from stagepost.delivery.stores.owned_folder import open_owned
 from stagepost.ground.storage.group_writer import FileBackend, GroupWriter
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import Draft
-from stagepost.runtime.delivery.outbox_book import TABLES, USUAL_LIMITS, OutboxBook, OutboxLimits, recover
-from stagepost.runtime.delivery.outbox_rows import OutboxRows
-from stagepost.runtime.delivery.outbox_store import NONCE_PREFIX_BYTES
-from stagepost.runtime.delivery.store_folder import open_owned
 
 OUTBOX_FILE = "outbox.sqlite"
 FSYNC_MODES = ("commit", "interval", "off")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stagepost.delivery.stores.inbox import CAPACITY
+from stagepost.delivery.stores.inbox_rows import InboxRows
+from stagepost.delivery.stores.inbox_rules import TABLES, InboxBook
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.storage.group_writer import GroupWriter
 from stagepost.ground.storage.simulated_disk import InstantWriter, MemoryBackend, TablesDisk
 from stagepost.ground.storage.tables import Draft, empty
-from stagepost.runtime.delivery.inbox_book import TABLES, InboxBook
-from stagepost.runtime.delivery.inbox_rows import InboxRows
-from stagepost.runtime.delivery.inbox_store import CAPACITY
 
 
 class MemoryInboxDisk(TablesDisk):

@@ -8,8 +8,7 @@ import msgspec
 
 from stagepost.delivery.errors import ErrQueueCorrupt
 from stagepost.delivery.status import DeliveryStatus
-from stagepost.ground.storage.tables import Draft, Held, Table
-from stagepost.runtime.delivery.outbox_store import (
+from stagepost.delivery.stores.outbox import (
     DEAD_LETTERS_MAX,
     DONE_KEYS_MAX,
     DeadLetter,
@@ -22,6 +21,7 @@ from stagepost.runtime.delivery.outbox_store import (
     OutboxTotals,
     Progress,
 )
+from stagepost.ground.storage.tables import Draft, Held, Table
 
 LOST = ErrQueueCorrupt.__name__
 COUNTER_JUMP = 2**32

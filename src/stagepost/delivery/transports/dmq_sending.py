@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 
 from stagepost.delivery.transport import SendFailed, SendRefused
+from stagepost.delivery.transports.pace import Pace, seconds_named
+from stagepost.delivery.transports.submission_lanes import SubmissionLanes
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.ground.loop.clock import Clock
 from stagepost.runtime.delivery.dmq_signer import Signer
-from stagepost.runtime.delivery.pace import Pace, seconds_named
-from stagepost.runtime.delivery.submission_lanes import SubmissionLanes
 
 SIGNING_RETRY_S = 30.0
 """Keys that cannot sign are the operator's to renew. Messages wait for it, and lose no attempt by it."""

@@ -24,13 +24,13 @@ from stagepost.delivery.errors import (
 from stagepost.delivery.identity import nonce_of_key
 from stagepost.delivery.message_checks import check_message
 from stagepost.delivery.result import Outcome
+from stagepost.delivery.runtime_delivery_result import DeliveryResult
+from stagepost.delivery.shell.call_results import Listed, Stats
+from stagepost.delivery.shell.publisher_life import PublisherLife
+from stagepost.delivery.shell.status_dispatch import StatusCallback, Subscription
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.transport import SendRefused
 from stagepost.errors import StagepostError
-from stagepost.runtime.delivery.call_results import Listed, Stats
-from stagepost.runtime.delivery.publisher_life import PublisherLife
-from stagepost.runtime.delivery.result import DeliveryResult
-from stagepost.runtime.delivery.status_dispatch import StatusCallback, Subscription
 
 # Names of their own, for reaching a member through its enum costs ten times as much.
 _QUEUED, _ACKED = Tier.QUEUED, Tier.ACKED

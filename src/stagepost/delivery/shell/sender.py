@@ -22,13 +22,13 @@ from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.receipts import ACK_TOPICS, read_ack_envelope
+from stagepost.delivery.shell.events import DeliveryEventSink
+from stagepost.delivery.shell.status_dispatch import StatusDispatch
+from stagepost.delivery.stores.entry_rows import change_of, progress_of
+from stagepost.delivery.stores.outbox import Joined, OutboxStore
 from stagepost.delivery.transport import Incoming, IncomingAcks, Transport
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.runtime.delivery.entry_rows import change_of, progress_of
-from stagepost.runtime.delivery.event_sink import DeliveryEventSink
-from stagepost.runtime.delivery.outbox_store import Joined, OutboxStore
-from stagepost.runtime.delivery.status_dispatch import StatusDispatch
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX
 from stagepost.delivery.errors import ErrAlreadyStarted
 from stagepost.delivery.receipts import RETRY_AFTER_MS_MAX
 from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, Verdict, receipt_of
+from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
+from stagepost.delivery.shell.inbox_keeper import ReceiverKeeping
 from stagepost.delivery.status import AckType, NackReason
+from stagepost.delivery.stores.inbox import InboxStore
+from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.delivery.transport import Incoming, IncomingAcks, Transport
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.runtime.delivery.handling import Busy, Handler, Message, Reject
-from stagepost.runtime.delivery.inbox_store import InboxStore
-from stagepost.runtime.delivery.outbox_store import OnStorageError
-from stagepost.runtime.delivery.receiver_keeping import ReceiverKeeping
 
 __all__ = ["Busy", "Handler", "Message", "Receiver", "ReceiverStats", "Reject"]
 

@@ -9,14 +9,14 @@ from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.entry import Moment
 from stagepost.delivery.errors import ErrStorage
 from stagepost.delivery.receiver import ACCEPTED, ReceiverCore, Verdict, receipt_of
+from stagepost.delivery.shell.ack_sending import AckSending
 from stagepost.delivery.status import AckType, NackReason
+from stagepost.delivery.stores.inbox import InboxRecord, InboxState, InboxStore
+from stagepost.delivery.stores.memory_inbox import MemoryInbox
+from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.runtime.delivery.ack_sending import AckSending
-from stagepost.runtime.delivery.inbox_store import InboxRecord, InboxState, InboxStore
-from stagepost.runtime.delivery.memory_inbox import MemoryInbox
-from stagepost.runtime.delivery.outbox_store import OnStorageError
 
 EXPIRE_EVERY_S = 60.0
 CLOSED_WITHIN_S = 5.0
@@ -68,7 +68,7 @@ class ReceiverKeeping:
     async def _open_inbox(self, path: str) -> InboxStore:
         from pathlib import Path
 
-        from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
+        from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 
         capacity = self._config.dedup_capacity
         try:

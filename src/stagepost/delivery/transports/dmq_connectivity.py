@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from stagepost.delivery.transports.node_peers import NodePeers
 from stagepost.errors import StagepostError
-from stagepost.runtime.delivery.node_peers import NodePeers
 
 PEERS_POLL_S = 1.0
 """How soon lost peers are noticed: a node that has lost them keeps what it took, so there is no hurry."""

@@ -1,0 +1,1 @@
+"""The durable and the in-memory stores of the outbox and the inbox."""

@@ -1,0 +1,1 @@
+"""Transports of reliable delivery: over a DMQ node, and in memory."""
