@@ -26,15 +26,15 @@ from bench.scripted_network import Audience, Program, ScriptedNetwork, Supplier
 from bench.steps import unit
 from bench.traffic import NETWORK_MAGIC, AllPools, read_messages, write_messages
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.config import NodeConfig, UnsafeOverrides
+from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written
+from stagepost.dmq.node.node import DmqNode
+from stagepost.dmq.node.stored_messages import SqliteStore, StoreCounters
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.ground.signatures.verifier import Verifier
-from stagepost.node.config import NodeConfig, UnsafeOverrides
-from stagepost.node.dmq_node import DmqNode
-from stagepost.runtime.message_store import StoredMessage, StoredState, Written
-from stagepost.runtime.sqlite_store import SqliteStore, StoreCounters
 
 UNITS_PER_SAMPLE = 60
 SHOWN_WITHIN_S = 30.0

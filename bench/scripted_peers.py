@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.traffic import MESSAGE_BYTES, NETWORK_MAGIC, read_messages
+from stagepost.dmq.endpoints.connection import respond
+from stagepost.dmq.endpoints.submission_client import MessageSubmissionClient
+from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.specs import codec_for
@@ -36,9 +39,6 @@ from stagepost.ground.wire.mux import (
     split_payload,
 )
 from stagepost.identifiers import MessageId
-from stagepost.runtime.connection import respond
-from stagepost.runtime.submission_client import MessageSubmissionClient
-from stagepost.runtime.submission_config import MessageSubmissionConfig
 
 OURS = VersionData(NETWORK_MAGIC, peer_sharing=False)
 REPLY_FRAME_BYTES = 4

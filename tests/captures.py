@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import cache
 
 from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
-from stagepost.dmq.text_envelope import ColdSigningKey
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.net import handshake

@@ -13,8 +13,11 @@ from hashlib import blake2b
 from random import Random
 
 from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.endpoints.submission_config import begins_with_init
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.puller import Puller, puller_for
+from stagepost.dmq.node.supplier import Supplier
 from stagepost.dmq.outcome import ACCEPTED, Outcome, Rejected, rejected
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
@@ -34,9 +37,6 @@ from stagepost.ground.net.conversation import Conversation, Trace
 from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
 from stagepost.identifiers import MessageId
-from stagepost.runtime.puller import Puller, puller_for
-from stagepost.runtime.submission_config import begins_with_init
-from stagepost.runtime.supplier import Supplier
 from tests.strategies import MessageParts
 
 NOW_UNIX_S = 1_700_000_000

@@ -7,6 +7,12 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stagepost.dmq.endpoints.connection import respond
+from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationServer
+from stagepost.dmq.endpoints.local_submission import (
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
+)
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Outcome, rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
@@ -16,12 +22,6 @@ from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.sockets import Server, serve_unix
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
-from stagepost.runtime.connection import respond
-from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationServer
-from stagepost.runtime.local_submission_endpoints import (
-    LocalMessageSubmissionConfig,
-    LocalMessageSubmissionServer,
-)
 
 MAGIC = NETWORK_MAGICS["mithril-devnet"]
 

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from stagepost.delivery.shell.metrics import DASHBOARD_METRICS, DELIVERY_METRICS
+from stagepost.dmq.node.metrics import NODE_METRICS
 from stagepost.ground.statemachine.render import table
 from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared
 from stagepost.node.kafka_metrics import KAFKA_METRICS
-from stagepost.node.node_metrics import NODE_METRICS
 from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
 from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS
 from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS

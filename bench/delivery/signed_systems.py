@@ -19,8 +19,8 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
+from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.ground.crypto.hashing import pool_id
-from stagepost.runtime.pool_keys import make_keys
 
 TOPIC = "bench"
 IN_FLIGHT_MAX = 1_024

@@ -6,6 +6,22 @@ endpoint runs over one `Conversation`, which `Connection.open` gives after the h
 
 from __future__ import annotations
 
+from stagepost.dmq.endpoints.connection import Connection, initiate, respond
+from stagepost.dmq.endpoints.local_notification import (
+    LocalMessageNotificationClient,
+    LocalMessageNotificationConfig,
+    LocalMessageNotificationServer,
+    MessageFeed,
+    Notification,
+)
+from stagepost.dmq.endpoints.local_submission import (
+    LocalMessageSubmissionClient,
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
+)
+from stagepost.dmq.endpoints.submission_client import MessageSubmissionClient
+from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
+from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_named
@@ -16,22 +32,6 @@ from stagepost.ground.net.sockets import connect_tcp, connect_unix, serve_tcp, s
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.connection import Connection, initiate, respond
-from stagepost.runtime.local_notification_endpoints import (
-    LocalMessageNotificationClient,
-    LocalMessageNotificationConfig,
-    LocalMessageNotificationServer,
-    MessageFeed,
-    Notification,
-)
-from stagepost.runtime.local_submission_endpoints import (
-    LocalMessageSubmissionClient,
-    LocalMessageSubmissionConfig,
-    LocalMessageSubmissionServer,
-)
-from stagepost.runtime.submission_client import MessageSubmissionClient
-from stagepost.runtime.submission_config import MessageSubmissionConfig
-from stagepost.runtime.submission_server import MessageSubmissionServer
 
 __all__ = [
     "PROFILES",

@@ -25,10 +25,10 @@ from typing import Any
 
 import tests.e2e.test_kill_intake as intake_process
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted
 from stagepost.errors import ErrorCode
 from stagepost.ground.storage.layout import StoreRefused
-from stagepost.runtime.sqlite_store import SqliteStore
 from tests.e2e.test_kill_intake import BATCH, LANES, ROOT, Node, load_lines, look
 from tests.line_reports import open_report
 from tests.pool_signers import Signer

@@ -23,7 +23,7 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 from stagepost.cli import main as command  # noqa: E402  # below what may be absent
 from stagepost.delivery.status import DeliveryStatus  # noqa: E402
 from stagepost.delivery.stores.reading import read_outbox  # noqa: E402
-from stagepost.runtime.pool_keys import make_keys  # noqa: E402
+from stagepost.dmq.keys.pool_keys import make_keys  # noqa: E402
 from stagepost.web.settings import WebSettings  # noqa: E402
 from tests.background_node import a_status, node_in_background, status_page  # noqa: E402
 from tests.browser.served import an_outbox, served  # noqa: E402

@@ -26,10 +26,10 @@ from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import AckType
 from stagepost.delivery.transport import Incoming, IncomingAcks
 from stagepost.delivery.transports.dmq import DmqTransport
+from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.dmq.keys.signer import DmqSigner
 from stagepost.dmq.outcome import ACCEPTED
 from stagepost.ground.crypto.hashing import pool_id
-from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.pool_keys import make_keys
 from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("delivery-nodes")]

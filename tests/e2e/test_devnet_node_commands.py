@@ -18,12 +18,12 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
-from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey
+from stagepost.dmq.keys import key_files
 from stagepost.node.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
 from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.node.remp_network import NETWORK_FILE, RempNetwork
 from stagepost.node.trace_reading import topic_records
-from stagepost.runtime import key_files
 from tests.devnet_runs import COMMAND, ENVIRONMENT
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -15,12 +15,12 @@ import pytest
 
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted, Outcome
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.signatures.verifier import Verifier
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.sqlite_store import SqliteStore
 from tests.line_reports import open_report
 from tests.pool_signers import KnownPools, Signer
 

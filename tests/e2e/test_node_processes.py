@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.dmq.endpoints.connection import initiate
+from stagepost.dmq.node.peer_sharing import PeerSharingClient
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
@@ -16,8 +18,6 @@ from stagepost.dmq.profiles import PROFILES as WIRE_PROFILES
 from stagepost.ground.net.sockets import connect_tcp
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.connection import initiate
-from stagepost.runtime.peer_sharing import PeerSharingClient
 from tests.node_processes import (
     NETWORK_MAGIC,
     NodeProcess,

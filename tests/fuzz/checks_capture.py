@@ -6,9 +6,9 @@ from functools import partial
 from zlib import crc32
 
 from stagepost.dmq import local_notification, local_submission, submission
+from stagepost.dmq.inspection.inspector import inspect_stream
 from stagepost.dmq.inspection.report import Report
 from stagepost.dmq.inspection.report import Verdict as ReportVerdict
-from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.errors import ConfigError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stagepost.dmq import text_envelope
-from stagepost.dmq.text_envelope import (
+from stagepost.dmq import key_texts as text_envelope
+from stagepost.dmq.key_texts import (
     ColdSigningKey,
     ColdVerificationKey,
     Content,

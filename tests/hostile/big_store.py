@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import DmqMessage
-from stagepost.runtime.sqlite_store import SqliteStore
+from stagepost.dmq.node.stored_messages import SqliteStore
 from tests.hostile.bad_disks import is_ready
 from tests.hostile.cbor_bytes import uint
 from tests.hostile.forged_messages import Forger, message

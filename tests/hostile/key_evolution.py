@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from stagepost.dmq.text_envelope import EvolvedSigningKey
+from stagepost.dmq.key_texts import EvolvedSigningKey
+from stagepost.dmq.keys import key_files
+from stagepost.dmq.keys.pool_keys import write_evolved_key
 from stagepost.errors import KeyFileError, SigningError
 from stagepost.ground.crypto import kes
-from stagepost.runtime import key_files
-from stagepost.runtime.pool_keys import write_evolved_key
 from tests.hostile.storms import Figure
 from tests.unit.runtime.test_key_files import MESSAGE, STEPS_MAX, FaultyOs, a_kes_key
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.dmq.keys.kes_schedule import KesSchedule, kes_schedule_for
+from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.dmq.keys.signer import DmqSigner
 from stagepost.dmq.outcome import rejected
 from stagepost.dmq.proof import check_proof
 from stagepost.errors import ErrorCode
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.delivery.kes_schedule import KesSchedule, kes_schedule_for
-from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import node_in_background
 from tests.small_node import SmallNode
 

@@ -9,15 +9,15 @@ from itertools import chain, repeat
 from pathlib import Path
 from random import Random
 
+from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.memory_store import MemoryStore
+from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.network import Network
 from stagepost.ground.signatures.verifier import InlineVerifier, valid_messages_memory
-from stagepost.node.config import NodeConfig
-from stagepost.node.dmq_node import DmqNode
-from stagepost.runtime.memory_store import MemoryStore
 from stagepost.simulation.checkers import LIVENESS, judge
 from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools

@@ -18,6 +18,8 @@ import msgspec
 
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
 from stagepost.dmq.validation import ValidationRules, Validator, rules_for
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, StorageError
@@ -25,8 +27,6 @@ from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.identifiers import PoolId
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stagepost.runtime.intake import Intake
+from stagepost.dmq.node.intake import Intake
 from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing, Made
 from tests.simulation.days import SLOPE_MAX, WARM_UP_HOURS, Day, forget_the_old, run_day
 

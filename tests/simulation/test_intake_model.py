@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.memory_store import MemoryStore
+from stagepost.dmq.node.message_store import StoredPool, StoredState
+from stagepost.dmq.node.store_changes import Changes
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.validation import Validator
 from stagepost.ground.loop.clock import FlooredClock
-from stagepost.runtime.memory_store import MemoryStore
-from stagepost.runtime.message_store import StoredPool, StoredState
-from stagepost.runtime.store_changes import Changes
 from tests.simulation.intake_model import Findings, run_life
 
 LIVES = 12

@@ -12,18 +12,18 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
+from stagepost.dmq.node.memory_store import MemoryStore
+from stagepost.dmq.node.metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
+from stagepost.dmq.node.node import DmqNode
+from stagepost.dmq.node.pools_file import PoolsFile
+from stagepost.dmq.node.status import NodeStatus
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.statemachine.spec import Role
-from stagepost.node.dmq_node import DmqNode
-from stagepost.node.node_metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
-from stagepost.node.node_status import NodeStatus
-from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
-from stagepost.runtime.memory_store import MemoryStore
-from stagepost.runtime.pools_file import PoolsFile
 from stagepost.simulation.history import Made
 from stagepost.simulation.hostile import HostilePeer
 from stagepost.simulation.hostile_behaviours import SUPPLIERS, Loot

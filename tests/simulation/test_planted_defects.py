@@ -11,6 +11,12 @@ import pytest
 from stagepost.dmq import downloads as downloads_module
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node import intake as intake_module
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.memory_store import MemoryStore
+from stagepost.dmq.node.mempool_feed import MempoolFeed
+from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written
+from stagepost.dmq.node.peer_book import PeerBook
 from stagepost.dmq.outcome import ACCEPTED
 from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.supplying import MessagesHeld, Supplying
@@ -19,12 +25,6 @@ from stagepost.errors import StorageError
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.virtual_time import Patience
 from stagepost.identifiers import MessageId
-from stagepost.node.peer_book import PeerBook
-from stagepost.runtime import intake as intake_module
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryStore
-from stagepost.runtime.mempool_feed import MempoolFeed
-from stagepost.runtime.message_store import StoredMessage, StoredState, Written
 from stagepost.simulation import world as world_module
 from stagepost.simulation.traffic import Traffic
 from tests.simulation.dmq_scenarios import run_seed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stagepost.dmq import validation
+from stagepost.dmq.node import node as dmq_node
 from stagepost.dmq.validation import ValidationRules
-from stagepost.node import dmq_node
 from tests.simulation.skews import SKEW_ALLOWED_S, SKEWS_S, run_skew
 
 

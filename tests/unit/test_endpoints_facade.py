@@ -163,7 +163,7 @@ def test_examples_run(tmp_path: Path) -> None:
         )
         return done.stdout
 
-    from stagepost.runtime.pool_keys import make_keys
+    from stagepost.dmq.keys.pool_keys import make_keys
 
     make_keys(tmp_path / "keys", start_kes_period=0, issue_number=0)
     with node_in_background(path):

@@ -145,7 +145,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
         ("stagepost.bus.file_topic", "from stagepost.ground.files.owner_lock import OwnerLock"),
         ("stagepost.delivery", "from stagepost.runtime.tcp import listen"),
         ("stagepost.cli.main", "from stagepost.client import Client\nimport stagepost.node.devnet"),
-        ("stagepost.simulation.world", "from stagepost.node.dmq_node import DmqNode"),
+        ("stagepost.simulation.world", "from stagepost.dmq.node.node import DmqNode"),
         ("stagepost.pipeline.raw", "import pyspark.sql"),
         ("stagepost.cli.keys", "import click"),
     ],

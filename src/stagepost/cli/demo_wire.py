@@ -9,8 +9,8 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stagepost.dmq.key_texts import IssuedCertificate
     from stagepost.dmq.message import DmqMessage
-    from stagepost.dmq.text_envelope import IssuedCertificate
 
 PROFILES_SHOWN = ("dmq-node", "seed")
 BODY = (
@@ -41,8 +41,8 @@ def _sign(folder: Path) -> tuple[DmqMessage, IssuedCertificate]:
     """As an operator would: keys and certificate on disk, then a message signed with what the files hold."""
     import time
 
-    from stagepost.runtime.delivery.signing_pair import load_signing_pair
-    from stagepost.runtime.pool_keys import make_keys
+    from stagepost.dmq.keys.pool_keys import make_keys
+    from stagepost.dmq.keys.signing_pair import load_signing_pair
 
     keys_folder = folder / "keys"
     issued = make_keys(keys_folder, start_kes_period=0, issue_number=0)
@@ -71,7 +71,7 @@ def _show_journey(message: DmqMessage, profile_name: str, folder: Path) -> None:
     import asyncio
 
     from stagepost.cli.wire_text import lines
-    from stagepost.dmq.inspector import inspect_stream
+    from stagepost.dmq.inspection.inspector import inspect_stream
     from stagepost.dmq.profiles import profile_named
     from stagepost.errors import StagepostError
     from stagepost.node.demonstration import carry

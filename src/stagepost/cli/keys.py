@@ -12,7 +12,7 @@ import click
 from stagepost.cli.core_dumps import disable_core_dumps
 
 if TYPE_CHECKING:
-    from stagepost.dmq.text_envelope import Content, IssuedCertificate
+    from stagepost.dmq.key_texts import Content, IssuedCertificate
     from stagepost.ground.crypto.kes import SigningKey
 
 WORD64_MAX = 2**64 - 1
@@ -50,7 +50,7 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
     Example:
       stagepost keys new my-pool --start-kes-period 120
     """
-    from stagepost.runtime.pool_keys import FILE_NAMES, make_keys
+    from stagepost.dmq.keys.pool_keys import FILE_NAMES, make_keys
 
     disable_core_dumps()
     issued = make_keys(folder, start_kes_period=start_kes_period, issue_number=issue_number)
@@ -72,8 +72,8 @@ def show(context: click.Context, path: Path, as_json: bool) -> None:
     Example:
       stagepost keys show my-pool
     """
-    from stagepost.dmq.text_envelope import IssuedCertificate
-    from stagepost.runtime import key_files
+    from stagepost.dmq.key_texts import IssuedCertificate
+    from stagepost.dmq.keys import key_files
 
     paths = _files_in(path) if os.path.isdir(path) else [path]
     contents = {file: key_files.load(file) for file in paths}
@@ -122,7 +122,7 @@ def evolve(file: Path, to_period: int | None, out: Path, as_json: bool) -> None:
     Example:
       stagepost keys evolve my-pool/kes.skey --to 3 --out evolved/period-3.skey
     """
-    from stagepost.runtime.pool_keys import write_evolved_key
+    from stagepost.dmq.keys.pool_keys import write_evolved_key
 
     disable_core_dumps()
     evolved = write_evolved_key(file, out, to_period)
@@ -130,8 +130,8 @@ def evolve(file: Path, to_period: int | None, out: Path, as_json: bool) -> None:
 
 
 def _files_in(folder: Path) -> list[Path]:
+    from stagepost.dmq.keys.pool_keys import FILE_NAMES
     from stagepost.errors import StorageError
-    from stagepost.runtime.pool_keys import FILE_NAMES
 
     found = [folder / name for name in FILE_NAMES if os.path.lexists(folder / name)]
     if not found:
@@ -144,7 +144,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _facts(content: Content) -> Facts:
     """What may be told about one file's content."""
-    from stagepost.dmq import text_envelope
+    from stagepost.dmq import key_texts as text_envelope
     from stagepost.ground.crypto import kes
 
     facts: Facts = {"type": text_envelope.KINDS[type(content)].type_name}
@@ -196,7 +196,7 @@ def _certificate_facts(issued: IssuedCertificate) -> Facts:
 
 def _agreement(issued: IssuedCertificate, neighbours: list[Content]) -> Facts:
     """Whether the certificate is about the keys beside it; None where there is none to compare with."""
-    from stagepost.dmq import text_envelope
+    from stagepost.dmq import key_texts as text_envelope
     from stagepost.ground.crypto import kes
 
     cold_kinds = (text_envelope.ColdSigningKey, text_envelope.ColdVerificationKey)

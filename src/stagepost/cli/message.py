@@ -77,8 +77,8 @@ def make(
     import time
 
     from stagepost.cli.input_bytes import read_input
+    from stagepost.dmq.keys.signing_pair import load_signing_pair
     from stagepost.dmq.message import BODY_BYTES_MAX, BODY_BYTES_MIN
-    from stagepost.runtime.delivery.signing_pair import load_signing_pair
 
     body = read_input(source, BODY_BYTES_MAX)
     if pad:

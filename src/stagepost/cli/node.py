@@ -46,7 +46,7 @@ def dmq(context: click.Context, /, **given: Any) -> None:
 
     config = load_node_config(request_from(given))
 
-    from stagepost.node.dmq_main import run_process
+    from stagepost.dmq.node.main import run_process
 
     context.exit(run_process(config))
 

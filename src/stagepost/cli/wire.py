@@ -56,8 +56,8 @@ def inspect(
     """
     from stagepost.cli import wire_json, wire_text
     from stagepost.cli.input_bytes import read_input
+    from stagepost.dmq.inspection.inspector import inspect_stream
     from stagepost.dmq.inspection.report import Verdict
-    from stagepost.dmq.inspector import inspect_stream
 
     data = _bytes_meant(read_input(source), source, as_hex)
     report = inspect_stream(data, one_direction=one_direction)

@@ -8,14 +8,14 @@ with Client.connect() as client:                      # the nodes that run in st
 
 from __future__ import annotations
 
+from stagepost.dmq.endpoints.local_client import ClientLimits
+from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.remp.message_verdict import MessageVerdict
 from stagepost.remp.trace import Trace
 from stagepost.runtime.blocking_client import Client
 from stagepost.runtime.client import AsyncClient, Sent
-from stagepost.runtime.local_client import ClientLimits
-from stagepost.runtime.message_stream import ListenLimits, MessageStream
 from stagepost.runtime.remp.message_client import RefusedByFullNode
 
 __all__ = [

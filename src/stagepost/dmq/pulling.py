@@ -25,8 +25,8 @@ from stagepost.dmq.mempool import Entry, MessageKey
 from stagepost.dmq.message import FIVE_ONLY, MESSAGE_BYTES_MAX, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
 from stagepost.dmq.peer_score import SCORE_MAX, PeerScore
+from stagepost.dmq.peer_standing import Consequence, Offer, RelayRecord, Ruling
 from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, PeerFault, Sleep, Submit
-from stagepost.dmq.relay_blame import Consequence, Offer, RelayRecord, Ruling
 from stagepost.dmq.repeated_announcements import AnnouncedIndexes
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.dmq.keys.signing_pair import load_signing_pair
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.main import running_node
+from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DEFAULT_PROFILE
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.node.config import NodeConfig
-from stagepost.node.dmq_main import running_node
-from stagepost.node.dmq_node import DmqNode
 from stagepost.runtime.client import AsyncClient
-from stagepost.runtime.delivery.signing_pair import load_signing_pair
-from stagepost.runtime.pool_keys import make_keys
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]

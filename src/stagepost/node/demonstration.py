@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from stagepost.dmq.endpoints.connection import Connection, initiate
+from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
+from stagepost.dmq.endpoints.local_submission import LocalMessageSubmissionClient
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
+from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.pools import PoolDistribution
 from stagepost.dmq.profiles import MiniProtocol, Profile
@@ -24,12 +30,6 @@ from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, connect_unix
 from stagepost.ground.net.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.signatures.verifier import Verifier
 from stagepost.ground.statemachine.spec import Role
-from stagepost.node.config import NodeConfig
-from stagepost.node.dmq_node import DmqNode
-from stagepost.runtime.connection import Connection, initiate
-from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
-from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 HOST = "127.0.0.1"

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey
+from stagepost.dmq.keys import key_files
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.validator_process import run_validator
-from stagepost.runtime import key_files
 
 HONEST = "none"
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey
+from stagepost.dmq.keys import key_files
 from stagepost.ground.files.data_folder import make_private
 from stagepost.node.remp_network import NETWORK_FILE
-from stagepost.runtime import key_files
 
 KEY_FILE = "member.skey"
 LOG_FILE = "log"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.dmq.node.local_service import owner_and_root, sent_away
 from stagepost.errors import StagepostError
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.conversation import Conversation
@@ -23,7 +24,6 @@ from stagepost.ground.net.network import Network, UnixAddress
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.node.followed_statuses import Followed
 from stagepost.node.intake_desk import IntakeDesk
-from stagepost.node.local_service import owner_and_root, sent_away
 from stagepost.remp.local_intake import (
     CODE_BYTES_MAX,
     HEADER_BYTES_MAX,

@@ -14,13 +14,13 @@ import msgspec
 
 from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.delivery.transports.dmq import DmqTransport
-from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey
+from stagepost.dmq.keys import key_files
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
 from stagepost.node.remp_status import full_node_status
-from stagepost.runtime import key_files
 
 STOP_WITHIN_S = 8.0
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}

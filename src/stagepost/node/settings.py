@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost.bus.kafka_access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
+from stagepost.dmq.node.config import NodeConfig
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
 from stagepost.ground.files.expected import (
     BOOLEAN,
@@ -27,7 +28,6 @@ from stagepost.ground.files.expected import (
     unfit,
     whole,
 )
-from stagepost.node.config import NodeConfig
 
 COUNT_MAX = 1_000_000
 MEMPOOL_BYTES_MAX = 64 * 1024**3

@@ -20,6 +20,9 @@ from typing import NamedTuple
 
 from stagepost.bus.file_topic import FileTopic, FileTopicWriter, create_topic
 from stagepost.bus.topic import Record
+from stagepost.dmq.endpoints.local_node import LocalNode
+from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
+from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import MiniProtocol, profile_named
 from stagepost.errors import StagepostError
@@ -28,9 +31,6 @@ from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.pipeline.topics import DMQ_MESSAGES
-from stagepost.runtime.local_node import LocalNode
-from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
-from stagepost.runtime.message_stream import ListenLimits, MessageStream
 
 RECENT_MAX = 60_000
 """So many ids are looked up at the end of the topic; a node holds 50,000 messages."""

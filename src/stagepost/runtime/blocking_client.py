@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stagepost.dmq.endpoints.local_client import ClientLimits
+from stagepost.dmq.endpoints.message_stream import MessageStream
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.errors import LocalProtocolError
 from stagepost.remp.message_verdict import MessageVerdict
 from stagepost.remp.trace import Trace
 from stagepost.runtime.client import TOPIC, AsyncClient, Sent, StageName, TierName
-from stagepost.runtime.local_client import ClientLimits
-from stagepost.runtime.message_stream import MessageStream
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig

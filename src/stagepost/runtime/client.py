@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from stagepost.delivery.status import Tier
+from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
+from stagepost.dmq.endpoints.local_node import LocalNode
+from stagepost.dmq.endpoints.message_stream import MessageStream, OnConnection
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.dmq.profiles import profile_named
@@ -26,9 +29,6 @@ from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.trace import Trace
 from stagepost.runtime.client_places import find_places
-from stagepost.runtime.local_client import ClientLimits, LocalClient
-from stagepost.runtime.local_node import LocalNode
-from stagepost.runtime.message_stream import MessageStream, OnConnection
 from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from random import Random
 
 from stagepost.dmq import peer_sharing, submission
+from stagepost.dmq.endpoints.connection import Connection, initiate, respond
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, MiniProtocol, Profile
 from stagepost.errors import StagepostError
 from stagepost.ground.net import keep_alive_protocol as keep_alive
@@ -15,7 +16,6 @@ from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
-from stagepost.runtime.connection import Connection, initiate, respond
 from stagepost.simulation.hostile_behaviours import Behaviour, Loot, RawTalk, Scene
 
 DIAL_AGAIN_S = 20.0

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from stagepost.dmq import submission
+from stagepost.dmq.endpoints.connection import Connection
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile
@@ -18,7 +19,6 @@ from stagepost.errors import TransportError
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction
 from stagepost.identifiers import MessageId
-from stagepost.runtime.connection import Connection
 
 INGRESS_BYTES_MAX = 4_000_000
 FOR_EVER_S = 1e9

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
+from stagepost.dmq.endpoints.connection import Connection, initiate
+from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
+from stagepost.dmq.endpoints.local_submission import LocalMessageSubmissionClient
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Accepted
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol, Profile
@@ -15,9 +18,6 @@ from stagepost.errors import StagepostError, TransportError
 from stagepost.ground.net.network import Network, UnixAddress
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.connection import Connection, initiate
-from stagepost.runtime.local_notification_endpoints import LocalMessageNotificationClient
-from stagepost.runtime.local_submission_endpoints import LocalMessageSubmissionClient
 from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing
 
 ANSWER_WITHIN_S = 30.0

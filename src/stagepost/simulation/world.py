@@ -10,13 +10,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.errors import StagepostError
 from stagepost.ground.loop.clock import Clock, LoopClock
 from stagepost.ground.loop.virtual_time import VirtualTimeLoop
 from stagepost.ground.net.network import Network, TcpAddress, UnixAddress
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.simulation.bug_watch import BugWatch
 from stagepost.simulation.faults import Fault, FaultKind
 from stagepost.simulation.history import History, Listing

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stagepost.cli.keys import keys
-from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey
+from stagepost.dmq.keys import key_files
+from stagepost.dmq.keys.pool_keys import FILE_NAMES
 from stagepost.errors import ErrorCode, KeyFileError, SigningError, StorageError
 from stagepost.ground.crypto import kes
 from stagepost.ground.crypto.pool_ids import parse_pool_id
-from stagepost.runtime import key_files
-from stagepost.runtime.pool_keys import FILE_NAMES
 
 
 @pytest.fixture(autouse=True)

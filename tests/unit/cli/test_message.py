@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli.main import run
+from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.message import DmqMessage
-from stagepost.runtime.pool_keys import make_keys
 
 BODY = b"x" * 120
 

@@ -20,7 +20,7 @@ from stagepost.cli.outbox_health import OLDEST_CRITICAL_S, OLDEST_WARNING_S, fin
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
-from stagepost.runtime.pool_keys import make_keys
+from stagepost.dmq.keys.pool_keys import make_keys
 from tests.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 
 NOW_MS = int(time.time() * 1_000)

@@ -29,12 +29,12 @@ from stagepost.delivery.receipts import read_ack_envelope
 from stagepost.delivery.stores.outbox_rules import OutboxLimits
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import a_status, node_in_background, status_page
 from tests.damaged_files import change_row
 from tests.outbox_records import a_dead, a_record, filled

@@ -18,15 +18,15 @@ from stagepost.dmq.equivocation import (
 )
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import ACCEPTED, Outcome, Reason, Rejected
-from stagepost.dmq.relay_blame import Consequence, Offer, RelayRecord
+from stagepost.dmq.peer_standing import Consequence, Offer, RelayRecord
 from stagepost.dmq.validation import ValidationRules, Validator
 from stagepost.errors import ErrorCode
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from stagepost.simulation.pools import simulated_pool
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 

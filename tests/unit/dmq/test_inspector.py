@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.dmq import inspector, local_notification, submission
+from stagepost.dmq import local_notification, submission
+from stagepost.dmq.inspection import inspector
+from stagepost.dmq.inspection.inspector import inspect_stream
 from stagepost.dmq.inspection.report import Coverage, Report, Verdict
-from stagepost.dmq.inspector import inspect_stream
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ConfigError, ErrorCode
 from stagepost.ground.net import handshake

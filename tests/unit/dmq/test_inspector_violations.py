@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from stagepost.dmq.inspection.inspector import inspect_stream
 from stagepost.dmq.inspection.report import BrokenRule, Report, Verdict
-from stagepost.dmq.inspector import inspect_stream
 from stagepost.errors import ErrorCode
 from stagepost.ground.wire.mux import Direction
 from tests.captures import INITIATOR, RESPONDER, a_message, message_bytes, older_layout, segment

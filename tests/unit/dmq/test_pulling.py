@@ -11,9 +11,9 @@ from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import ACCEPTED, Outcome, rejected
 from stagepost.dmq.peer_score import CLAIM_DELAY_MAX_S
+from stagepost.dmq.peer_standing import CLOCKS_DIFFER_MAX_S, RETRY_MAX_S
 from stagepost.dmq.pulling import ASK_AGAIN_S, BYTES_IN_FLIGHT_MAX, PeerPulling
 from stagepost.dmq.pulling_actions import AskIds, FetchMessages, Sleep, Submit
-from stagepost.dmq.relay_blame import CLOCKS_DIFFER_MAX_S, RETRY_MAX_S
 from stagepost.dmq.repeated_announcements import CHUNK_BITS, CHUNKS_MAX, AnnouncedIndexes
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode

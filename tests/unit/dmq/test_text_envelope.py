@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.dmq import text_envelope
-from stagepost.dmq.text_envelope import (
+from stagepost.dmq import key_texts as text_envelope
+from stagepost.dmq.key_texts import (
     ColdSigningKey,
     ColdVerificationKey,
     Content,

@@ -7,10 +7,10 @@ from collections.abc import Coroutine
 
 import pytest
 
+from stagepost.dmq.node.blame import Blame
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, TransportError
 from stagepost.ground.net.bearer import Bearer
-from stagepost.node.blame import Blame
 
 Counted = list[tuple[MiniProtocol | None, ErrorCode]]
 

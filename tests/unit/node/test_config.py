@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagepost.dmq.node.config import NodeConfig, PeerTargets
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED
 from stagepost.errors import FAULTS_SHOWN_MAX, ConfigFaults, ErrorCode, Fault
 from stagepost.ground.net.admission import AdmissionLimits
-from stagepost.node.config import NodeConfig, PeerTargets
 from stagepost.node.config_loading import check_files, load_node_config
 from stagepost.node.dmq_node_json import WITHOUT_EFFECT, parse_dmq_config
 from stagepost.node.effective_config import ConfigRequest, Flag, effective_config

@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from stagepost.dmq.endpoints.connection import Connection, OnFault
+from stagepost.dmq.node.blame import Blame, shake_hands
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import (
     DecodeError,
@@ -18,8 +20,6 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.net.bearer import Bearer
-from stagepost.node.blame import Blame, shake_hands
-from stagepost.runtime.connection import Connection, OnFault
 
 Counted = list[tuple[MiniProtocol | None, ErrorCode]]
 

@@ -12,6 +12,16 @@ import pytest
 
 from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.mempool import Mempool
+from stagepost.dmq.node.blame import OnViolation
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.local_service import LOCAL_SOURCE
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
+from stagepost.dmq.node.mempool_feed import Audience
+from stagepost.dmq.node.metrics import Metrics
+from stagepost.dmq.node.peer_book import Origin, PeerBook
+from stagepost.dmq.node.pools_file import PoolsFile
+from stagepost.dmq.node.sent_counts import OnSent
+from stagepost.dmq.node.status import CLOCK_BEHIND_MAX_S, NodeStatus
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.validation import ValidationRules, Validator
@@ -19,16 +29,6 @@ from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
-from stagepost.node.blame import OnViolation
-from stagepost.node.local_service import LOCAL_SOURCE
-from stagepost.node.node_metrics import Metrics
-from stagepost.node.node_status import CLOCK_BEHIND_MAX_S, NodeStatus
-from stagepost.node.peer_book import Origin, PeerBook
-from stagepost.node.sent_counts import OnSent
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.mempool_feed import Audience
-from stagepost.runtime.pools_file import PoolsFile
 from tests.pool_signers import NOW, Signer
 
 

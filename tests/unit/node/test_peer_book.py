@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from stagepost.dmq.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.dmq.node.peer_link import asker_of, ip_address_of
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.ground.net.back_off import (
     BANNED_MAX,
@@ -16,8 +18,6 @@ from stagepost.ground.net.back_off import (
     RETRY_MAX_S,
     STEADY_AFTER_S,
 )
-from stagepost.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
-from stagepost.node.peer_link import asker_of, ip_address_of
 
 
 def address(number: int) -> PeerAddress:

@@ -10,10 +10,10 @@ import pytest
 from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.local_service import LOCAL_SOURCE
+from stagepost.dmq.node.pool_watch import POOLS_SHOWN_MAX, PoolWatch
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.node.local_service import LOCAL_SOURCE
-from stagepost.node.pool_watch import POOLS_SHOWN_MAX, PoolWatch
 from tests.pool_signers import NOW, KnownPools, Signer
 
 
@@ -41,7 +41,7 @@ def test_two_bodies_are_logged_once_for_each_pool_with_both_ids(caplog: pytest.L
 
 
 def test_status_shows_the_latest_pools_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagepost.node.pool_watch.POOLS_SHOWN_MAX", 2)
+    monkeypatch.setattr("stagepost.dmq.node.pool_watch.POOLS_SHOWN_MAX", 2)
     watch = a_watch()
     for pool in range(3):
         for tag in (1, 2):
@@ -55,7 +55,7 @@ def test_status_shows_the_latest_pools_up_to_a_limit(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("is_meanwhile", [False, True])
 def test_what_a_restart_brought_along_counts(is_meanwhile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagepost.node.pool_watch.RESTORED_AT_ONCE", 1)
+    monkeypatch.setattr("stagepost.dmq.node.pool_watch.RESTORED_AT_ONCE", 1)
     mempool = Mempool()
     for index, tag in enumerate((1, 2), start=1):
         mempool.insert(an_entry(Signer().sign(tag, evolution=50), index, LOCAL_SOURCE))

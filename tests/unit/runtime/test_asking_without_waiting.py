@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
+from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
+from stagepost.dmq.node.puller import puller_for
+from stagepost.dmq.node.supplier import Supplier
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.specs import codec_for, spec_for
@@ -24,10 +28,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.puller import puller_for
-from stagepost.runtime.submission_config import MessageSubmissionConfig
-from stagepost.runtime.submission_server import MessageSubmissionServer
-from stagepost.runtime.supplier import Supplier
 from tests.pulling_world import NOW_UNIX_S, Node, World, a_message, announced, messages
 
 UNCHECKED = MessageSubmissionConfig(authenticator=None, ttl_validator=None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from stagepost.dmq.node.intake import RING_EVERY_S, RING_PER_READER_S
 from stagepost.ground.loop.bell import SILENCE_MAX_S, Bell
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.intake import RING_EVERY_S, RING_PER_READER_S
 
 
 async def _woken(bell: Bell, times: list[float]) -> None:

@@ -20,6 +20,7 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.config import OUTBOX_DIR
 from stagepost.delivery.envelope import read_data_envelope
+from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError, StorageError
 from stagepost.ground.crypto.hashing import pool_id
@@ -27,7 +28,6 @@ from stagepost.ground.files.data_folder import NODE_FILE
 from stagepost.ground.files.node_notes import DATA_DIR, FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.runtime.client_places import find_places
-from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import node_in_background
 from tests.small_node import MAGIC, SmallNode
 
@@ -93,8 +93,8 @@ def test_a_client_of_a_dmq_node_alone_knows_no_external_messages_and_needs_keys_
 
 
 def test_a_full_nodes_client_neither_submits_nor_listens() -> None:
+    from stagepost.dmq.endpoints.local_client import ClientLimits
     from stagepost.ground.loop.clock import SystemClock
-    from stagepost.runtime.local_client import ClientLimits
 
     client = AsyncClient(None, ClientLimits(), SystemClock())
     with pytest.raises(LocalProtocolError, match="full node alone"):

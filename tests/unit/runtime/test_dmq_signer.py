@@ -14,23 +14,23 @@ import pytest
 from stagepost.delivery.transport import Outgoing, SendFailed
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.delivery.transports.dmq_sending import SIGNING_RETRY_S
-from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
-from stagepost.dmq.text_envelope import ColdSigningKey, Content, IssuedCertificate
-from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
-from stagepost.ground.crypto.kes import SigningKey
-from stagepost.ground.crypto.operational_certificate import issue
-from stagepost.ground.loop.clock import LoopClock
-from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.runtime import key_files
-from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.delivery.kes_schedule import PERIOD_S, KesSchedule, kes_schedule_for
-from stagepost.runtime.pool_keys import (
+from stagepost.dmq.key_texts import ColdSigningKey, Content, IssuedCertificate
+from stagepost.dmq.keys import key_files
+from stagepost.dmq.keys.kes_schedule import PERIOD_S, KesSchedule, kes_schedule_for
+from stagepost.dmq.keys.pool_keys import (
     CERTIFICATE,
     FILE_NAMES,
     KES_SIGNING_KEY,
     make_keys,
     write_evolved_key,
 )
+from stagepost.dmq.keys.signer import DmqSigner
+from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
+from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
+from stagepost.ground.crypto.kes import SigningKey
+from stagepost.ground.crypto.operational_certificate import issue
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.net.version_data import NETWORK_MAGICS
 from tests.small_node import MAGIC, SmallNode
 
 T = TypeVar("T")

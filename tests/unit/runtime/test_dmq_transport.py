@@ -20,14 +20,14 @@ from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.delivery.transports.dmq_bodies import data_body, payload_room
 from stagepost.delivery.transports.dmq_limits import DmqTransportLimits
 from stagepost.delivery.transports.node_peers import NodePeers
+from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.dmq.keys.signer import DmqSigner
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected, rejected
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import ErrorCode
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.identifiers import PoolId
-from stagepost.runtime.delivery.dmq_signer import DmqSigner
-from stagepost.runtime.pool_keys import make_keys
 from tests.background_node import a_peer, a_status, status_page
 from tests.pool_signers import Signer, decoded
 from tests.small_node import MAGIC, SmallNode

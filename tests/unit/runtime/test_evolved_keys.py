@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.dmq.text_envelope import ColdSigningKey, EvolvedSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey, EvolvedSigningKey
+from stagepost.dmq.keys import key_files
+from stagepost.dmq.keys.pool_keys import FILE_NAMES, write_evolved_key
 from stagepost.errors import KeyFileError, SigningError, StorageError
 from stagepost.ground.crypto import kes
-from stagepost.runtime import key_files
-from stagepost.runtime.pool_keys import FILE_NAMES, write_evolved_key
 from tests.unit.runtime.test_key_files import (
     MESSAGE,
     SEED,

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Rejected
 from stagepost.dmq.validation import ValidationRules, Validator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
@@ -30,8 +32,6 @@ from stagepost.ground.signatures.verifier import (
     V,
     Verifier,
 )
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer
 

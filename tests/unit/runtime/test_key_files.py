@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from stagepost.dmq import text_envelope
-from stagepost.dmq.text_envelope import (
+from stagepost.dmq import key_texts as text_envelope
+from stagepost.dmq.key_texts import (
     ColdSigningKey,
     ColdVerificationKey,
     Content,
@@ -21,10 +21,10 @@ from stagepost.dmq.text_envelope import (
     IssuedCertificate,
     KesVerificationKey,
 )
+from stagepost.dmq.keys import key_files
 from stagepost.errors import ErrorCode, KeyFileError, StorageError
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.operational_certificate import issue
-from stagepost.runtime import key_files
 
 SEED = bytes(range(32))
 MESSAGE = b"message"

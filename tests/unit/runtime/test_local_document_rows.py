@@ -13,6 +13,16 @@ import pytest
 
 from stagepost.dmq import local_notification as notification
 from stagepost.dmq import local_submission as submission
+from stagepost.dmq.endpoints.local_notification import (
+    LocalMessageNotificationClient,
+    LocalMessageNotificationConfig,
+    LocalMessageNotificationServer,
+)
+from stagepost.dmq.endpoints.local_submission import (
+    LocalMessageSubmissionClient,
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
+)
 from stagepost.dmq.outcome import ACCEPTED, Rejected, rejected
 from stagepost.dmq.profiles import SEED, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
@@ -21,16 +31,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role, State
-from stagepost.runtime.local_notification_endpoints import (
-    LocalMessageNotificationClient,
-    LocalMessageNotificationConfig,
-    LocalMessageNotificationServer,
-)
-from stagepost.runtime.local_submission_endpoints import (
-    LocalMessageSubmissionClient,
-    LocalMessageSubmissionConfig,
-    LocalMessageSubmissionServer,
-)
 from tests.strategies import a_signed_message
 
 SUBMISSION, NOTIFICATION = MiniProtocol.LOCAL_MESSAGE_SUBMISSION, MiniProtocol.LOCAL_MESSAGE_NOTIFICATION

@@ -11,6 +11,19 @@ from typing import Any
 
 import pytest
 
+from stagepost.dmq.endpoints.local_notification import (
+    CallingFeed,
+    LocalMessageNotificationClient,
+    LocalMessageNotificationConfig,
+    LocalMessageNotificationServer,
+)
+from stagepost.dmq.endpoints.local_submission import (
+    HANDLER_FAILED,
+    LocalMessageSubmissionClient,
+    LocalMessageSubmissionConfig,
+    LocalMessageSubmissionServer,
+)
+from stagepost.dmq.endpoints.message_queue import QUEUE_SIZE_MAX, MessageQueue
 from stagepost.dmq.local_notification import RequestMessages
 from stagepost.dmq.local_submission import REASON_TEXT_BYTES_MAX
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
@@ -22,19 +35,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.memory import memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.local_notification_endpoints import (
-    CallingFeed,
-    LocalMessageNotificationClient,
-    LocalMessageNotificationConfig,
-    LocalMessageNotificationServer,
-)
-from stagepost.runtime.local_submission_endpoints import (
-    HANDLER_FAILED,
-    LocalMessageSubmissionClient,
-    LocalMessageSubmissionConfig,
-    LocalMessageSubmissionServer,
-)
-from stagepost.runtime.message_queue import QUEUE_SIZE_MAX, MessageQueue
 from tests.strategies import EXPIRES_AT, a_signed_legacy_message, a_signed_message
 
 IN_TIME = EXPIRES_AT - 600.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.dmq.text_envelope import ColdSigningKey
+from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.errors import ErrorCode, RemoteProtocolError, StorageError
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.telemetry.logs import (

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from stagepost.dmq.mempool import Entry
+from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
+from stagepost.dmq.node.message_store import StoredPool, StoredState
 from stagepost.errors import ErrorCode, StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.memory_store import MemoryDisk, MemoryStore
-from stagepost.runtime.message_store import StoredPool, StoredState
 from tests.pool_signers import NOW, Signer
 from tests.strategies import a_signed_legacy_message
 

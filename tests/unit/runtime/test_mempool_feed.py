@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage
+from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.mempool_feed import Audience, MempoolFeed
 from tests.strategies import MessageParts
 
 

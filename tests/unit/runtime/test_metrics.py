@@ -9,10 +9,7 @@ from types import ModuleType
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stagepost.dmq.profiles import MiniProtocol
-from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.ground.telemetry.metrics import OTHER, Kind
-from stagepost.node.node_metrics import (
+from stagepost.dmq.node.metrics import (
     CONNECTION,
     KES_PERIODS_REMAINING,
     NODE_METRICS,
@@ -22,6 +19,9 @@ from stagepost.node.node_metrics import (
     Metrics,
     PeerState,
 )
+from stagepost.dmq.profiles import MiniProtocol
+from stagepost.errors import ErrorCode, LocalProtocolError
+from stagepost.ground.telemetry.metrics import OTHER, Kind
 from tools.metrics_docs import ALL_METRICS
 
 ROOT = Path(__file__).parents[3]

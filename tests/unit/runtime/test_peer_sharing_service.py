@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.dmq.peer_sharing import ANSWER_STABLE_FOR_S, PeerAddress, SharePeers, ShareRequest
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.shared_peers import ASKERS_REMEMBERED_MAX, SharedPeers
@@ -17,7 +18,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.memory import memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.peer_sharing import PeerSharingClient, PeerSharingServer
 
 
 def talks() -> tuple[Conversation, Conversation]:

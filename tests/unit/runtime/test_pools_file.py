@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.dmq.node.pools_file import PoolsFile
 from stagepost.errors import ConfigFaults
 from stagepost.identifiers import PoolId
-from stagepost.runtime.pools_file import PoolsFile
 
 POOL = PoolId(bytes(range(28)))
 

@@ -16,9 +16,9 @@ from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Rejected, rejected
 from stagepost.dmq.peer_score import PeerScore
+from stagepost.dmq.peer_standing import Consequence, RelayRecord, Ruling
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.pulling import PeerPulling
-from stagepost.dmq.relay_blame import Consequence, RelayRecord, Ruling
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.catchain.overlay_protocol import Push
+from stagepost.dmq.endpoints.connection import initiate
 from stagepost.dmq.profiles import DEFAULT_PROFILE
 from stagepost.errors import (
     ErrorCode,
@@ -37,7 +38,6 @@ from stagepost.remp.link_authentication import (
     refusal,
     refused_by_peer,
 )
-from stagepost.runtime.connection import initiate
 from stagepost.runtime.remp.link_listener import LinkListener
 from stagepost.runtime.remp.link_opening import initiate_link
 from stagepost.runtime.remp.link_specs import LinkProtocol, open_link_protocol

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from stagepost.dmq.endpoints.connection import Connection
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.errors import ErrorCode, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -18,7 +19,6 @@ from stagepost.ground.net.keep_alive_protocol import Done, KeepAlive, KeepAliveR
 from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction, Segment, lane_number
-from stagepost.runtime.connection import Connection
 
 LANE = lane_number(11, Direction.INITIATOR)
 

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.message_store import StoredPool, StoredState
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
@@ -21,9 +24,6 @@ from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.sqlite_file import beside
 from stagepost.identifiers import PoolId
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.message_store import StoredPool, StoredState
-from stagepost.runtime.sqlite_store import SqliteStore
 from tests.damaged_files import change_row, cut, damaged, files_in, flip, run_alone
 from tests.failing_disk import Disk, errors
 from tests.pool_signers import NOW, KnownPools, Signer

@@ -21,6 +21,7 @@ from stagepost.delivery.stores import outbox_rules as outbox_book
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.dmq.mempool import Entry
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StorageError
 from stagepost.ground.storage import damage as sqlite_damage
 from stagepost.ground.storage.layout import StoreRefused
@@ -31,7 +32,6 @@ from stagepost.runtime.chain.chain_rows import RECORDS as CHAIN_RECORDS
 from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.remp import session_rows, session_store
 from stagepost.runtime.remp.session_store import open_session_store
-from stagepost.runtime.sqlite_store import SqliteStore
 from tests.chain_world import a_genesis
 from tests.damaged_files import change_row, files_in
 from tests.outbox_records import a_record, seen

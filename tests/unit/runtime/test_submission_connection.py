@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.endpoints.connection import Connection, initiate, respond
+from stagepost.dmq.endpoints.submission_config import is_pulling_side
+from stagepost.dmq.node.puller import puller_for
+from stagepost.dmq.node.supplier import Supplier
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniProtocol, Profile
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -18,10 +22,6 @@ from stagepost.ground.net.sockets import connect_unix, serve_unix
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.runtime.connection import Connection, initiate, respond
-from stagepost.runtime.puller import puller_for
-from stagepost.runtime.submission_config import is_pulling_side
-from stagepost.runtime.supplier import Supplier
 from tests.pulling_world import NOW_UNIX_S, Node, legacy, messages
 
 OURS = VersionData(NETWORK_MAGICS["mithril-devnet"])

@@ -8,6 +8,9 @@ from contextlib import suppress
 
 import pytest
 
+from stagepost.dmq.endpoints.submission_client import MessageSubmissionClient
+from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig, is_pulling_side
+from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Rejected
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, Profile
@@ -34,9 +37,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role, State
 from stagepost.identifiers import MessageId
-from stagepost.runtime.submission_client import MessageSubmissionClient
-from stagepost.runtime.submission_config import MessageSubmissionConfig, is_pulling_side
-from stagepost.runtime.submission_server import MessageSubmissionServer
 from tests.pulling_world import (
     NOW_UNIX_S,
     WAYS,

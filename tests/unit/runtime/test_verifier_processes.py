@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.intake import NOT_CHECKED
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.ground.crypto.ed25519 import Claim
@@ -26,7 +27,6 @@ from stagepost.ground.signatures.verifier import (
     Verifier,
     processors,
 )
-from stagepost.runtime.intake import NOT_CHECKED
 from tests.pool_signers import KnownPools, Signer
 
 MESSAGES = [Signer().sign(tag) for tag in range(2 * verifying_helper.UNANSWERED_CLAIMS_MAX)]

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from stagepost.dmq.mempool import Mempool
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.local_service import LocalService
+from stagepost.dmq.node.memory_store import MemoryStore
+from stagepost.dmq.node.mempool_feed import MempoolFeed
 from stagepost.dmq.profiles import PROFILES, SEED
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.ground.loop.clock import Clock
@@ -17,10 +21,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.network import Listener, Network
 from stagepost.ground.net.version_data import VersionData
 from stagepost.ground.signatures.verifier import InlineVerifier
-from stagepost.node.local_service import LocalService
-from stagepost.runtime.intake import Intake
-from stagepost.runtime.memory_store import MemoryStore
-from stagepost.runtime.mempool_feed import MempoolFeed
 from stagepost.simulation.checkers import SAFETY, judge
 from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made

@@ -29,6 +29,12 @@ from stagepost.delivery.transports.dmq_limits import DmqTransportCounters, DmqTr
 from stagepost.delivery.transports.dmq_sending import DmqSending
 from stagepost.delivery.transports.node_peers import NodePeers
 from stagepost.delivery.transports.submission_lanes import SubmissionLanes
+from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
+from stagepost.dmq.endpoints.local_node import LocalNode
+from stagepost.dmq.endpoints.message_stream import ListenLimits
+from stagepost.dmq.endpoints.options import require_positive
+from stagepost.dmq.keys.kes_schedule import kes_schedule_for
+from stagepost.dmq.keys.signer import DmqSigner, Signer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import profile_named
 from stagepost.dmq.proof import check_proof
@@ -36,12 +42,6 @@ from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import LocalProtocolError, StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
-from stagepost.runtime.delivery.dmq_signer import DmqSigner, Signer
-from stagepost.runtime.delivery.kes_schedule import kes_schedule_for
-from stagepost.runtime.endpoint_options import require_positive
-from stagepost.runtime.local_client import ClientLimits, LocalClient
-from stagepost.runtime.local_node import LocalNode
-from stagepost.runtime.message_stream import ListenLimits
 
 EXPIRY_MARGIN_S = 10.0
 """Producers stay so far below the longest life that a network allows: a clock that is a little fast costs nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stagepost.delivery.transports.dmq_connectivity import PEERS_POLL_S, PEERS_POLL_WITHOUT_S
-from stagepost.runtime.endpoint_options import require_positive
+from stagepost.dmq.endpoints.options import require_positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from stagepost.delivery.transport import SendFailed, SendRefused
 from stagepost.delivery.transports.pace import Pace, seconds_named
 from stagepost.delivery.transports.submission_lanes import SubmissionLanes
+from stagepost.dmq.keys.signer import Signer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.ground.loop.clock import Clock
-from stagepost.runtime.delivery.dmq_signer import Signer
 
 SIGNING_RETRY_S = 30.0
 """Keys that cannot sign are the operator's to renew. Messages wait for it, and lose no attempt by it."""

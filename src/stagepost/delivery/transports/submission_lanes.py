@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from stagepost.dmq.endpoints.local_client import LocalClient
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome
-from stagepost.runtime.local_client import LocalClient
 
 
 class SubmissionLanes:

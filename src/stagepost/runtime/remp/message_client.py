@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.dmq.endpoints.local_node import is_away
 from stagepost.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -23,7 +24,6 @@ from stagepost.remp.status_records import StatusRecord
 from stagepost.remp.trace import ENDED, Trace, trace_of
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict import Verdict
-from stagepost.runtime.local_node import is_away
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 
 ID_DIGITS = 64

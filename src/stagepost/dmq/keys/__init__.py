@@ -1,0 +1,1 @@
+"""Key files of pools, and the signer of messages."""

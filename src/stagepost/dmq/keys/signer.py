@@ -1,0 +1,219 @@
+"""Signs for one pool at the moment of sending, beside the event loop, with the keys that lie in a folder.
+
+An entry may have waited for hours and a certificate serves for months, so nothing is signed ahead and no key is
+taken for granted: keys that were renewed meanwhile are read again, and a key whose period is over is moved on in memory.
+The files are never written, so that any number of programs can share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from stagepost.dmq.keys.kes_schedule import KesSchedule
+from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
+from stagepost.dmq.keys.signing_pair import SigningPair, load_signing_pair
+from stagepost.dmq.message import DmqMessage
+from stagepost.errors import KeyFileError, LocalProtocolError, SigningError, StagepostError
+from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.identifiers import PoolId
+
+WARNING_PERIODS = 3
+
+log = logging.getLogger(__name__)
+
+
+class Signer(Protocol):
+    """Whoever signs. `pool_id` is who the messages will be from."""
+
+    @property
+    def pool_id(self) -> PoolId: ...
+
+    async def sign(self, body: bytes, expires_at: int) -> DmqMessage:
+        """`StagepostError` if it cannot be done at present."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class _Request(NamedTuple):
+    body: bytes
+    expires_at: int
+    signed: asyncio.Future[DmqMessage]
+
+
+class DmqSigner:
+    """Requests that come together are signed in one go: going to the thread and back costs more than a signature."""
+
+    def __init__(
+        self,
+        keys_folder: Path,
+        *,
+        schedule: KesSchedule | None = None,
+        clock: Clock | None = None,
+        beside_the_loop: bool = True,
+        evolved_key: Path | None = None,
+    ) -> None:
+        """Without a schedule the key signs for the period that it is at. Virtual time knows no threads. `evolved_key` names
+        a KES key file past its first period, which is refused otherwise."""
+        self._folder = keys_folder
+        self._evolved_key = evolved_key
+        self._schedule = schedule
+        self._clock = clock or SystemClock()
+        self._last_look = self._look()
+        self._pair = self._read()
+        self._pool_id = self._pair.pool_id
+        self._thread = ThreadPoolExecutor(1, "stagepost-signer") if beside_the_loop else None
+        self._waiting: list[_Request] = []
+        self._is_signing = False
+        self._is_closed = False
+        self._warned_of: int | None = None
+
+    @property
+    def pool_id(self) -> PoolId:
+        return self._pool_id
+
+    @property
+    def periods_left(self) -> int:
+        """How often the key can still move on."""
+        return self._pair.periods_left
+
+    async def sign(self, body: bytes, expires_at: int) -> DmqMessage:
+        if self._is_closed:
+            raise LocalProtocolError("this signer was closed")
+        if self._thread is None:
+            outcome = self._sign_all([(body, expires_at)])[0]
+            if isinstance(outcome, StagepostError):
+                raise outcome
+            return outcome
+        loop = asyncio.get_running_loop()
+        request = _Request(body, expires_at, loop.create_future())
+        self._waiting.append(request)
+        if not self._is_signing:
+            self._begin(loop)
+        return await request.signed
+
+    async def close(self) -> None:
+        """What is being signed is finished; who still waits for its turn gets an error."""
+        self._is_closed = True
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            if not request.signed.done():
+                request.signed.set_exception(LocalProtocolError("this signer was closed"))
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+        self._pair.erase()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._thread is not None
+        batch, self._waiting = self._waiting, []
+        self._is_signing = True
+        work = [(request.body, request.expires_at) for request in batch]
+        signing = loop.run_in_executor(self._thread, self._sign_all, work)
+        signing.add_done_callback(partial(self._hand_out, batch, loop))
+
+    def _hand_out(
+        self,
+        batch: list[_Request],
+        loop: asyncio.AbstractEventLoop,
+        signing: asyncio.Future[list[DmqMessage | StagepostError]],
+    ) -> None:
+        self._is_signing = False
+        if signing.cancelled():
+            return
+        for request, outcome in zip(batch, signing.result(), strict=True):
+            if request.signed.done():  # nobody waits for it any more
+                continue
+            if isinstance(outcome, StagepostError):
+                request.signed.set_exception(outcome)
+            else:
+                request.signed.set_result(outcome)
+        if self._waiting and not self._is_closed:
+            self._begin(loop)
+
+    # What follows runs in the signer's own thread, one call at a time.
+
+    def _sign_all(self, work: Sequence[tuple[bytes, int]]) -> list[DmqMessage | StagepostError]:
+        try:
+            period = self._ready_for_present_period()
+        except StagepostError as error:
+            return [error for _ in work]
+        except Exception as bug:
+            log.exception("signing failed")
+            return [SigningError(f"signing failed by a bug on this side: {bug!r}") for _ in work]
+        return [self._signed(body, period, expires_at) for body, expires_at in work]
+
+    def _signed(self, body: bytes, kes_period: int, expires_at: int) -> DmqMessage | StagepostError:
+        try:
+            return self._pair.sign(body, kes_period=kes_period, expires_at=expires_at)
+        except StagepostError as error:
+            return error
+
+    def _ready_for_present_period(self) -> int:
+        """Return the period to sign for, with a pair at hand that has not moved past it."""
+        look = self._look()
+        if look != self._last_look:  # files that could not be used are not read again until they change
+            self._last_look = look
+            self._read_again()
+        period = self._pair.period_at(self._schedule, self._clock.unix_s())
+        if period < self._pair.earliest_period:
+            # The clock was set back. The copy in memory cannot follow it, and the files still can.
+            self._replace(self._read_same_pool())
+        if self._schedule is not None:
+            self._warn_of_the_end(self._pair.periods_until_end(period))
+        return period
+
+    def _warn_of_the_end(self, periods_left: int) -> None:
+        """Once for each of the last periods: a certificate is renewed by people, who need their time."""
+        if periods_left <= WARNING_PERIODS and periods_left != self._warned_of:
+            self._warned_of = periods_left
+            text = "the operational certificate ends soon; renew it"
+            log.warning(text, extra={"periods_left": max(0, periods_left), "folder": str(self._folder)})
+
+    def _read(self) -> SigningPair:
+        return load_signing_pair(self._folder, self._evolved_key)
+
+    def _read_again(self) -> None:
+        """Take a changed pair when both files fit together. Operators write one file after the other."""
+        try:
+            found = self._read_same_pool()
+        except StagepostError as error:
+            log.warning(
+                "keys were changed and cannot be used; the former ones are kept", extra={"reason": error.text}
+            )
+            return
+        self._replace(found)
+
+    def _read_same_pool(self) -> SigningPair:
+        found = self._read()
+        if found.pool_id != self._pool_id:
+            found.erase()
+            raise KeyFileError(
+                f"the keys in {self._folder} were changed to another pool's",
+                advice="start the program again to send as the other pool",
+            )
+        return found
+
+    def _replace(self, pair: SigningPair) -> None:
+        former, self._pair = self._pair, pair
+        former.erase()
+
+    def _look(self) -> tuple[object, ...]:
+        """Return how both files look, so that a change of either is noticed."""
+        key_path = self._evolved_key or self._folder / KES_SIGNING_KEY
+        return _look_of(key_path), _look_of(self._folder / CERTIFICATE)
+
+
+def _look_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    # The last one also changes with the mode, which may have been the reason to refuse the file.
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,141 @@
+"""Keeps the node connected: dials whom the peer book names, and replaces those who bring nothing."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import msgspec
+
+from stagepost.dmq.endpoints.connection import initiate
+from stagepost.dmq.node.blame import shake_hands
+from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.dmq.node.peer_link import Links, PeerLink, Shared, address_text, ip_address_of
+from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.dmq.profiles import MiniProtocol, Profile, profile_named
+from stagepost.dmq.topology import AccessPoint
+from stagepost.ground.net.network import Network, TcpAddress
+from stagepost.ground.net.redialler import Redialler
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
+
+log = logging.getLogger(__name__)
+
+
+class Dialler:
+    def __init__(
+        self,
+        config: NodeConfig,
+        network: Network,
+        ours: VersionData,
+        book: PeerBook,
+        shared: Shared,
+        links: Links,
+    ) -> None:
+        self._config = config
+        self._network = network
+        self._ours = ours
+        self._book = book
+        self._shared = shared
+        self._links = links
+        self._redialler: Redialler[PeerAddress] = Redialler(self._now, self._ended)
+        self._dialled: dict[PeerAddress, PeerLink] = {}
+        self._next_churn = 0.0
+        self._fill_book()
+
+    def _fill_book(self) -> None:
+        for group in self._config.topology.local_roots:
+            self._book.add_local_roots(
+                map(self._root, group.access_points),
+                Valency(group.hot_valency, group.warm_valency),
+                may_be_shared=group.advertise,
+                initiator_only=group.initiator_only,
+            )
+        for public in self._config.topology.public_roots:
+            for root in map(self._root, public.access_points):
+                self._book.add(
+                    root.address,
+                    Origin.PUBLIC_ROOT,
+                    root.profile,
+                    may_be_shared=public.advertise,
+                    can_be_warm=root.can_be_warm,
+                )
+
+    def _root(self, point: AccessPoint) -> LocalRootPeer:
+        profile = point.profile or self._config.wire_profile
+        return LocalRootPeer(PeerAddress(point.address, point.port), profile.name, can_be_warm(profile))
+
+    def look(self) -> None:
+        """Something changed: a peer was shared, or lost."""
+        self._redialler.look()
+
+    async def run(self) -> None:
+        """Until cancelled. Dials that are under way are ended by `stop`."""
+        self._next_churn = self._now() + self._config.churn_interval_s
+        await self._redialler.run(self._step)
+
+    def _step(self, now: float) -> float:
+        for peer in self._book.promoted():
+            self._dialled[peer.address].exchange()
+        for peer in self._book.due(now):
+            self._book.connecting(peer.address, now)
+            self._redialler.dial(peer.address, address_text(peer.address), partial(self._converse, peer))
+        if now >= self._next_churn:
+            self._next_churn = now + self._config.churn_interval_s
+            self._replace_one()
+        return min(self._book.next_due(now) or self._next_churn, self._next_churn)
+
+    async def stop(self) -> None:
+        await self._redialler.stop()
+
+    def _ended(self, address: PeerAddress, violation: str | None) -> None:
+        self._book.disconnected(address, self._now(), violation)
+
+    async def _converse(self, peer: KnownPeer) -> str | None:
+        """The whole life of one connection; the rule that the peer broke, if one ended it."""
+        profile = profile_named(peer.profile)
+        bearer = await self._network.connect(TcpAddress(peer.address.host, peer.address.port))
+        try:
+            ours = self._ours
+            if peer.initiator_only:
+                ours = msgspec.structs.replace(ours, initiator_only=True)
+            answers = () if ours.initiator_only else self._config.profiles
+            connection = await shake_hands(
+                lambda on_fault: initiate(
+                    bearer, profile, ConnectionKind.NODE, ours, answers=answers, on_fault=on_fault
+                ),
+                self._shared.on_violation,
+            )
+            link = PeerLink(
+                self._shared, connection, address_text(peer.address), profile=profile, address=peer.address
+            )
+            self._dialled[peer.address] = link
+            self._book.established(peer.address, self._now(), ip_address_of(bearer.peer))
+            if peer.is_hot:
+                link.exchange()
+            with self._links.holding(link):
+                await link.run()
+            return link.violation
+        finally:
+            self._dialled.pop(peer.address, None)
+            bearer.close()
+            await bearer.wait_closed()
+
+    def _replace_one(self) -> None:
+        """One at a time: a network in which nothing happens for an hour is no reason to lose all peers at once."""
+        now = self._now()
+        for link in self._links:
+            if link.address is not None and link.credits(now):
+                self._book.contributed(link.address)
+        idle = self._book.idle_peer(now, self._config.churn_interval_s)
+        if idle is not None:
+            log.info("peer replaced", extra={"peer": address_text(idle), "reason": "announced nothing first"})
+            self._redialler.hang_up(idle)
+
+    def _now(self) -> float:
+        return self._shared.clock.mono_s()
+
+
+def can_be_warm(profile: Profile) -> bool:
+    """Whether something runs on a connection on which no messages are exchanged, so that it is not closed as unused."""
+    return MiniProtocol.KEEP_ALIVE in profile.numbers

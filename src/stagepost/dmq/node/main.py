@@ -1,0 +1,144 @@
+"""The process around a DMQ node: makes the real parts, runs until a signal, and ends within ten seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from stagepost import __version__
+from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.metrics import Metrics
+from stagepost.dmq.node.node import DmqNode
+from stagepost.dmq.node.pools_file import PoolsFile
+from stagepost.dmq.node.status import NodeStatus
+from stagepost.dmq.node.stored_messages import SqliteStore
+from stagepost.errors import StagepostError
+from stagepost.ground.files.data_folder import DataFolder
+from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.net.network import SocketNetwork, TcpAddress
+from stagepost.ground.signatures.verifier import Verifier
+from stagepost.ground.telemetry.logs import configure_logs
+from stagepost.ground.telemetry.status_server import serve_status
+
+STOP_WITHIN_S = 8.0
+"""For the node to let go of peers and programs; closing store and threads fits into the ten seconds with that."""
+MESSAGES_FILE = "messages.sqlite"
+SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}
+"""What the process ends with after each."""
+
+log = logging.getLogger(__name__)
+
+
+def run_process(config: NodeConfig) -> int:
+    """Until a signal; the exit status. What cannot be started raises, and leaves at most an empty data folder."""
+    configure_logs(config.log.level, config.log.format)
+    return asyncio.run(_run_until_signal(config))
+
+
+async def _run_until_signal(config: NodeConfig) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(status: int) -> None:
+        # A second signal finds us ending already.
+        if not ended.done():
+            ended.set_result(status)
+
+    for number, status in SIGNALS.items():
+        loop.add_signal_handler(number, end, status)
+    try:
+        async with running_node(config):
+            return await ended
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def running_node(config: NodeConfig) -> AsyncIterator[DmqNode]:
+    """A whole node of this machine: data folder, store, threads, sockets, status server; ended in reverse order."""
+    for note in config.notes:
+        log.warning("setting without effect", extra={"detail": note})
+    async with AsyncExitStack() as parts:
+        folder = DataFolder(config.data_dir)
+        folder.open()
+        parts.callback(folder.close)
+        pools = PoolsFile(config.pools_file)
+        pools.load()
+        store = SqliteStore(config.data_dir / MESSAGES_FILE)
+        parts.push_async_callback(store.close)
+        verifier = Verifier(config.verification_processes or None)
+        parts.push_async_callback(verifier.close)
+        node = DmqNode(
+            config,
+            network=SocketNetwork(),
+            clock=SystemClock(),
+            store=store,
+            pools=pools,
+            verifier=verifier,
+            random=SystemRandom(),
+        )
+        parts.push_async_callback(_stop, node)
+        await node.start()
+        metrics_port = await _serve_status(config, node, store, pools, parts)
+        watching = asyncio.create_task(pools.watch())
+        parts.push_async_callback(_cancel, watching)
+        facts = _facts(config, node, metrics_port)
+        folder.describe(facts)
+        look_less_often()
+        log.info("node started", extra=facts | {"pools": pools.pool_count})
+        yield node
+        log.info("node stopping")
+    log.info("node stopped")
+
+
+async def _serve_status(
+    config: NodeConfig, node: DmqNode, store: SqliteStore, pools: PoolsFile, parts: AsyncExitStack
+) -> int | None:
+    if config.metrics_port is None:
+        return None
+    status = NodeStatus(node, store, pools, Metrics())
+    server = await serve_status(status, config.metrics_port)
+    parts.push_async_callback(server.close)
+    return server.port
+
+
+async def _stop(node: DmqNode) -> None:
+    try:
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await node.stop()
+    except TimeoutError:
+        log.error("node did not stop in time", extra={"waited_s": STOP_WITHIN_S})
+    except StagepostError as error:
+        log.error("node did not stop in order", extra={"reason": error.text, "code": error.code.value})
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _facts(config: NodeConfig, node: DmqNode, metrics_port: int | None) -> dict[str, Any]:
+    """For other commands of this user; the keys are kept stable."""
+    return {
+        "pid": os.getpid(),
+        "version": __version__,
+        "started_ms": int(SystemClock().unix_s() * 1000),
+        "network_magic": config.network_magic,
+        "local_socket": str(Path(config.local_socket).absolute()),
+        "tcp": [
+            str(TcpAddress(host, port))
+            for host, port in zip(config.host_addresses, node.tcp_ports, strict=not config.initiator_only)
+        ],
+        "metrics_port": metrics_port,
+    }

@@ -1,0 +1,285 @@
+"""A CIP-0137 node: listens for peers and programs, dials the peers it knows, and holds what they bring."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from stagepost import __version__
+from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.endpoints.connection import Connection, respond
+from stagepost.dmq.equivocation import Equivocations, RefusingValidator
+from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
+from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
+from stagepost.dmq.node.blame import OnViolation, shake_hands
+from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.dialler import Dialler, can_be_warm
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.local_service import LocalService, owner_and_root
+from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed
+from stagepost.dmq.node.message_store import MessageStore
+from stagepost.dmq.node.peer_book import Origin, PeerBook
+from stagepost.dmq.node.peer_link import Links, PeerLink, Shared, address_text
+from stagepost.dmq.node.pool_watch import PoolWatch
+from stagepost.dmq.node.sent_counts import CountedFeed, OnSent
+from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.dmq.profiles import MiniProtocol, Profile
+from stagepost.dmq.shared_peers import SharedPeers
+from stagepost.dmq.validation import Pools, Validator, rules_for
+from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
+from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
+from stagepost.ground.net.back_off import violation_of
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.network import Listener, Network, TcpAddress, UnixAddress
+from stagepost.ground.net.version_data import ConnectionKind, VersionData
+from stagepost.ground.signatures.verifier import SignatureVerifier
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+
+
+class DmqNode:
+    """Built from parts that know clock, disk and network; the same node runs on sockets and in a simulation."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        network: Network,
+        clock: Clock,
+        store: MessageStore,
+        pools: Pools,
+        verifier: SignatureVerifier,
+        random: Random,
+    ) -> None:
+        self.config = config
+        rules = rules_for(config.network_magic)
+        if config.min_sig_delay_s is not None:
+            rules = replace(rules, message_gap_s=config.min_sig_delay_s)
+        self.mempool = Mempool(MempoolLimits(config.mempool_messages_max, config.mempool_bytes_max))
+        self.equivocations = Equivocations()
+        validator = Validator(rules, pools)
+        if config.refuse_equivocation:
+            validator = RefusingValidator(rules, pools, self.equivocations)
+        self.intake = Intake(validator, self.mempool, store, clock, verifier=verifier)
+        self.clock = self.intake.clock
+        self._pool_watch = PoolWatch(
+            self.equivocations, pools, self.clock, is_remarkable=rules.message_gap_s > 0
+        )
+        self.intake.on_accepted.append(self._pool_watch.accepted)
+        self.intake.on_expired.append(self._pool_watch.expired)
+        self.audience = Audience()
+        self.intake.on_expired.append(self.audience.expired)
+        self._pools = pools
+        self._store = store
+        self._network = network
+        self._ours = VersionData(
+            config.network_magic, initiator_only=config.initiator_only, peer_sharing=config.peer_sharing
+        )
+        loopback = LOOPBACK_HOSTS if config.unsafe.loopback_unlimited else frozenset()
+        self._admission = Admission(config.admission, exempt=loopback)
+        self.book = PeerBook(
+            random,
+            active_target=config.targets.active,
+            established_target=config.targets.established,
+            known_max=config.targets.known,
+        )
+        self._shared = Shared(
+            intake=self.intake,
+            mempool=self.mempool,
+            downloads=Downloads(),
+            shared_peers=SharedPeers(self._choose_peers),
+            clock=self.clock,
+            profiles=config.profiles,
+            message_gap_s=rules.message_gap_s,
+            learn=self._learn,
+            on_violation=self._note_violation,
+            on_sent=self._note_sent,
+        )
+        self._links = Links()
+        self._dialler = Dialler(config, network, self._ours, self.book, self._shared, self._links)
+        self._listeners: list[Listener] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_mono_s = 0.0
+        self._accepted = 0
+        self._rejections: Counter[str] = Counter()
+        self._last_message_ms: int | None = None
+        self.on_violation: list[OnViolation] = []
+        self.on_sent: list[OnSent] = []
+        self.intake.on_accepted.append(self._count_accepted)
+        self.intake.on_rejected.append(self._count_rejected)
+
+    async def start(self) -> None:
+        """Take over what is stored, then listen and dial. What cannot be is a `ConfigError`, and nothing runs on."""
+        self._started_mono_s = self.clock.mono_s()
+        restored = self.intake.restore(accept_stored_time=self.config.unsafe.accept_stored_time)
+        if self.config.refuse_equivocation:
+            self._pool_watch.restored(self.mempool)
+        log.info("messages restored", extra={"messages": restored.messages, "expired": restored.expired})
+        try:
+            await self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self.intake.expire_loop(), name="expiry"),
+            loop.create_task(self._dialler.run(), name="dialling"),
+        ]
+        if not self.config.refuse_equivocation:
+            watching = self._pool_watch.restored_meanwhile(self.mempool)
+            self._tasks.append(loop.create_task(watching, name="restored pools"))
+
+    async def _listen(self) -> None:
+        local = LocalService(
+            intake=self.intake,
+            profiles=self.config.profiles,
+            ours=VersionData(self.config.network_magic),
+            make_feed=self._feed,
+            allowed_user_ids=owner_and_root(),
+            on_violation=self._note_violation,
+        )
+        hard_max = self.config.admission.hard_max
+        self._listeners.append(
+            await self._network.serve(
+                UnixAddress(self.config.local_socket), local.serve, connections_max=hard_max
+            )
+        )
+        if self.config.initiator_only:
+            return
+        for host in self.config.host_addresses:
+            # Refusals are ours to give, with their reason; the listener's own limit only stands behind them.
+            self._listeners.append(
+                await self._network.serve(
+                    TcpAddress(host, self.config.port), self._serve_peer, connections_max=2 * hard_max
+                )
+            )
+
+    async def stop(self) -> None:
+        """Stop taking anything in, finish what is being written, and let go of everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._dialler.stop()
+        await asyncio.gather(*(listener.close(STOP_GRACE_S) for listener in self._listeners))
+        self._listeners = []
+        await self.intake.close()
+
+    @property
+    def tcp_ports(self) -> list[int]:
+        """Ports that other nodes can connect to, in the order of the configured addresses."""
+        return [listener.port for listener in self._listeners if listener.port is not None]
+
+    async def _serve_peer(self, bearer: Bearer) -> None:
+        source = host_of(bearer.peer)
+        refused_until = None
+        if source not in LOOPBACK_HOSTS:
+            refused_until = self.book.refused_until(source, self.clock.mono_s())
+        admitted = self._admission.enter(source)
+        if isinstance(admitted, Refusal):
+            log.warning("connection refused", extra={"peer": bearer.peer, "reason": admitted.why})
+            bearer.close()
+            return
+        try:
+            if refused_until is not None:
+                log.info("connection refused", extra={"peer": bearer.peer, "reason": "misbehaved before"})
+                bearer.close()
+                return
+            if admitted:
+                await asyncio.sleep(admitted)
+            await self._run_inbound(bearer, source)
+        finally:
+            self._admission.leave(source)
+
+    async def _run_inbound(self, bearer: Bearer, source: str) -> None:
+        connection = await self._shake_hands(bearer, source)
+        if connection.agreement.query:
+            connection.close()
+            return
+        link = PeerLink(self._shared, connection, bearer.peer, profile=None)
+        with self._links.holding(link):
+            await link.run()
+        if link.violation is not None:
+            self.book.penalise_host(source, self.clock.mono_s())
+
+    async def _shake_hands(self, bearer: Bearer, source: str) -> Connection:
+        try:
+            return await shake_hands(
+                lambda on_fault: respond(
+                    bearer, self.config.profiles, ConnectionKind.NODE, self._ours, on_fault=on_fault
+                ),
+                self._note_violation,
+            )
+        except HandshakeRefused:
+            raise  # of another network or version, and told so: no misdeed
+        except RemoteProtocolError as error:
+            if violation_of(error) is not None:
+                self.book.penalise_host(source, self.clock.mono_s())
+            raise
+
+    def _choose_peers(self, asker: str, count_max: int) -> list[PeerAddress]:
+        """Return at most `count_max` peers that we are connected with and that may be told; never the asker itself."""
+        shareable = self.book.shareable()
+        return [one for one in shareable if asker not in (one.host, address_text(one))][:count_max]
+
+    def _learn(self, addresses: Sequence[PeerAddress], profile: Profile) -> None:
+        ours = set(zip(self.config.host_addresses, self.tcp_ports, strict=False))
+        for address in addresses:
+            if (address.host, address.port) not in ours and address.port:
+                self.book.add(address, Origin.SHARED, profile.name, can_be_warm=can_be_warm(profile))
+        self._dialler.look()
+
+    def _feed(self, profile: Profile) -> MempoolFeed:
+        return CountedFeed(
+            self.mempool, self.intake.bell, profile.message_layouts, self.audience, self._note_sent
+        )
+
+    def _note_sent(self, protocol: MiniProtocol, count: int) -> None:
+        for hook in self.on_sent:
+            hook(protocol, count)
+
+    def _note_violation(self, protocol: MiniProtocol | None, code: ErrorCode) -> None:
+        for hook in self.on_violation:
+            hook(protocol, code)
+
+    def _count_accepted(self, entry: Entry) -> None:
+        self._accepted += 1
+        self._last_message_ms = entry.received_ms
+
+    def _count_rejected(self, message: DmqMessage, source: str, outcome: Rejected) -> None:
+        self._rejections[str(outcome.code or outcome.reason)] += 1
+
+    def status(self) -> dict[str, Any]:
+        """What the CLI and the status page show; values that JSON knows."""
+        oldest = self.mempool.after(0, 1, FIVE_AND_FOUR)
+        return {
+            "version": __version__,
+            "uptime_s": round(self.clock.mono_s() - self._started_mono_s, 3),
+            "network_magic": self.config.network_magic,
+            "ready": self._pools.is_ready and self._store.fault is None,
+            "mempool": {
+                "messages": self.mempool.count,
+                "bytes": self.mempool.bytes,
+                "messages_max": self.config.mempool_messages_max,
+                "bytes_max": self.config.mempool_bytes_max,
+                "oldest_ms": oldest[0].received_ms if oldest else None,
+            },
+            "peers": [link.status() for link in self._links],
+            "accepted": self._accepted,
+            "expired_unseen": self.audience.expired_unseen,
+            "rejections": dict(sorted(self._rejections.items())),
+            "last_message_ms": self._last_message_ms,
+            "storage_fault": self._store.fault,
+            "clock_behind_s": round(self.clock.behind_s, 3),
+            "kes_periods_remaining": self._pool_watch.kes_periods_remaining,
+            "equivocations": self._pool_watch.status(),
+        }

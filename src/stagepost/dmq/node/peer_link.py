@@ -1,0 +1,272 @@
+"""One node-to-node connection: which conversations run on it, and what the status page says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.endpoints.connection import Connection
+from stagepost.dmq.mempool import Mempool
+from stagepost.dmq.node.blame import Blame, OnViolation
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
+from stagepost.dmq.node.puller import Puller, puller_for
+from stagepost.dmq.node.sent_counts import CountedSupplier, OnSent
+from stagepost.dmq.peer_score import PeerScore
+from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
+from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
+from stagepost.dmq.shared_peers import SharedPeers
+from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of
+from stagepost.ground.net.back_off import violation_of
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
+from stagepost.ground.net.network import TcpAddress
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.version_data import ConnectionKind
+from stagepost.ground.statemachine.spec import Role
+
+ASK_FOR_PEERS_EVERY_S = 900.0
+"""Answers are kept stable for nearly as long, so asking more often would bring nothing."""
+
+
+@dataclass
+class Shared:
+    """What all links of a node have in common."""
+
+    intake: Intake
+    mempool: Mempool
+    downloads: Downloads
+    shared_peers: SharedPeers
+    clock: Clock
+    profiles: Sequence[Profile]
+    message_gap_s: float
+    on_violation: OnViolation
+    on_sent: OnSent
+    learn: Callable[[Sequence[PeerAddress], Profile], None]
+    """Called with the addresses that a peer shared, and the profile that was spoken with it."""
+
+
+class PeerLink:
+    """`profile` is how we speak with a peer that we dialled; one that came to us shows its own."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        connection: Connection,
+        peer: str,
+        *,
+        profile: Profile | None,
+        address: PeerAddress | None = None,
+    ) -> None:
+        self.peer = peer
+        self.address = address
+        self._shared = shared
+        self._connection = connection
+        self._profile = profile
+        self._dialled = profile is not None
+        self._since = shared.clock.mono_s()
+        # One score for the peer, whichever way its messages come on this connection.
+        self._score = PeerScore(self._since)
+        # Each with its conversation, and the state that it has until the peer begins it.
+        self._pullers: dict[Puller, tuple[Conversation, str]] = {}
+        self._is_hot = asyncio.Event()
+        self._has_opened = False
+        self._keep_alive: KeepAliveClient | None = None
+        self._blame = Blame(connection.bearer, shared.on_violation)
+
+    @property
+    def violation(self) -> str | None:
+        return violation_of(self._connection.bearer.reason)
+
+    def credits(self, now: float) -> int:
+        """How many valid messages of the last hour this peer was the first to announce."""
+        return self._shared.downloads.announciness.credits(self.peer, now)
+
+    def exchange(self) -> None:
+        """Begin to exchange messages: until then a peer that we dialled is kept warm, and asked for nothing."""
+        self._is_hot.set()
+
+    async def run(self) -> None:
+        """Until the connection ends; `violation` then says whether a broken rule ended it."""
+        agreement = self._connection.agreement
+        conversations: list[Coroutine[None, None, None]] = []
+        if not (self._dialled and agreement.initiator_only):
+            conversations += self._answers()
+        if self._profile is not None:
+            conversations += self._initiated(self._profile)
+        else:
+            conversations.append(self._follow_up())
+        try:
+            await run_conversations(self._connection.bearer, conversations)
+        finally:
+            self._blame.settle()
+
+    def _answers(self) -> list[Coroutine[None, None, None]]:
+        connection = self._connection
+        return [
+            self._blame.watch(
+                protocol, connection.answer(profile, protocol, partial(self._serve, profile, protocol))
+            )
+            for profile, protocol in connection.answered(self._shared.profiles)
+            if protocol is not MiniProtocol.PEER_SHARING or connection.agreement.peer_sharing
+        ]
+
+    def _serve(
+        self, profile: Profile, protocol: MiniProtocol, talk: Conversation
+    ) -> Coroutine[None, None, None]:
+        match protocol:
+            case MiniProtocol.KEEP_ALIVE:
+                return KeepAliveServer(talk).run()
+            case MiniProtocol.PEER_SHARING:
+                shared, asker = self._shared, asker_of(self._connection.bearer.peer)
+                return PeerSharingServer(talk, shared.shared_peers, asker, shared.clock).run()
+            case _:
+                return self._submission(talk, profile, Role.SERVER)
+
+    def _initiated(self, profile: Profile) -> list[Coroutine[None, None, None]]:
+        connection = self._connection
+        watch = self._blame.watch
+        conversations = [watch(MiniProtocol.MESSAGE_SUBMISSION, self._exchange_when_hot(profile))]
+        if MiniProtocol.KEEP_ALIVE in profile.numbers:
+            talk = connection.open(profile, MiniProtocol.KEEP_ALIVE, Role.CLIENT)
+            self._keep_alive = KeepAliveClient(talk, self._shared.clock)
+            conversations.append(watch(MiniProtocol.KEEP_ALIVE, self._keep_alive.run()))
+        if connection.agreement.peer_sharing and MiniProtocol.PEER_SHARING in profile.numbers:
+            talk = connection.open(profile, MiniProtocol.PEER_SHARING, Role.CLIENT)
+            asking = self._ask_for_peers(PeerSharingClient(talk), profile)
+            conversations.append(watch(MiniProtocol.PEER_SHARING, asking))
+        return conversations
+
+    async def _exchange_when_hot(self, profile: Profile) -> None:
+        await self._is_hot.wait()
+        talk = self._connection.open(profile, MiniProtocol.MESSAGE_SUBMISSION, Role.CLIENT)
+        self._has_opened = True
+        try:
+            await self._submission(talk, profile, Role.CLIENT)
+        finally:
+            self._has_opened = False
+
+    def _submission(self, talk: Conversation, profile: Profile, role: Role) -> Coroutine[None, None, None]:
+        """Who pulls depends on the version: in the second the initiator, in the first and the documents the other."""
+        shared = self._shared
+        pulls = Role.CLIENT if self._version_of(profile) == 2 else Role.SERVER
+        if role is not pulls:
+            return CountedSupplier(talk, profile, shared.mempool, shared.intake.bell, shared.on_sent).run()
+        puller = puller_for(
+            talk,
+            profile,
+            peer=self.peer,
+            downloads=shared.downloads,
+            held=shared.mempool,
+            intake=shared.intake,
+            clock=shared.clock,
+            message_gap_s=shared.message_gap_s,
+            score=self._score,
+        )
+        return self._pull(puller, talk)
+
+    async def _pull(self, puller: Puller, talk: Conversation) -> None:
+        self._pullers[puller] = (talk, talk.state.name)
+        try:
+            await puller.run()
+        finally:
+            del self._pullers[puller]
+
+    @property
+    def _is_exchanging(self) -> bool:
+        """Either side has begun: we offer to pull under more numbers than a peer uses."""
+        return self._has_opened or any(talk.state.name != first for talk, first in self._pullers.values())
+
+    async def _follow_up(self) -> None:
+        """A peer that came to us: it must begin something, and where it agreed, we then speak to it in its own way."""
+        connection = self._connection
+        within_s = start_within_s(self._shared.profiles, ConnectionKind.NODE)
+        profile = await connection.peer_started(within_s)
+        if connection.agreement.initiator_only:
+            return
+        self._profile = profile
+        self.exchange()
+        await run_conversations(connection.bearer, self._initiated(profile))
+
+    async def _ask_for_peers(self, client: PeerSharingClient, profile: Profile) -> None:
+        while True:
+            self._shared.learn(await client.request_peers(PEERS_SENT_MAX), profile)
+            await asyncio.sleep(ASK_FOR_PEERS_EVERY_S)
+
+    def _version_of(self, profile: Profile) -> int:
+        return 1 if profile.follows_documents else self._connection.agreement.submission_version
+
+    def status(self) -> dict[str, Any]:
+        now = self._shared.clock.mono_s()
+        round_trip_s = None if self._keep_alive is None else self._keep_alive.round_trip_s
+        return {
+            "address": self.peer,
+            "direction": "outbound" if self._dialled else "inbound",
+            "state": "hot" if self._is_exchanging else "warm",
+            "version": self._connection.agreement.version,
+            "profile": None if self._profile is None else self._profile.name,
+            "flavour": None if self._profile is None else self._profile.flavour.value,
+            "connected_s": round(now - self._since, 3),
+            "unacknowledged": sum(puller.unacknowledged for puller in self._pullers),
+            "in_flight_bytes": sum(puller.bytes_in_flight for puller in self._pullers),
+            "score": round(self._score.points(now), 3),
+            "first_announcer": self.credits(now),
+            "round_trip_ms": None if round_trip_s is None else round(round_trip_s * 1_000, 3),
+            "last_violation": self.violation,
+        }
+
+
+@dataclass
+class Links:
+    """The connections that a node has now, in the order in which they came."""
+
+    _links: dict[PeerLink, None] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[PeerLink]:
+        return iter(list(self._links))
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @contextmanager
+    def holding(self, link: PeerLink) -> Iterator[None]:
+        self._links[link] = None
+        try:
+            yield
+        finally:
+            del self._links[link]
+
+
+def address_text(address: PeerAddress) -> str:
+    return str(TcpAddress(address.host, address.port))
+
+
+def ip_address_of(peer: str) -> PeerAddress | None:
+    """Return the address of a bearer's peer as it can be told to others; None where it has no IP address and port."""
+    host, _, port = peer.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            return None  # it means something on this machine only
+        address = address.ipv4_mapped or address
+    return PeerAddress(str(address), int(port))
+
+
+def asker_of(peer: str) -> str:
+    """Return the name by which a bearer's peer is known when it asks for peers: its host, whatever its port of today.
+
+    Programs of this machine share one host, and are told apart by their ports.
+    """
+    address = ip_address_of(peer)
+    host = host_of(peer) if address is None else address.host
+    return peer if host in LOOPBACK_HOSTS else host

@@ -1,0 +1,94 @@
+"""What a node notices about pools beyond single messages: two bodies for one slot, and keys that come to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from stagepost.dmq.equivocation import Equivocation, Equivocations
+from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.message import FIVE_AND_FOUR
+from stagepost.dmq.node.keys_in_use import KeysInUse
+from stagepost.dmq.node.local_service import LOCAL_SOURCE
+from stagepost.dmq.validation import Pools
+from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.loop.clock import Clock
+
+POOLS_SHOWN_MAX = 20
+RESTORED_AT_ONCE = 1_000
+
+log = logging.getLogger(__name__)
+
+
+class PoolWatch:
+    """Is told of everything that is accepted and that expires.
+
+    `is_remarkable`: whether pools must wait between messages here. Where they need not, programs of one pool sign
+    several messages in a second as a matter of course, and only the counters tell of it.
+    """
+
+    def __init__(
+        self, equivocations: Equivocations, pools: Pools, clock: Clock, *, is_remarkable: bool = True
+    ) -> None:
+        self.equivocations = equivocations
+        self._is_remarkable = is_remarkable
+        self._keys = KeysInUse()
+        self._pools = pools
+        self._clock = clock
+        equivocations.on_found.append(self._tell)
+
+    def restored(self, mempool: Mempool) -> None:
+        """What the store brought along counts like what came since."""
+        self._look_at(mempool, 0, mempool.count)
+
+    async def restored_meanwhile(self, mempool: Mempool) -> None:
+        """The same a little at a time: where nobody is refused for it, nobody need wait for it."""
+        index, last = 0, mempool.last_index
+        while index < last:
+            index = self._look_at(mempool, index, RESTORED_AT_ONCE)
+            await asyncio.sleep(0)
+
+    def _look_at(self, mempool: Mempool, index: int, count: int) -> int:
+        """Entries behind an index; the index of the last one."""
+        entries = mempool.after(index, count, FIVE_AND_FOUR)
+        for entry in entries:
+            self.accepted(entry)
+        return entries[-1].index if entries else mempool.last_index
+
+    def accepted(self, entry: Entry) -> None:
+        self.equivocations.hold(entry.message)
+        if entry.source == LOCAL_SOURCE and self._pools.is_ready:
+            self._keys.note(entry.message, self._pools.kes_evolutions_max, self._clock.mono_s())
+
+    def expired(self, entries: Sequence[Entry]) -> None:
+        self.equivocations.forget(entry.message for entry in entries)
+
+    @property
+    def kes_periods_remaining(self) -> int | None:
+        return self._keys.periods_remaining(self._clock.mono_s())
+
+    def status(self) -> dict[str, Any]:
+        """The latest pools first."""
+        found = list(self.equivocations.pools.values())[::-1]
+        return {
+            "count": self.equivocations.count,
+            "refused": self.equivocations.refused,
+            "pools": [{"count": pool.count, **_described(pool.latest)} for pool in found[:POOLS_SHOWN_MAX]],
+        }
+
+    def _tell(self, found: Equivocation) -> None:
+        # Once for each pool: the counters tell the rest, and a pool that does it all the time must not fill the log.
+        if self._is_remarkable and self.equivocations.pools[found.pool_id].count == 1:
+            log.warning("pool signed two bodies for one slot", extra=_described(found))
+
+
+def _described(found: Equivocation) -> dict[str, Any]:
+    return {
+        "pool_id": format_pool_id(found.pool_id),
+        "first": found.first.hex(),
+        "second": found.second.hex(),
+        "expires_at": found.expires_at,
+        "refused": found.is_refused,
+    }

@@ -1,0 +1,278 @@
+"""Pulls one peer's messages into the node: performs what the core decides, one action at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
+from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import Outcome
+from stagepost.dmq.peer_score import PeerScore
+from stagepost.dmq.profiles import Profile
+from stagepost.dmq.pulling import HeldKeys, PeerPulling
+from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, Sleep, Submit
+from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.dmq.validation import MESSAGE_GAP_S
+from stagepost.errors import RemoteProtocolError
+from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.conversation import Conversation
+from stagepost.identifiers import MessageId
+
+
+class Submitter(Protocol):
+    """The way into the mempool."""
+
+    def offer(
+        self,
+        messages: Sequence[DmqMessage],
+        source: str,
+        settled: Callable[[list[Outcome]], None],
+        *,
+        gives_up: bool = False,
+    ) -> None:
+        """`settled` is called once with the fate of each message, now or later; `gives_up` at the first forgery."""
+        ...
+
+
+class Puller:
+    """One peer. Requests for messages and ids overlap with one another and with the judging of what came.
+
+    Decisions are taken in the very call that brings a reply, a judgement or a change; only the end of it all is waited
+    for. The core's time is the loop's, as is every clock's that only moves forward.
+    """
+
+    def __init__(self, server: MessageSubmissionServer, core: PeerPulling, intake: Submitter) -> None:
+        self._server = server
+        self._core = core
+        self._intake = intake
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[Exception | None] = self._loop.create_future()
+        self._failure: BaseException | None = None
+        self._is_running = False
+        self._is_deciding = False
+        self._is_judging = False
+        self._is_change_noted = False
+        self._asking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._is_finishing = False
+        core.on_change = self._note_change
+
+    @property
+    def score(self) -> PeerScore:
+        return self._core.score
+
+    @property
+    def unacknowledged(self) -> int:
+        return self._core.unacknowledged
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return self._core.bytes_in_flight
+
+    def finish(self) -> None:
+        """Say goodbye when nothing is on its way any more. Only where a puller may: not in version 1."""
+        self._is_finishing = True
+        self._note_change()
+
+    async def run(self) -> None:
+        """Until the conversation ends. Raises if the peer is to be cut off, as every other conversation does."""
+        try:
+            await self._server.start(may_stay_unused=True)
+            self._is_running = True
+            self._go_on(self._loop.time())
+            error = await self._end
+            if error is not None:
+                raise error
+            if not self._server.is_over:
+                await self._server.done()
+            await self._server.release()
+        finally:
+            self._is_running = False
+            self._core.leave()
+            self._server.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._asking is not None:
+                self._asking.cancel()
+
+    def _note_change(self) -> None:
+        """Others did something: look again, but not inside of their call."""
+        if not self._is_change_noted:
+            self._is_change_noted = True
+            self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_change_noted = False
+        self._go_on(self._loop.time())
+
+    def _go_on(self, now: float) -> None:
+        """Decide and act until there is something to wait for. All of it happens at one moment."""
+        if self._is_deciding or self._is_judging or self._asking is not None or not self._is_running:
+            return  # whoever ends that goes on
+        self._is_deciding = True
+        try:
+            while not self._end.done():
+                if self._failure is not None or self._core.fault is not None:
+                    self._stop()
+                    break
+                if not self._act(self._core.next_action(now)):
+                    break
+        except Exception as error:
+            self._end_with(error)
+        finally:
+            self._is_deciding = False
+
+    def _act(self, action: Action) -> bool:
+        """Whether the next action can be decided now."""
+        if isinstance(action, Sleep):
+            if action.until is not None:
+                self._sleep(action.until)
+            return False
+        if isinstance(action, Submit):
+            self._is_judging = True
+            judged = partial(self._judged, action.messages)
+            # One forgery ends the connection, so whatever stands beside it has to come from somebody else.
+            self._intake.offer(action.messages, self._core.name, judged, gives_up=True)
+            return not self._is_judging
+        if isinstance(action, AskIds):
+            if action.blocking and self._is_finishing:
+                self._end_with(None)
+                return False
+            is_asked = self._server.ask_message_ids_now(
+                action.blocking, action.acknowledged, action.requested, self._ids_came, self._failed
+            )
+        else:
+            is_asked = self._server.ask_messages_now(
+                action.ids, partial(self._messages_came, action.ids), self._failed
+            )
+        if not is_asked:
+            self._asking = self._loop.create_task(self._ask_patiently(action))
+        return is_asked
+
+    async def _ask_patiently(self, action: AskIds | FetchMessages) -> None:
+        """The peer is slow to take what we say."""
+        try:
+            if isinstance(action, AskIds):
+                asked = await self._server.ask_message_ids(
+                    blocking=action.blocking, ack=action.acknowledged, count=action.requested
+                )
+                asked.add_done_callback(partial(_hand_on, self._ids_came, self._failed))
+            else:
+                fetched = await self._server.ask_messages(action.ids)
+                came = partial(self._messages_came, action.ids)
+                fetched.add_done_callback(partial(_hand_on, came, self._failed))
+        except Exception as error:
+            self._failure = self._failure or error
+        self._asking = None
+        self._go_on(self._loop.time())
+
+    def _sleep(self, until: float) -> None:
+        """The timer may fire too early: then there is nothing to do, and it is set anew."""
+        if until < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = until
+            self._timer = self._loop.call_at(until, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self._go_on(self._loop.time())
+
+    # What came of the actions. Whoever calls is not to blame for a fault in here, so it ends this puller alone.
+
+    def _judged(self, messages: tuple[DmqMessage, ...], outcomes: list[Outcome]) -> None:
+        self._is_judging = False
+        if self._is_running:
+            now = self._loop.time()
+            try:
+                self._core.submitted(messages, outcomes, now)
+            except Exception as bug:
+                self._end_with(bug)
+            self._go_on(now)
+
+    def _ids_came(self, ids: tuple[MessageIdAndSize, ...]) -> None:
+        if self._is_running:
+            now = self._loop.time()
+            try:
+                self._core.ids_arrived(ids, now)
+            except Exception as bug:
+                self._end_with(bug)
+            self._go_on(now)
+
+    def _messages_came(self, ids: tuple[MessageId, ...], messages: tuple[DmqMessage, ...]) -> None:
+        if self._is_running:
+            now = self._loop.time()
+            try:
+                self._core.messages_arrived(ids, messages, now)
+            except Exception as bug:
+                self._end_with(bug)
+            self._go_on(now)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._go_on(self._loop.time())
+
+    def _stop(self) -> None:
+        """What the peer says at the end of a conversation is no failure."""
+        if self._server.is_over:
+            self._end_with(None)
+            return
+        fault = self._core.fault
+        if fault is not None:
+            raise RemoteProtocolError(
+                f"MessageSubmission: {fault.text}", code=fault.code, message_id=fault.message_id
+            )
+        assert self._failure is not None
+        raise self._failure.with_traceback(None)
+
+    def _end_with(self, error: Exception | None) -> None:
+        if not self._end.done():
+            self._end.set_result(error)
+
+
+def _hand_on(
+    came: Callable[[Any], None], failed: Callable[[BaseException], None], answer: asyncio.Future[Any]
+) -> None:
+    error = None if answer.cancelled() else answer.exception()
+    if error is not None:
+        failed(error)
+    elif not answer.cancelled():
+        came(answer.result())
+
+
+def puller_for(
+    talk: Conversation,
+    profile: Profile,
+    *,
+    peer: str,
+    downloads: Downloads,
+    held: HeldKeys,
+    intake: Submitter,
+    clock: Clock,
+    message_gap_s: float = MESSAGE_GAP_S,
+    score: PeerScore | None = None,
+) -> Puller:
+    """The puller of one instance. `downloads` is the node's one table, `held` its mempool.
+
+    Everything is judged by the intake, so the endpoint checks nothing but the protocol.
+    """
+    config = MessageSubmissionConfig(
+        authenticator=None, ttl_validator=None, window=profile.window, unix_s=clock.unix_s
+    )
+    core = PeerPulling(
+        peer,
+        downloads,
+        held,
+        now=clock.mono_s(),
+        layouts=profile.message_layouts,
+        message_gap_s=message_gap_s,
+        score=score,
+    )
+    return Puller(MessageSubmissionServer(talk, config), core, intake)

@@ -1,0 +1,151 @@
+"""What a running node tells about itself over HTTP: metrics, readiness and status, gathered from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+from stagepost.dmq.equivocation import Equivocation, Equivocations
+from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.message import DmqMessage, MessageLayout
+from stagepost.dmq.node.blame import OnViolation
+from stagepost.dmq.node.intake import Intake
+from stagepost.dmq.node.local_service import LOCAL_SOURCE
+from stagepost.dmq.node.mempool_feed import Audience
+from stagepost.dmq.node.message_store import MessageStore
+from stagepost.dmq.node.metrics import MessageOutcome, Metrics, PeerState, SecondBody
+from stagepost.dmq.node.peer_book import PeerBook
+from stagepost.dmq.node.pools_file import PoolsFile
+from stagepost.dmq.node.sent_counts import OnSent
+from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.profiles import MiniProtocol
+from stagepost.ground.crypto.pool_ids import format_pool_id
+
+CLOCK_BEHIND_MAX_S = 5.0
+"""A clock that was set back further than this makes messages look younger than they are."""
+POOL_IDS_WRITTEN_MAX = 4_096
+
+
+class TellingNode(Protocol):
+    """What is asked of a node here."""
+
+    @property
+    def intake(self) -> Intake: ...
+
+    @property
+    def mempool(self) -> Mempool: ...
+
+    @property
+    def book(self) -> PeerBook: ...
+
+    @property
+    def on_violation(self) -> list[OnViolation]: ...
+
+    @property
+    def on_sent(self) -> list[OnSent]: ...
+
+    @property
+    def audience(self) -> Audience: ...
+
+    @property
+    def equivocations(self) -> Equivocations: ...
+
+    def status(self) -> dict[str, Any]: ...
+
+
+class NodeStatus:
+    """A `StatusSource`. Messages are counted as they come; what can be looked up is looked up when asked for."""
+
+    def __init__(self, node: TellingNode, store: MessageStore, pools: PoolsFile, metrics: Metrics) -> None:
+        self._node = node
+        self._store = store
+        self._pools = pools
+        self._metrics = metrics
+        node.intake.on_accepted.append(self._accepted)
+        node.intake.on_rejected.append(self._rejected)
+        node.on_violation.append(metrics.count_violation)
+        node.on_sent.append(self._sent)
+        node.audience.on_unseen.append(metrics.count_expired_unseen)
+        # What a restart brought along was found before anybody was there to count it.
+        metrics.count_equivocations(SecondBody.REFUSED, node.equivocations.refused)
+        metrics.count_equivocations(SecondBody.HELD, node.equivocations.count - node.equivocations.refused)
+        node.equivocations.on_found.append(self._equivocated)
+
+    def _accepted(self, entry: Entry) -> None:
+        self._metrics.count_messages(_protocol(entry.source), MessageOutcome.ACCEPTED)
+
+    def _rejected(self, message: DmqMessage, source: str, outcome: Rejected) -> None:
+        self._metrics.count_messages(_protocol(source), MessageOutcome.REJECTED)
+        self._metrics.count_rejection(outcome.code)
+
+    def _sent(self, protocol: MiniProtocol, count: int) -> None:
+        self._metrics.count_messages(protocol, MessageOutcome.SENT, count)
+
+    def _equivocated(self, found: Equivocation) -> None:
+        self._metrics.count_equivocations(SecondBody.REFUSED if found.is_refused else SecondBody.HELD)
+
+    def metrics(self) -> bytes:
+        mempool = self._node.mempool
+        self._metrics.set_mempool(mempool.count, mempool.bytes)
+        status = self._node.status()
+        self._metrics.set_peers(self._peers_by_state(status))
+        self._metrics.set_kes_periods_remaining(status["kes_periods_remaining"])
+        return self._metrics.render()
+
+    def readiness(self) -> Mapping[str, str | None]:
+        behind_s = self._node.intake.clock.behind_s
+        return {
+            "store": self._store.fault,
+            "pools": None if self._pools.is_ready else "the pools file has not been read",
+            "clock": None
+            if behind_s <= CLOCK_BEHIND_MAX_S
+            else f"this machine's clock was set back by {behind_s:.0f} s",
+        }
+
+    def status(self) -> dict[str, Any]:
+        fault = self._pools.fault
+        pools = {"count": self._pools.pool_count, "fault": None if fault is None else fault.text}
+        return {**self._node.status(), "pools": pools, "parts": dict(self.readiness())}
+
+    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+        entries = self._node.mempool.after(after, limit, frozenset(MessageLayout))
+        has_more = bool(entries) and self._node.mempool.has_after(entries[-1].index, frozenset(MessageLayout))
+        return {
+            "entries": [_entry(entry) for entry in entries],
+            "next": entries[-1].index if has_more else None,
+        }
+
+    def _peers_by_state(self, status: Mapping[str, Any]) -> dict[PeerState, int]:
+        connected = [peer["state"] for peer in status["peers"]]
+        return {
+            PeerState.COLD: sum(not peer.is_connected for peer in self._node.book.peers),
+            PeerState.WARM: connected.count(PeerState.WARM.value),
+            PeerState.HOT: connected.count(PeerState.HOT.value),
+        }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    """What `queue ls` shows of a message: never its body."""
+    message = entry.message
+    return {
+        "index": entry.index,
+        "message_id": message.message_id.hex(),
+        "pool_id": _written(message.pool_id),
+        "expires_at": message.expires_at,
+        "received_ms": entry.received_ms,
+        "source": entry.source,
+        "bytes": len(message.raw),
+    }
+
+
+def _protocol(source: str) -> MiniProtocol:
+    if source == LOCAL_SOURCE:
+        return MiniProtocol.LOCAL_MESSAGE_SUBMISSION
+    return MiniProtocol.MESSAGE_SUBMISSION
+
+
+@lru_cache(maxsize=POOL_IDS_WRITTEN_MAX)
+def _written(pool_id: bytes) -> str:
+    """A page of entries names few pools many times, and the text form takes its time."""
+    return format_pool_id(pool_id)

@@ -1,0 +1,55 @@
+"""Supplies one peer with the node's messages, from its own place in the mempool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagepost.dmq.endpoints.submission_client import MessageSubmissionClient
+from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.profiles import Profile
+from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.dmq.supplying import MessagesHeld, Supplying
+from stagepost.ground.loop.bell import Bell
+from stagepost.ground.net.conversation import Conversation
+from stagepost.identifiers import MessageId
+
+
+class Supplier:
+    """One peer, which is told only of messages in layouts that its profile knows."""
+
+    def __init__(self, talk: Conversation, profile: Profile, mempool: MessagesHeld, bell: Bell) -> None:
+        self._core = Supplying(mempool, profile.message_layouts)
+        self._bell = bell
+        config = MessageSubmissionConfig(
+            request_message_ids=self._next_ids,
+            request_messages=self._messages,
+            window=profile.window,
+            no_news_reply_s=profile.no_news_reply_s,
+        )
+        self._client = MessageSubmissionClient(talk, config)
+
+    @property
+    def cursor(self) -> int:
+        return self._core.cursor
+
+    def end(self) -> None:
+        """Say goodbye as soon as a supplier may: in answer to a blocking request, where we opened the instance."""
+        self._client.end()
+
+    async def run(self) -> None:
+        """Until the conversation ends. Raises if the peer is to be cut off, as every other conversation does."""
+        await self._client.run()
+
+    async def _next_ids(
+        self, blocking: bool, acknowledged: int, requested: int
+    ) -> Sequence[MessageIdAndSize]:
+        self._core.acknowledge(acknowledged)
+        ids = self._core.next_ids(requested)
+        while blocking and not ids:
+            await self._bell.wait()
+            ids = self._core.next_ids(requested)
+        return ids
+
+    def _messages(self, ids: tuple[MessageId, ...]) -> Sequence[DmqMessage]:
+        return self._core.messages(ids)
