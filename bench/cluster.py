@@ -34,8 +34,8 @@ from stagepost.pipeline.dumps import Dump, lines_of, survey
 from stagepost.pipeline.java_home import find_java_home
 from stagepost.pipeline.record_checks import RecordChecks
 from stagepost.pipeline.session import cache_folder, refuse_missing_packages
-from stagepost.remp.message_status import Accepted, MessageStatus, New, SentToValidators
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
+from stagepost.remp.receipts.status import Level
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_world import EPOCH_MS, a_block, a_master_block, line_of, signed
 from tests.remp_world import FULL_NODE, session, session_name, sets_file

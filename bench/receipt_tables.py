@@ -35,7 +35,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.pipeline.dump_lines import read_line
 from stagepost.pipeline.dumps import PIECE_BYTES, Dump, Piece, lines_of, survey
 from stagepost.pipeline.record_checks import RecordChecks
-from stagepost.remp.message_status import New
+from stagepost.remp.receipts.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_world import EPOCH_MS, signed
 from tests.remp_world import seed_of

@@ -16,9 +16,9 @@ from shutil import copyfileobj
 import msgspec
 
 from stagepost.ground.crypto import ed25519
-from stagepost.remp.message_status import Accepted, MessageStatus, New, SentToValidators
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import Level
 from tests.pipeline_world import EPOCH_MS, a_block, a_master_block, message_id
 from tests.remp_world import FULL_NODE, public_key_of, seed_of, session, session_name, sets_file, source_of
 

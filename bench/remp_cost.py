@@ -19,7 +19,7 @@ from stagepost.chain.messages import read_message
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from tests.chain_processes import ChainNode, Orders
 from tests.line_reports import Report
 from tests.validator_processes import free_ports, until

@@ -24,8 +24,8 @@ from stagepost.ground.loop.garbage import look_less_often
 from stagepost.node.devnet import Devnet, DevnetPlan, devnet
 from stagepost.node.devnet_messages import SumMessage, account_of
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.message_status import Accepted
+from stagepost.remp.receipts.receipt import Receipt
 from tests.validator_processes import until
 
 VALIDATORS, SHARDS = 7, 2

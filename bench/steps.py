@@ -19,10 +19,10 @@ from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
 from stagepost.remp.block_id import WHOLE_SHARD, BlockId
-from stagepost.remp.message_status import Accepted
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipt_shapes import decode_members
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import Accepted
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.receipt_shapes import decode_members
+from stagepost.remp.receipts.status import Level
 
 DIFFERENT_MESSAGES = 400
 PERIODS = kes.periods_of(kes.DMQ_DEPTH)

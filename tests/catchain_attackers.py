@@ -25,7 +25,7 @@ from stagepost.catchain.queries import (
 )
 from stagepost.ground.crypto import ed25519
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue_records import Digest, Header, Ids, Reject, encode_payload
+from stagepost.remp.queue.records import Digest, Header, Ids, Reject, encode_payload
 from tests.catchain_world import Peer, World, _answer_came, _frame_came, _query_came, seed_of
 from tests.queue_world import FULL_NODE, Validator, message
 

@@ -22,7 +22,6 @@ from stagepost.chain.rotation import Plan
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.chain.switches import Switches
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.collation import Executed, LeftOut, Refused
 from stagepost.remp.ledger import (
     CandidateLost,
     CandidateRefused,
@@ -32,7 +31,8 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.collation import Executed, LeftOut, Refused
+from stagepost.remp.queue.session_switch import Shard
 from tests.chain_oracle import Oracle
 from tests.chain_world import (
     LIFETIME_MS,

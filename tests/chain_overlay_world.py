@@ -31,12 +31,12 @@ from stagepost.remp.ledger import (
     ShardCommitted,
     ShardDropped,
 )
+from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_follower import ChainFollower, FollowerOptions
 from stagepost.runtime.chain.chain_store import ChainDisk, ChainStore, MemoryChainStore
 from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
-from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 from tests import agreement_checker
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_validators import genesis_of

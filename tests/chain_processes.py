@@ -41,12 +41,12 @@ from stagepost.remp.ledger import (
     ShardCommitted,
     ShardDropped,
 )
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.agreement_runner import AgreementRunner
 from stagepost.runtime.chain.chain_store import ChainStore, Written, open_chain_store
 from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import some_primes
 from tests.line_reports import Report

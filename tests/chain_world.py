@@ -22,7 +22,7 @@ from stagepost.chain.rotation import Plan
 from stagepost.chain.switches import Switches
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 
 START_MS = 1_800_000_000_000
 LIFETIME_MS = 60_000

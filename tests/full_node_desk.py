@@ -26,8 +26,8 @@ from stagepost.node.known_sets import KnownSets
 from stagepost.node.local_intake import LocalIntake, serving_programs
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import RETRY_S, StatusTopic
-from stagepost.remp.staged_sending import SendingOptions
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.queue.staged_sending import SendingOptions
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 

@@ -25,10 +25,10 @@ from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_status import New
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.message_status import New
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node that is killed").digest()

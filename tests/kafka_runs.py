@@ -10,7 +10,7 @@ from stagepost.bus.file_topic import open_topic
 from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.node.devnet import Devnet, DevnetPlan, devnet
 from stagepost.node.devnet_messages import DevnetMessages, StatusBook
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from tests.kafka_world import Seen, WorldBroker, seen_by_another_library
 
 WITHIN_S = 120.0

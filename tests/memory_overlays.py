@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from stagepost.errors import DecodeError
-from stagepost.runtime.remp.overlay import Answered, OverlayEvents
+from stagepost.remp.links.overlay import Answered, OverlayEvents
 
 DELAY_S = (0.001, 0.01)
 APART_S = 1e-6

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId
-from stagepost.remp.message_status import (
+from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
     Ignored,
@@ -21,8 +21,8 @@ from stagepost.remp.message_status import (
     SentToValidators,
     Timeout,
 )
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 from tests.pipeline_oracle import recompute
 from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file, status_named
 

@@ -19,7 +19,7 @@ from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.queue_records import Accept, Header, decode_payload
+from stagepost.remp.queue.records import Accept, Header, decode_payload
 from stagepost.runtime.chain.switchboard import read_said
 
 _BLOCK, _PROPOSAL, _VOTE = (constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID))

@@ -11,7 +11,7 @@ from stagepost.chain.contracts import ContractKind
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from tests.chain_oracle import Oracle
 from tests.chain_world import address
 from tests.memoised_signatures import memoised_signatures

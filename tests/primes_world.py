@@ -33,13 +33,13 @@ from stagepost.node.known_sets import KnownSets
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_validator import RempValidator
 from stagepost.node.status_topics import RETRY_S, StatusTopic
-from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
-from stagepost.remp.message_status import Rejected
-from stagepost.remp.queue_state import QueueOptions
-from stagepost.remp.receipt import Quarantined, Receipt
-from stagepost.remp.status import Kind, Level, is_legal_step
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord, check_record
+from stagepost.remp.queue.state import QueueOptions
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Rejected
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status import Kind, Level, is_legal_step
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import ChainDisk, MemoryChainStore

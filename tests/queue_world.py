@@ -8,14 +8,14 @@ from functools import partial
 from hashlib import sha256
 
 from stagepost.catchain.effects import Blamed, Deliver, Effect
-from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.message_status import MessageStatus
-from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
-from stagepost.remp.queue_records import Header
-from stagepost.remp.queue_state import QueueSession
-from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue.life import LifeWindow
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.records import Header
+from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.queue.state import QueueSession
+from stagepost.remp.receipts.message_status import MessageStatus
 from tests.catchain_world import Peer, World
 
 FULL_NODE = sha256(b"full node").digest()

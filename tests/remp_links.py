@@ -12,11 +12,11 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.ground.net.network import Address, Network, TcpAddress
-from stagepost.remp.link_authentication import NONCE_BYTES
+from stagepost.remp.links.authentication import NONCE_BYTES
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import OurEnd
+from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork

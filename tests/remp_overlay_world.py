@@ -17,19 +17,19 @@ from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
+from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_cache import MessageCache
 from stagepost.remp.messages import BODY_ID
-from stagepost.remp.queue_records import decode_payload
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.receipt_packing import Packing
-from stagepost.remp.session_switch import Shard
-from stagepost.remp.staged_sending import SendingOptions
-from stagepost.remp.target_sets import Subset
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.records import decode_payload
+from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.queue.staged_sending import SendingOptions
+from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.receipts.packing import Packing
+from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
 from stagepost.runtime.remp.full_node import FullNode
-from stagepost.runtime.remp.overlay import Answered, OverlayEvents
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator

@@ -11,7 +11,7 @@ from typing import Any
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import (
+from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
     Ignored,
@@ -21,8 +21,8 @@ from stagepost.remp.message_status import (
     SentToValidators,
     Timeout,
 )
-from stagepost.remp.receipt import Counting, ExternalMessageId, Receipt
-from stagepost.remp.status import Status, kind_named
+from stagepost.remp.receipts.receipt import Counting, ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Status, kind_named
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
 
 MESSAGE = ExternalMessageId(bytes(range(32)))

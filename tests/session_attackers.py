@@ -10,9 +10,9 @@ import msgspec
 
 from stagepost.catchain.effects import Effect, Reply, Send
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_states import is_open
-from stagepost.remp.queue_effects import BroadcastBody, QueueEffect
-from stagepost.remp.queue_records import Digest, Header, Ids, Record
+from stagepost.remp.queue.effects import BroadcastBody, QueueEffect
+from stagepost.remp.queue.message_states import is_open
+from stagepost.remp.queue.records import Digest, Header, Ids, Record
 from tests.catchain_attackers import Attacker, Equivocator, Liar, Replayer, Twin, Whisperer, Withholder
 from tests.catchain_world import _frame_came
 from tests.session_chain import ShardBlock

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_status import kind_of
-from stagepost.remp.status import Status, is_legal_step, kind_named
+from stagepost.remp.receipts.message_status import kind_of
+from stagepost.remp.receipts.status import Status, is_legal_step, kind_named
 from tests.session_seats import Room, Seat
 from tests.session_world import SessionWorld
 

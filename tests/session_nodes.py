@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.message_status import MessageStatus
-from stagepost.remp.queue_records import Header
+from stagepost.remp.queue.life import LifeWindow
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.records import Header
+from stagepost.remp.receipts.message_status import MessageStatus
 from tests.queue_world import FULL_NODE
 from tests.session_chain import CandidateEnded, Committed, MasterBlock, Plan, ShardBlock
 from tests.session_seats import Seat

@@ -7,8 +7,8 @@ from functools import partial
 from random import Random
 
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue_state import QueueOptions
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.queue.state import QueueOptions
 from tests.queue_world import message
 from tests.session_attackers import SESSION_ATTACKERS
 from tests.session_chain import WHOLE

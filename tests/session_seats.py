@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagepost.catchain.catching_up import SyncOptions
 from stagepost.catchain.member import MemberOptions
-from stagepost.remp.collation import Executed, LeftOut, NotAskedFor, Refused, Report
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.message_status import MessageStatus
-from stagepost.remp.queue_effects import AskForBody, BroadcastBody, QueueEffect
-from stagepost.remp.queue_state import QueueSession
-from stagepost.remp.reliable_queue import ReliableQueue
-from stagepost.remp.session_switch import to_forward
-from stagepost.remp.status import Level, Status
+from stagepost.remp.queue.collation import Executed, LeftOut, NotAskedFor, Refused, Report
+from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.queue.session_switch import to_forward
+from stagepost.remp.queue.state import QueueSession
+from stagepost.remp.receipts.message_status import MessageStatus
+from stagepost.remp.receipts.status import Level, Status
 from tests.catchain_world import Peer, World
 from tests.queue_world import Validator
 from tests.session_chain import Plan, ShardBlock

@@ -13,9 +13,9 @@ from functools import partial
 from random import Random
 
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue_records import Header
-from stagepost.remp.queue_state import QueueOptions
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.records import Header
+from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.queue.state import QueueOptions
 from tests.catchain_world import Network, Peer, Timeline
 from tests.session_chain import Chain, Plan, ShardBlock
 from tests.session_nodes import Node

@@ -29,16 +29,16 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address, SocketNetwork, TcpAddress, UnixAddress
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.target_sets import Subset
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import OurEnd
+from stagepost.remp.links.overlay import OverlayEvents
+from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
+from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
 from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.runtime.remp.overlay import OverlayEvents
-from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import SessionStore, Written, open_session_store
 from stagepost.runtime.remp.validator import Validator

@@ -15,9 +15,11 @@ from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.net.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
 from stagepost.ground.statemachine.render import diagram, states_table, table, transitions_table
 from stagepost.ground.statemachine.spec import ProtocolSpec
-from stagepost.remp import link_authentication, link_protocols, local_intake
-from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol
-from stagepost.runtime.remp.link_versions import DATA_FIELDS, LinkVersion
+from stagepost.remp.links import authentication as link_authentication
+from stagepost.remp.links import local_intake
+from stagepost.remp.links import protocols as link_protocols
+from stagepost.remp.links.specs import LINK_SPECS, PROTOCOLS, LinkProtocol
+from stagepost.remp.links.versions import DATA_FIELDS, LinkVersion
 from stagepost.runtime.remp.local_intake import INTAKE_VERSION, INTAKE_VERSIONS
 
 SPECS = (*ALL_SPECS, *LINK_SPECS)

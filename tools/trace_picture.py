@@ -12,12 +12,19 @@ from pathlib import Path
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted, Ignored, MessageStatus, New, Rejected, SentToValidators
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import StatusRecord
-from stagepost.remp.trace import trace_of
+from stagepost.remp.receipts.message_status import (
+    Accepted,
+    Ignored,
+    MessageStatus,
+    New,
+    Rejected,
+    SentToValidators,
+)
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
+from stagepost.remp.verdict.trace import trace_of
 from stagepost.web.trace_drawing import draw_trace
 
 VALIDATORS = 7

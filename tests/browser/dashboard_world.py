@@ -11,7 +11,7 @@ from random import Random
 from stagepost.bus.file_topic import FileTopicWriter, create_topic
 from stagepost.bus.topic import Record
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import (
+from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
     Ignored,
@@ -20,9 +20,9 @@ from stagepost.remp.message_status import (
     Rejected,
     SentToValidators,
 )
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
 

@@ -11,7 +11,7 @@ import pytest
 from stagepost.bus.file_topic import open_topic
 from stagepost.cli import main as command
 from stagepost.node.trace_reading import topic_records
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from tests.devnet_runs import devnet
 
 pytestmark = pytest.mark.xdist_group("devnet")

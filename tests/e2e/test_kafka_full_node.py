@@ -14,7 +14,7 @@ from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.node.devnet import devnet
 from stagepost.node.devnet_messages import StatusBook
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.receipt import Receipt
 from tests.chain_world import address
 from tests.kafka_runs import PLAN, WITHIN_S, differences, drained, local_records, outages
 from tests.kafka_world import WorldBroker, seen_by_another_library

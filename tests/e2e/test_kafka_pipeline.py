@@ -14,7 +14,7 @@ from stagepost.node.devnet_messages import StatusBook
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.schemas import TABLES
 from stagepost.pipeline.summary import counts
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from tests.kafka_driver_process import KILLED, run_driver
 from tests.kafka_runs import PLAN, drained, local_records, send, table_rows

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.receipt import Receipt
 from tests.remp_overlay_world import message_bytes
 from tests.validator_processes import ValidatorProcess, until, validators_over_sockets
 

@@ -10,13 +10,14 @@ from stagepost.catchain import payloads, queries
 from stagepost.catchain.block import Block, Dependency, decode_update
 from stagepost.catchain.payloads import ForkProof
 from stagepost.errors import ConfigError, DecodeError
-from stagepost.remp import message_status, queue_records
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.messages import MessageBody, MessageQuery, RempMessage
-from stagepost.remp.receipt import ExternalMessageId, Receipt, read_receipt
-from stagepost.remp.receipt_shapes import read_usual
-from stagepost.remp.status import Level
+from stagepost.remp.queue import records as queue_records
+from stagepost.remp.receipts import message_status
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt, read_receipt
+from stagepost.remp.receipts.receipt_shapes import read_usual
+from stagepost.remp.receipts.status import Level
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.fuzz.harness import Verdict, attempt, require
 

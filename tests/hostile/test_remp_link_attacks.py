@@ -22,10 +22,10 @@ from stagepost.catchain.query_window import QUERIES_HELD_MAX
 from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.ground.wire.tl import key_id
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
+from stagepost.remp.links.specs import OBJECTS_INGRESS_BYTES_MAX
 from stagepost.remp.messages import RempMessage
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX
-from stagepost.runtime.remp.overlay_links import LinkMember, OverlayLinks
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from tests.hostile.attacker import HANDSHAKE, OTHER_SIDE, segment, segments
 from tests.hostile.cbor_bytes import array, octets, read, text, uint

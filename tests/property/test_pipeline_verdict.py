@@ -11,12 +11,12 @@ import pytest
 
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.hex_text import read_hash
-from stagepost.remp.receipt import Counting, ExternalMessageId, Receipt
-from stagepost.remp.receipt_fields import TIMESTAMP_MAX
-from stagepost.remp.status import KINDS, Level
+from stagepost.remp.receipts.receipt import Counting, ExternalMessageId, Receipt
+from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
+from stagepost.remp.receipts.status import KINDS, Level
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
-from stagepost.remp.verdict import evaluate
-from stagepost.remp.verdict_state import MessageState
+from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.verdict import evaluate
 from tests.pipeline_spark import small_spark
 from tests.pipeline_world import any_status
 from tests.remp_world import FULL_NODE, session, session_name, sets_file, source_of

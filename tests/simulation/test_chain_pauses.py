@@ -7,7 +7,7 @@ import asyncio
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.receipt import Receipt
 from stagepost.runtime.chain.chain_validator import (
     LOAD_PAUSE_EACH_S,
     LOAD_PAUSE_MAX_S,

@@ -12,9 +12,9 @@ from stagepost.chain.execution import Execution
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_status import Accepted
-from stagepost.remp.queue_effects import QueueEffect
-from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.remp.queue.effects import QueueEffect
+from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.receipts.message_status import Accepted
 from tests.primes_runs import PrimesPlan, run_primes
 from tests.primes_world import FAULTS
 

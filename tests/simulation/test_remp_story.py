@@ -14,7 +14,7 @@ from stagepost.delivery import ErrNacked, MemoryNetwork, Receiver, ReceiverConfi
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.message_intake import MESSAGES_TOPIC
-from stagepost.remp.trace import trace_of
+from stagepost.remp.verdict.trace import trace_of
 from tests.chain_world import address
 from tests.delivery_world import an_acked_config, settle
 from tests.primes_world import PrimesWorld

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from stagepost.remp import session_switch
-from stagepost.remp.hearing import Hearing
-from stagepost.remp.message_cache import Fresh, MessageCache
-from stagepost.remp.message_states import FINAL, OPEN
-from stagepost.remp.queue_state import QueueState
+from stagepost.remp.queue import session_switch
+from stagepost.remp.queue.hearing import Hearing
+from stagepost.remp.queue.message_cache import Fresh, MessageCache
+from stagepost.remp.queue.message_states import FINAL, OPEN
+from stagepost.remp.queue.state import QueueState
 from tests.session_attackers import SESSION_ATTACKERS, OldSessionReplayer
 from tests.session_checks import CALM_S, SessionRun
 from tests.session_runs import run_sessions

@@ -31,7 +31,7 @@ from stagepost.node.devnet import Devnet, devnet
 from stagepost.node.devnet_messages import DevnetMessages, StatusBook
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.summary import counts
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from tests.kafka_driver_process import run_driver
 from tests.kafka_runs import PLAN, differences, drained, local_records, table_rows

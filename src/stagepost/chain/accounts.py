@@ -9,7 +9,7 @@ import msgspec
 
 from stagepost.chain.hash_tree import HashTree, tree_of
 from stagepost.ground.wire.tl import Writer, constructor_id
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 
 WORKCHAIN = 0
 """Accounts live here; the masterchain has none."""

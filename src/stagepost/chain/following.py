@@ -32,7 +32,7 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.session_switch import CATCHAINS_OF_LIFE
+from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.sessions import SessionFacts
 
 WAITING_MAX = 10_000

@@ -11,7 +11,7 @@ from stagepost.chain.rotation import contains
 from stagepost.chain.subsets import session_facts, subset
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerSession
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import SessionFacts
 
 Previous = Mapping[bytes, tuple[SessionFacts, ...]]

@@ -39,7 +39,7 @@ from stagepost.remp.ledger import (
     ParsedMessage,
 )
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 
 
 class Unanswered(msgspec.Struct, frozen=True):

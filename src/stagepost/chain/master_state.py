@@ -17,7 +17,7 @@ from stagepost.chain.subsets import session_facts, subset
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import SessionFacts, session_id
 
 MASTER_SHARD = Shard(MASTERCHAIN, WHOLE_SHARD)

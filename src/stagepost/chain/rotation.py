@@ -16,7 +16,7 @@ from stagepost.chain.master_state import (
 )
 from stagepost.chain.shard_state import PREVIOUS_MAX, Source
 from stagepost.remp.block_id import WHOLE_SHARD
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 
 
 class Plan(msgspec.Struct, frozen=True):

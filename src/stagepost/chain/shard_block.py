@@ -12,7 +12,7 @@ from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 
 _FIELDS = (
     "session:int256 workchain:int shard:long seqno:int previous:(vector tonNode.blockIdExt) "

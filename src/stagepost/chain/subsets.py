@@ -7,7 +7,7 @@ from hashlib import sha256
 from stagepost.chain.configuration import ChainValidator, Configuration
 from stagepost.ground.wire.tl import Writer, constructor_id
 from stagepost.remp.block_id import MASTERCHAIN
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import Member, SessionFacts
 
 _SUBSET_ID = constructor_id(

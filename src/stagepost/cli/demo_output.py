@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from stagepost.node.demo_findings import DemoFindings
-    from stagepost.remp.trace import Trace
+    from stagepost.remp.verdict.trace import Trace
 
 LABEL = 12
 BAR = 20

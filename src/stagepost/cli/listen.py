@@ -15,7 +15,7 @@ def _kinds_given(
 ) -> frozenset[str]:
     if not values:
         return frozenset()
-    from stagepost.remp.status import KINDS
+    from stagepost.remp.receipts.status import KINDS
 
     known = {kind.name.lower(): kind.name for kind in KINDS if kind.is_emitted}
     for value in values:

@@ -12,8 +12,8 @@ import click
 from stagepost.bus.file_topic import open_topic
 from stagepost.cli.heard_message import printable
 from stagepost.ground.files.durations import clock_text, format_duration
-from stagepost.remp.receipt import Quarantined, Receipt
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 
 LOOK_EVERY_S = 0.2

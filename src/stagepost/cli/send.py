@@ -216,8 +216,8 @@ async def _to_full_node(
 ) -> int:
     from stagepost.cli.send_external import WAIT_TIMEOUT_S, Handing, hand_over, sum_message
     from stagepost.ground.files.node_notes import DATA_DIR
-    from stagepost.remp.message_verdict import Awaited
     from stagepost.remp.messages import MESSAGE_BYTES_MAX
+    from stagepost.remp.verdict.message_verdict import Awaited
 
     if to is not None and number is not None:
         content = sum_message(to, number, context)

@@ -19,12 +19,12 @@ from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.ground.files.durations import format_duration
 from stagepost.ground.files.node_notes import find_full_node
 from stagepost.identifiers import abbreviated
-from stagepost.remp.message_status import Accepted, Rejected, SentToValidators, block_of
-from stagepost.remp.message_verdict import Awaited, MessageVerdict
-from stagepost.remp.receipt import Quarantined, Receipt
-from stagepost.remp.status_records import StatusRecord, read_record
-from stagepost.remp.verdict import Conclusion, Verdict
-from stagepost.remp.words import silent_words, verdict_words
+from stagepost.remp.receipts.message_status import Accepted, Rejected, SentToValidators, block_of
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status_records import StatusRecord, read_record
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
+from stagepost.remp.verdict.verdict import Conclusion, Verdict
+from stagepost.remp.verdict.words import silent_words, verdict_words
 from stagepost.runtime.remp.message_client import ExternalMessages, Progress, RefusedByFullNode
 
 WAIT_TIMEOUT_S = 300.0

@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from stagepost.node.trace_reading import NotOneMessage
-    from stagepost.remp.trace import Trace
+    from stagepost.remp.verdict.trace import Trace
 
 PREFIX_DIGITS_MIN = 8
 NOT_THAT_OUTCOME = 1
@@ -109,8 +109,8 @@ def trace(
 
 def _read(data: Path | None, dump: str | None, sets_path: Path | None, prefix: str, as_of_ms: int) -> Trace:
     from stagepost.node.trace_reading import dump_records, matching, only_one, read_trace, topic_records
-    from stagepost.remp.trace import trace_of
     from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+    from stagepost.remp.verdict.trace import trace_of
 
     if data is not None and dump is None and sets_path is None:
         return read_trace(data, prefix, as_of_ms)

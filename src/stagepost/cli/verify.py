@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from stagepost.remp.receipt import Quarantined
-    from stagepost.remp.status_records import StatusRecord
+    from stagepost.remp.receipts.receipt import Quarantined
+    from stagepost.remp.receipts.status_records import StatusRecord
 
 LISTED_MAX = 20
 """Refused ones that are shown one by one to people; `--json` has all."""
@@ -38,8 +38,8 @@ def verify(source: str, sets_path: Path, as_json: bool) -> int:
     from hashlib import sha256
 
     from stagepost.node.trace_reading import dump_records
-    from stagepost.remp.receipt import Quarantined
-    from stagepost.remp.status_records import check_record
+    from stagepost.remp.receipts.receipt import Quarantined
+    from stagepost.remp.receipts.status_records import check_record
     from stagepost.remp.validator_sets import ValidatorSets
 
     sets = ValidatorSets.load(sets_path)

@@ -14,8 +14,8 @@ import msgspec
 
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Writer, constructor_id, key_id
-from stagepost.remp.receipt import Quarantined, Receipt, check
-from stagepost.remp.status import Kind, Level, Status
+from stagepost.remp.receipts.receipt import Quarantined, Receipt, check
+from stagepost.remp.receipts.status import Kind, Level, Status
 from stagepost.remp.validator_sets import ValidatorSets
 
 MESSAGES_MAX = 100_000

@@ -28,8 +28,8 @@ from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.node.message_intake import MESSAGES_TOPIC, NOT_YET
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import REJECTED, EarlierIds
-from stagepost.remp.message_status import Rejected
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.message_status import Rejected
+from stagepost.remp.receipts.receipt import Receipt
 
 HANDED_WITHIN_S = 10.0
 """When no validator can be reached for so long, the sender is told to try again."""

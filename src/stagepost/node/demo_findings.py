@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from stagepost.node.trace_reading import topic_records
-from stagepost.remp.receipt import Counting, Quarantined, Receipt
-from stagepost.remp.status_records import check_record, read_record
+from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt
+from stagepost.remp.receipts.status_records import check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
-from stagepost.remp.verdict import Conclusion, Verdict, evaluate
-from stagepost.remp.verdict_state import MessageState
+from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
 
 FULL_NODE = "full node"
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status import Level, Status
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import Level, Status
 
 
 class Followed:

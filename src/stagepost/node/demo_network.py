@@ -45,10 +45,10 @@ from stagepost.node.layer_topics import (
     DmqMessagesTopic,
 )
 from stagepost.node.message_intake import MESSAGES_TOPIC
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import Rejected
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Rejected
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 
 VALIDATORS = 7
 LIAR = 5

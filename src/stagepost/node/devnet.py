@@ -38,8 +38,8 @@ from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
 from stagepost.node.remp_validator_main import RunningValidator, start_validator
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import OurEnd
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import OurEnd
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = 0x5350_0007

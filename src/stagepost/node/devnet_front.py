@@ -17,8 +17,8 @@ from stagepost.node.devnet_process import MemberProcess
 from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.node.remp_full_node import OnStatus
 from stagepost.node.remp_full_node_main import CHAIN_FOLDER, RunningFullNode
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.runtime.chain.chain_reading import read_ledger
 

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.remp.receipt import Counting
-from stagepost.remp.status_records import StatusRecord, check_record
+from stagepost.remp.receipts.receipt import Counting
+from stagepost.remp.receipts.status_records import StatusRecord, check_record
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict import Verdict, evaluate
-from stagepost.remp.verdict_state import MessageState
+from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.verdict import Verdict, evaluate
 
 FOLLOWED_MAX = 1_024
 STATUSES_MAX = 10_000

@@ -14,9 +14,9 @@ from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.node.followed_statuses import Followed, FollowedStatuses
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.trace_reading import NotOneMessage, records_of_key
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
-from stagepost.remp.verdict import Verdict
-from stagepost.remp.words import verdict_words
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.verdict.verdict import Verdict
+from stagepost.remp.verdict.words import verdict_words
 from stagepost.runtime.remp.local_intake import Taken
 
 READ_AT_ONCE = 4

@@ -24,7 +24,7 @@ from stagepost.ground.net.network import Network, UnixAddress
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.node.followed_statuses import Followed
 from stagepost.node.intake_desk import IntakeDesk
-from stagepost.remp.local_intake import (
+from stagepost.remp.links.local_intake import (
     CODE_BYTES_MAX,
     HEADER_BYTES_MAX,
     ID_BYTES,
@@ -40,8 +40,8 @@ from stagepost.remp.local_intake import (
     TellStatuses,
     ToldStatus,
 )
-from stagepost.remp.receipt import RECEIPT_BYTES_MAX
-from stagepost.remp.status_records import StatusRecord
+from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
+from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.runtime.remp.local_intake import respond_to_intake
 
 log = logging.getLogger(__name__)

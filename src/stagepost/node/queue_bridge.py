@@ -14,7 +14,6 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.node.session_plans import queue_plan, queue_session_id
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.collation import NotAskedFor, Report
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -27,11 +26,12 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.message_cache import Standing
-from stagepost.remp.message_states import FINAL, place_of
-from stagepost.remp.message_status import Accepted
+from stagepost.remp.queue.collation import NotAskedFor, Report
+from stagepost.remp.queue.message_cache import Standing
+from stagepost.remp.queue.message_states import FINAL, place_of
+from stagepost.remp.receipts.message_status import Accepted
+from stagepost.remp.receipts.status import Level
 from stagepost.remp.sessions import session_id as id_of
-from stagepost.remp.status import Level
 from stagepost.runtime.remp.session_plan import SessionPlan
 from stagepost.runtime.remp.session_runner import SessionRunner
 from stagepost.runtime.remp.validator import Validator

@@ -24,16 +24,16 @@ from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
 from stagepost.node.known_sets import KnownSets
 from stagepost.node.status_topics import FINALIZED, REJECTED, SENT, EarlierIds, StatusTopic
 from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.links.overlay import FullNodeLinks
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_status import Accepted, MessageStatus, Rejected
-from stagepost.remp.receipt import ExternalMessageId, Receipt
+from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, SendingOptions
+from stagepost.remp.queue.target_sets import LOOK_AHEAD_S, Subset, subsets_for
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level, is_finally_accepted
 from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
-from stagepost.remp.staged_sending import CATCHAINS_KEPT, SendingOptions
-from stagepost.remp.status import Level, is_finally_accepted
-from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
 from stagepost.runtime.remp.full_node import FullNode
-from stagepost.runtime.remp.overlay import FullNodeLinks
 
 OnStatus = Callable[[Receipt], None]
 

@@ -44,15 +44,15 @@ from stagepost.node.owed_writes import LinesFile, OwedWrites
 from stagepost.node.remp_full_node import OnStatus, RempFullNode
 from stagepost.node.remp_network import RempNetwork
 from stagepost.node.status_topics import RETRY_S, StatusTopic
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import OurEnd
+from stagepost.remp.links.overlay_links import OverlayLinks
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
 from stagepost.runtime.chain.chain_follower import ChainFollower
 from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.runtime.remp.overlay_links import OverlayLinks
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from stagepost.ground.files.small_files import read_small_file, replace_file
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.tl import key_id
-from stagepost.runtime.remp.overlay_links import LinkMember
+from stagepost.remp.links.overlay_links import LinkMember
 
 NETWORK_FILE = "network.json"
 NETWORK_BYTES_MAX = 64 * 1024 * 1024

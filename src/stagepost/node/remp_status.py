@@ -18,7 +18,7 @@ from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.telemetry.status_server import StatusSource, serve_status
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_full_node_main import RunningFullNode
-from stagepost.remp.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.shard import Shard
 from stagepost.runtime.remp.full_node import OnRefused
 from stagepost.runtime.remp.remp_metrics import FullNodeMetrics

@@ -27,12 +27,12 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
+from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import ExternalMessage
 from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.chain_validator import Answer, ChainOptions, ChainValidator
 from stagepost.runtime.chain.switchboard import Channel, Switchboard
-from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import SessionStore
 from stagepost.runtime.remp.validator import Validator

@@ -26,13 +26,13 @@ from stagepost.node.remp_full_node_main import CHAIN_FOLDER, our_end
 from stagepost.node.remp_network import RempNetwork
 from stagepost.node.remp_validator import RempValidator
 from stagepost.remp.ledger import LedgerSession
-from stagepost.remp.queue_state import MESSAGE_TIMEOUT_S
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import OurEnd
+from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
+from stagepost.remp.links.overlay_links import OverlayLinks
+from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
 from stagepost.runtime.chain.agreement_runner import Notice
 from stagepost.runtime.chain.chain_store import open_chain_store
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.runtime.remp.overlay import Overlay, OverlayEvents, ValidatorLinks
-from stagepost.runtime.remp.overlay_links import OverlayLinks
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import open_session_store
 from stagepost.runtime.remp.validator import OnSessionEvent

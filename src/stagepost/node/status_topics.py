@@ -19,7 +19,7 @@ from stagepost.bus.group_commit import ROW_BYTES
 from stagepost.bus.topic import Place, Record, RetryingWriter
 from stagepost.errors import StorageError
 from stagepost.ground.loop.turn_end import turn_end
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.receipt import Receipt
 
 log = logging.getLogger(__name__)
 

@@ -18,16 +18,16 @@ from stagepost.bus.batch import Read
 from stagepost.bus.file_topic import open_topic
 from stagepost.bus.topic import partition_of
 from stagepost.errors import ErrorCode, StagepostError, StorageError
-from stagepost.remp.receipt import Quarantined
-from stagepost.remp.status_records import (
+from stagepost.remp.receipts.receipt import Quarantined
+from stagepost.remp.receipts.status_records import (
     LINE_BYTES_MAX,
     STATUSES_TOPIC,
     StatusRecord,
     read_dump_line,
     read_record,
 )
-from stagepost.remp.trace import Point, Trace, trace_of
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.remp.verdict.trace import Point, Trace, trace_of
 
 PREFIX_DIGITS_MIN = 8
 ID_DIGITS = 64

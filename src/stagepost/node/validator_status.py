@@ -17,7 +17,7 @@ from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.node.remp_status import page_of, serving_status, shard_text
 from stagepost.node.remp_validator import RempValidator
 from stagepost.node.remp_validator_main import RunningValidator
-from stagepost.remp.message_status import kind_of
+from stagepost.remp.receipts.message_status import kind_of
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionPlan
 from stagepost.runtime.remp.validator_metrics import ValidatorMetrics
 

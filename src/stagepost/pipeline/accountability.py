@@ -12,9 +12,9 @@ from stagepost.pipeline.sessions import is_queued, members_said, said, with_hold
 from stagepost.pipeline.small_tables import small_table
 from stagepost.pipeline.state import merged
 from stagepost.pipeline.verified import passing, quarantined
-from stagepost.remp.status import FIRST_KINDS, LEGAL_STEPS
+from stagepost.remp.receipts.status import FIRST_KINDS, LEGAL_STEPS
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.verdict.verdict import Conclusion
 
 MEMBER = ("session_id", "validator")
 BEFORE_ANYTHING = ""

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from stagepost.pipeline.messages import Moment
 from stagepost.pipeline.schemas import ALERTS
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.verdict.verdict import Conclusion
 
 SILENT_SHARE = 0.5
 SILENT_MESSAGES_MIN = 5

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.small_tables import small_table
-from stagepost.remp.status import KINDS, is_finally_accepted
+from stagepost.remp.receipts.status import KINDS, is_finally_accepted
 
 _COLUMNS = "kind string, level int, status string, rank int, stage string, is_final boolean"
 

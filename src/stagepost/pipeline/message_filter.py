@@ -24,8 +24,8 @@ import msgspec
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto.pool_ids import parse_pool_id
 from stagepost.ground.files.durations import parse_moment
-from stagepost.remp.status import KINDS
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.receipts.status import KINDS
+from stagepost.remp.verdict.verdict import Conclusion
 
 NAMES = ("id", "outcome", "kind", "since", "until", "topic", "pool", "validator")
 OUTCOMES = tuple(conclusion.value for conclusion in Conclusion)

@@ -26,7 +26,7 @@ from stagepost.pipeline.sessions import (
 )
 from stagepost.pipeline.state import merged
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.verdict.verdict import Conclusion
 
 
 class Moment(msgspec.Struct, frozen=True):

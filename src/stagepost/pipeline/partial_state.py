@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from stagepost.pipeline.dump_lines import Record
 from stagepost.pipeline.record_checks import ROLES, Checked
-from stagepost.remp.status import KINDS, Stage, is_finally_accepted
+from stagepost.remp.receipts.status import KINDS, Stage, is_finally_accepted
 from stagepost.remp.validator_sets import Role
 
 VALIDATOR, FULL_NODES = ROLES[Role.VALIDATOR], ROLES[Role.FULL_NODE]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.manifest import LIVES, RECORDS, Manifest, Reports, read_manifest
-from stagepost.remp.status import KINDS
+from stagepost.remp.receipts.status import KINDS
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from stagepost.pipeline.kinds import with_kind_meaning
 from stagepost.pipeline.schemas import QUARANTINE, RECEIPTS, REJECTIONS, REPLAYS
 from stagepost.pipeline.verified import passing, quarantined
-from stagepost.remp.status import Status
+from stagepost.remp.receipts.status import Status
 
 
 def distinct_receipts(records: DataFrame) -> DataFrame:

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.hex_text import read_hash
-from stagepost.remp.message_status import MessageStatus, Rejected, SentToValidators, block_of
-from stagepost.remp.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX, Quarantined, Receipt, check
-from stagepost.remp.status import Kind
+from stagepost.remp.receipts.message_status import MessageStatus, Rejected, SentToValidators, block_of
+from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX, Quarantined, Receipt, check
+from stagepost.remp.receipts.status import Kind
 from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, ValidatorSets
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.status import Stage
+from stagepost.remp.receipts.status import Stage
 
 _text, _long, _int, _bytes, _flag = StringType(), LongType(), IntegerType(), BinaryType(), BooleanType()
 _ints = ArrayType(_int)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from stagepost.pipeline.built_once import built_once
 from stagepost.pipeline.memberships import memberships
 from stagepost.pipeline.state import code
-from stagepost.remp.status import KINDS, Kind, Level, Status, is_closed
+from stagepost.remp.receipts.status import KINDS, Kind, Level, Status, is_closed
 from stagepost.remp.validator_sets import ValidatorSets
 
 _VALIDATORS_KINDS = tuple(kind for kind in KINDS if kind.level is not Level.FULLNODE)

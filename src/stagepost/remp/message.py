@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stagepost.remp.queue_records import Header
+from stagepost.remp.queue.records import Header
 
 MESSAGES_TOPIC = "stagepost.remp.messages"
 """Where full nodes take messages from: a topic of their own folder, and the topic of reliable delivery of this name."""

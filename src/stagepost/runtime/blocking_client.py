@@ -16,8 +16,8 @@ from stagepost.dmq.endpoints.message_stream import MessageStream
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.message_verdict import MessageVerdict
-from stagepost.remp.trace import Trace
+from stagepost.remp.verdict.message_verdict import MessageVerdict
+from stagepost.remp.verdict.trace import Trace
 from stagepost.runtime.client import TOPIC, AsyncClient, Sent, StageName, TierName
 
 if TYPE_CHECKING:

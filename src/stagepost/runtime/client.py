@@ -26,8 +26,8 @@ from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.remp.message import MESSAGES_TOPIC
-from stagepost.remp.message_verdict import Awaited, MessageVerdict
-from stagepost.remp.trace import Trace
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
+from stagepost.remp.verdict.trace import Trace
 from stagepost.runtime.client_places import find_places
 from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from stagepost.remp.status import Stage
+from stagepost.remp.receipts.status import Stage
 from stagepost.remp.validator_sets import Session
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.verdict.verdict import Conclusion
 from stagepost.web.message_book import Kept, MessageBook
 
 LATELY_MS = 300_000

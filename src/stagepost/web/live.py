@@ -20,7 +20,7 @@ from stagepost.bus.errors import OffsetGone
 from stagepost.bus.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
 from stagepost.errors import StagepostError
 from stagepost.node.trace_reading import status_record
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.web.message_book import Heard, MessageBook, Told
 from stagepost.web.outcomes import Nothing, Unreadable

@@ -16,14 +16,14 @@ import msgspec
 
 from stagepost.errors import ErrorCode
 from stagepost.remp.hex_text import read_hash
-from stagepost.remp.receipt import Counting, Quarantined, Receipt, check
-from stagepost.remp.status import Stage, Status
-from stagepost.remp.status_records import StatusRecord, read_record
-from stagepost.remp.trace import ENDED
+from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
+from stagepost.remp.receipts.status import Stage, Status
+from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.validator_sets import Role, ValidatorSets
-from stagepost.remp.verdict import Verdict, evaluate
-from stagepost.remp.verdict_state import MessageState
-from stagepost.remp.words import verdict_words
+from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.trace import ENDED
+from stagepost.remp.verdict.verdict import Verdict, evaluate
+from stagepost.remp.verdict.words import verdict_words
 
 RECEIPTS_KEPT = 250_000
 RECEIPTS_OF_ONE_MAX = 20_000

@@ -19,9 +19,9 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.node.trace_reading import NotOneMessage, read_trace, require_prefix
 from stagepost.pipeline.manifest import Manifest
 from stagepost.pipeline.message_filter import KIND_NAMES, NAMES, OUTCOMES, MessageFilter
-from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.remp.trace import Trace
-from stagepost.remp.words import WORDS
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.remp.verdict.trace import Trace
+from stagepost.remp.verdict.words import WORDS
 from stagepost.web.api import require_delivery_id, status_for
 from stagepost.web.charts import charts_of, run_of
 from stagepost.web.figures import heat, lately, sessions_of

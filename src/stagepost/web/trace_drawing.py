@@ -12,8 +12,8 @@ from html import escape
 from itertools import pairwise
 
 from stagepost.errors import ErrorCode
-from stagepost.remp.status import Level
-from stagepost.remp.trace import Lane, Mark, Point, Trace
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.verdict.trace import Lane, Mark, Point, Trace
 from stagepost.web.time_scale import Fold, TimeScale
 
 WIDTH = 760

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from stagepost.bus.file_topic import open_topic
 from stagepost.errors import ErrorCode
-from stagepost.remp.receipt import Quarantined
-from stagepost.remp.status import Status
-from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.remp.trace import Mark, Point, Trace, block_named, signatures_valid
+from stagepost.remp.receipts.receipt import Quarantined
+from stagepost.remp.receipts.status import Status
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
-from stagepost.remp.words import verdict_words
+from stagepost.remp.verdict.trace import Mark, Point, Trace, block_named, signatures_valid
+from stagepost.remp.verdict.words import verdict_words
 from stagepost.web.trace_drawing import draw_trace
 from stagepost.web.words import span, tone
 

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from stagepost.ground.files.durations import format_duration
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.verdict.verdict import Conclusion
 
 THIN_SPACE = "\u202f"
 NOTHING = "–"

@@ -18,7 +18,7 @@ from stagepost.chain.shard_state import decode_state
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.errors import DecodeError, StorageError
 from stagepost.remp.block_id import WHOLE_SHARD
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from tests.chain_oracle import Oracle
 from tests.chain_world import DecidedChain, a_genesis, a_transfer, address, some_primes
 

@@ -30,7 +30,7 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from tests.chain_world import (
     LIFETIME_MS,
     START_MS,

@@ -31,8 +31,8 @@ from stagepost.chain.shard_blocks import (
 )
 from stagepost.chain.shard_state import Due, ShardState
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.collation import Executed, LeftOut, Refused
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.queue.collation import Executed, LeftOut, Refused
 from tests.chain_oracle import Oracle
 from tests.chain_world import (
     DecidedChain,

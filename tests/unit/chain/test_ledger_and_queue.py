@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.chain.contracts import ContractKind
-from stagepost.remp.collation import NotAskedFor
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -15,14 +14,15 @@ from stagepost.remp.ledger import (
     ShardCommitted,
     ShardDropped,
 )
-from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.message_status import MessageStatus, kind_of
-from stagepost.remp.queue_effects import QueueEffect, Tell
-from stagepost.remp.queue_state import QueueSession
-from stagepost.remp.reliable_queue import ReliableQueue
-from stagepost.remp.session_switch import to_forward
+from stagepost.remp.queue.collation import NotAskedFor
+from stagepost.remp.queue.effects import QueueEffect, Tell
+from stagepost.remp.queue.life import LifeWindow
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.queue.session_switch import to_forward
+from stagepost.remp.queue.state import QueueSession
+from stagepost.remp.receipts.message_status import MessageStatus, kind_of
 from tests.chain_world import (
     LIFETIME_MS,
     DecidedChain,

@@ -26,7 +26,7 @@ from stagepost.chain.subsets import subset
 from stagepost.errors import DecodeError, LocalProtocolError
 from stagepost.remp.block_id import WHOLE_SHARD, BlockId
 from stagepost.remp.ledger import MasterApplied
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import session_id
 from tests.chain_world import (
     LIFETIME_MS,

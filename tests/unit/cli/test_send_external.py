@@ -17,12 +17,12 @@ from stagepost.cli import main as command
 from stagepost.cli.send_external import Handing, Telling, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
 from stagepost.ground.files.node_notes import FullNodeFacts
-from stagepost.remp.message_status import Rejected
-from stagepost.remp.message_verdict import Awaited, MessageVerdict
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import StatusRecord
-from stagepost.remp.verdict import Conclusion, Verdict
+from stagepost.remp.receipts.message_status import Rejected
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import StatusRecord
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
+from stagepost.remp.verdict.verdict import Conclusion, Verdict
 from stagepost.runtime.remp.message_client import Progress
 from tests.remp_world import MESSAGE, seed_of
 

@@ -15,10 +15,10 @@ from stagepost.cli import main as command
 from stagepost.cli.trace_follow import follow_trace
 from stagepost.node.trace_reading import NotOneMessage, TraceTail, read_trace, require_prefix
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted, MessageStatus, New, SentToValidators
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file
 

@@ -12,9 +12,17 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.complaints import Complaint, ComplaintBook, ComplaintKind, fault_in
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted, Duplicate, Ignored, MessageStatus, New, Rejected, Timeout
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import (
+    Accepted,
+    Duplicate,
+    Ignored,
+    MessageStatus,
+    New,
+    Rejected,
+    Timeout,
+)
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
 
 FULL_NODE, ACCUSED = sha256(b"full node").digest(), sha256(b"validator").digest()

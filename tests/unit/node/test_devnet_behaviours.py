@@ -25,12 +25,12 @@ from stagepost.node.devnet import DevnetPlan
 from stagepost.node.devnet_behaviours import Behaviour, EquivocatingOverlay, Faulty
 from stagepost.node.devnet_faults import LOSS, with_faults
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import Accepted, MessageStatus, New
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.links.overlay import Answered
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 from stagepost.runtime.chain.switchboard import read_said, said
-from stagepost.runtime.remp.overlay import Answered
 
 SEED = bytes([1]) * 32
 PUBLIC_KEY = ed25519.public_key(SEED)

@@ -13,11 +13,11 @@ from stagepost.node import earlier_life as module
 from stagepost.node.earlier_life import EarlierLife, earlier_life
 from stagepost.node.status_topics import EarlierIds
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.staged_sending import MESSAGES_MAX
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.queue.staged_sending import MESSAGES_MAX
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 
 OURS, OTHER_FULL_NODE = b"f" * 32, b"g" * 32
 VALIDATORS = [bytes([number]) * 32 for number in range(4)]

@@ -10,7 +10,7 @@ import pytest
 from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.node import followed_statuses
 from stagepost.node.followed_statuses import FollowedStatuses
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import ValidatorSets
 
 ID = bytes(range(32))

@@ -22,9 +22,9 @@ from stagepost.node.intake_desk import IntakeDesk
 from stagepost.node.owed_writes import RETRY_S as OWED_RETRY_S
 from stagepost.node.owed_writes import LinesFile, OwedWrites
 from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
-from stagepost.remp.message_status import New
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.receipts.message_status import New
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
 from stagepost.web.intake_server import serving_intake
 from stagepost.web.settings import WebSettings

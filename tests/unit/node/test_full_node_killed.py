@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.message_status import SentToValidators
+from stagepost.remp.receipts.message_status import SentToValidators
 from tests.full_node_lives import WAY_S, FullNodeLives, id_of, primes
 
 RUNS = 40

@@ -17,7 +17,7 @@ from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.wire.codec import Codec
 from stagepost.node import followed_statuses, local_intake
 from stagepost.node.local_intake import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
-from stagepost.remp.local_intake import (
+from stagepost.remp.links.local_intake import (
     FOLLOWING,
     READ_BYTES_MAX,
     TELLING_RECORDS_MAX,
@@ -26,12 +26,12 @@ from stagepost.remp.local_intake import (
     SubmitMessage,
     TellStatuses,
 )
-from stagepost.remp.message_verdict import Awaited
+from stagepost.remp.links.specs import OBJECTS_INGRESS_BYTES_MAX, LinkProtocol, codec_table
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
-from stagepost.remp.receipt import RECEIPT_BYTES_MAX
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import SETS_FILE
-from stagepost.runtime.remp.link_specs import OBJECTS_INGRESS_BYTES_MAX, LinkProtocol, codec_table
+from stagepost.remp.verdict.message_verdict import Awaited
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
 from tests.full_node_desk import MAGIC, REFUSING, FullNodeDesk, a_desk, a_served_desk, primes

@@ -18,11 +18,11 @@ from stagepost.node.known_sets import KnownSets
 from stagepost.node.message_intake import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
-from stagepost.remp.message_status import New
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.staged_sending import SendingOptions
-from stagepost.remp.status_records import STATUSES_TOPIC
+from stagepost.remp.queue.staged_sending import SendingOptions
+from stagepost.remp.receipts.message_status import New
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from tests.chain_world import START_MS, DecidedChain, address
 
 SEED = sha256(b"a full node").digest()

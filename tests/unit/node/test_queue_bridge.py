@@ -27,10 +27,10 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.node.session_plans import queue_plan, queue_session_id
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.compact_receipts import CombinedReceipt
 from stagepost.remp.ledger import LedgerSession
+from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.remp.overlay import OverlayEvents
+from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator

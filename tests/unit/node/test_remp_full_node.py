@@ -28,11 +28,11 @@ from stagepost.node.known_sets import KnownSets, sets_document
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord, check_record
+from stagepost.remp.receipts.message_status import Accepted
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 

@@ -15,9 +15,9 @@ from stagepost.node.delivery_intake import DeliveryIntake
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import ShardCommitted
-from stagepost.remp.message_status import New, Rejected, SentToValidators
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import New, Rejected, SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator
 from tests.catchain_world import public_key_of, seed_of

@@ -9,8 +9,8 @@ from stagepost.pipeline.dump_lines import Record, read_line
 from stagepost.pipeline.partial_state import OF_MESSAGES, QUARANTINE, VALIDATORS, PartialState
 from stagepost.pipeline.record_checks import Checked, RecordChecks
 from stagepost.pipeline.schemas import STATE
-from stagepost.remp.message_status import New, SentToValidators, Timeout
-from stagepost.remp.receipt_fields import TIMESTAMP_MAX
+from stagepost.remp.receipts.message_status import New, SentToValidators, Timeout
+from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_world import EPOCH_MS, FAULTS, a_dump, line_of, sets_bytes, signed, written
 from tests.remp_world import FULL_NODE

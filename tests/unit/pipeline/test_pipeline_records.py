@@ -16,7 +16,7 @@ from stagepost.pipeline import record_checks
 from stagepost.pipeline.dump_lines import read_line
 from stagepost.pipeline.dumps import lines_of, survey
 from stagepost.pipeline.record_checks import Checked, RecordChecks
-from stagepost.remp.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX
+from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_oracle import read_row, recompute
 from tests.pipeline_world import FAULTS, a_dump, a_life, sets_bytes, world_sets, written

@@ -16,8 +16,8 @@ from stagepost.pipeline.dumps import survey
 from stagepost.pipeline.manifest import LIVES, Manifest
 from stagepost.pipeline.reader import TABLES, Reader
 from stagepost.pipeline.summary import counts
-from stagepost.remp.message_status import MessageStatus, New, SentToValidators, Timeout
-from stagepost.remp.receipt_fields import TIMESTAMP_MAX
+from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
+from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from tests.pipeline_oracle import Recomputed, recompute
 from tests.pipeline_spark import small_spark
 from tests.pipeline_topics import a_topic

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.remp.message_verdict import Awaited, MessageVerdict, is_reached
-from stagepost.remp.trace import ENDED
-from stagepost.remp.verdict import Conclusion, Verdict
-from stagepost.remp.words import WORDS, silent_words, verdict_words
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict, is_reached
+from stagepost.remp.verdict.trace import ENDED
+from stagepost.remp.verdict.verdict import Conclusion, Verdict
+from stagepost.remp.verdict.words import WORDS, silent_words, verdict_words
 
 STAGES = ("queued_ms", "included_ms", "accepted_ms")
 

@@ -11,9 +11,9 @@ import pytest
 
 from stagepost.errors import LocalProtocolError
 from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
-from stagepost.remp.life import LifeRule, LifeWindow
 from stagepost.remp.message import Origin, header_of
-from stagepost.remp.message_cache import (
+from stagepost.remp.queue.life import LifeRule, LifeWindow
+from stagepost.remp.queue.message_cache import (
     ORIGINS_MAX,
     Absent,
     CachedMessage,
@@ -22,8 +22,8 @@ from stagepost.remp.message_cache import (
     Standing,
     UidTaken,
 )
-from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected
+from stagepost.remp.receipts.status import Level
 from tests.queue_world import message
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "remp"

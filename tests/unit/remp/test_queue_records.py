@@ -10,8 +10,8 @@ import pytest
 from stagepost.errors import DecodeError
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
-from stagepost.remp.pending_records import PendingRecords, RecordLimits
-from stagepost.remp.queue_records import (
+from stagepost.remp.queue.pending_records import PendingRecords, RecordLimits
+from stagepost.remp.queue.records import (
     DIGEST_IDS_MAX,
     ERROR_TEXT_BYTES_MAX,
     PAYLOAD_BYTES_MAX,

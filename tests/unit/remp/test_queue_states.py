@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_states import (
+from stagepost.remp.queue.message_states import (
     BELOW_SHARD,
     CLOSED,
     COLLATABLE,
@@ -18,7 +18,7 @@ from stagepost.remp.message_states import (
     is_open,
     place_of,
 )
-from stagepost.remp.message_status import (
+from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
     Ignored,
@@ -28,7 +28,7 @@ from stagepost.remp.message_status import (
     Timeout,
     kind_of,
 )
-from stagepost.remp.status import Level, is_legal_step
+from stagepost.remp.receipts.status import Level, is_legal_step
 
 B, OTHER, M = BlockId(0, 1 << 63, 5), BlockId(0, 1 << 63, 6), BlockId(-1, 1 << 63, 7)
 NEW = New()

@@ -9,9 +9,17 @@ import pytest
 
 from stagepost.errors import DecodeError
 from stagepost.remp.block_id import UNKNOWN_BLOCK
-from stagepost.remp.message_status import Accepted, Duplicate, Ignored, New, Rejected, Timeout, kind_of
-from stagepost.remp.receipt import RECEIPT_BYTES_MAX, Receipt, read_signature
-from stagepost.remp.status import (
+from stagepost.remp.receipts.message_status import (
+    Accepted,
+    Duplicate,
+    Ignored,
+    New,
+    Rejected,
+    Timeout,
+    kind_of,
+)
+from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX, Receipt, read_signature
+from stagepost.remp.receipts.status import (
     ALIASES,
     FIRST_KINDS,
     KIND_OF,

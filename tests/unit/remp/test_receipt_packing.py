@@ -7,12 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from stagepost.remp import receipt_packing
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.compact_receipts import BLOCK_IDS_MAX, RECEIPTS_MAX, CombinedReceipt
-from stagepost.remp.message_status import Accepted, Ignored, MessageStatus, New, Rejected, Timeout
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipt_packing import (
+from stagepost.remp.receipts import packing as receipt_packing
+from stagepost.remp.receipts.compact import BLOCK_IDS_MAX, RECEIPTS_MAX, CombinedReceipt
+from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected, Timeout
+from stagepost.remp.receipts.packing import (
     BUILD_EVERY_S,
     FORGET_AFTER_S,
     FULL_NODES_MAX,
@@ -26,7 +25,8 @@ from stagepost.remp.receipt_packing import (
     Packet,
     Packing,
 )
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 from tests.remp_world import seed_of, source_of
 
 NODE = sha256(b"full node").digest()

@@ -11,9 +11,10 @@ import pytest
 
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import Accepted, Duplicate
-from stagepost.remp.receipt import Receipt, read_receipt
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Accepted, Duplicate
+from stagepost.remp.receipts.receipt import Receipt, read_receipt
+from stagepost.remp.receipts.status import Level
 from stagepost.remp.sessions import (
     Member,
     SessionFacts,
@@ -22,7 +23,6 @@ from stagepost.remp.sessions import (
     session_id,
     unsafe_rotation_id,
 )
-from stagepost.remp.status import Level
 from tests import remp_oracle
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "remp"

@@ -8,22 +8,12 @@ from hashlib import sha256
 import pytest
 
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.collation import Executed, LeftOut, NotAskedFor, Refused, Report
-from stagepost.remp.life import LifeWindow
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.message_status import (
-    Accepted,
-    Duplicate,
-    Ignored,
-    MessageStatus,
-    New,
-    Rejected,
-    Timeout,
-    kind_of,
-)
-from stagepost.remp.queue_effects import AskForBody, BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
-from stagepost.remp.queue_records import (
+from stagepost.remp.queue.collation import Executed, LeftOut, NotAskedFor, Refused, Report
+from stagepost.remp.queue.effects import AskForBody, BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue.life import LifeWindow
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.records import (
     ERROR_TEXT_BYTES_MAX,
     Accept,
     Digest,
@@ -35,10 +25,20 @@ from stagepost.remp.queue_records import (
     decode_payload,
     encode_payload,
 )
-from stagepost.remp.queue_state import QueueOptions, QueueSession
-from stagepost.remp.reliable_queue import ReliableQueue
-from stagepost.remp.session_switch import Shard, to_forward
-from stagepost.remp.status import Level
+from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.queue.session_switch import Shard, to_forward
+from stagepost.remp.queue.state import QueueOptions, QueueSession
+from stagepost.remp.receipts.message_status import (
+    Accepted,
+    Duplicate,
+    Ignored,
+    MessageStatus,
+    New,
+    Rejected,
+    Timeout,
+    kind_of,
+)
+from stagepost.remp.receipts.status import Level
 from tests.queue_world import message
 
 FULL_NODE, OTHER_NODE = sha256(b"F").digest(), sha256(b"G").digest()

@@ -9,9 +9,7 @@ from random import Random
 import pytest
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected, Timeout
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.staged_sending import (
+from stagepost.remp.queue.staged_sending import (
     CATCHAINS_KEPT,
     CATCHAINS_KEPT_NEAR_SWITCH,
     DIES_AFTER_FINAL_S,
@@ -30,8 +28,10 @@ from stagepost.remp.staged_sending import (
     SendTo,
     StagedSending,
 )
-from stagepost.remp.status import Level
-from stagepost.remp.target_sets import LOOK_AHEAD_S, Subset, subsets_for
+from stagepost.remp.queue.target_sets import LOOK_AHEAD_S, Subset, subsets_for
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, Timeout
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 
 ID = sha256(b"a message").digest()
 OTHER = sha256(b"another message").digest()

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import ErrorCode
-from stagepost.remp.receipt import Counting, Quarantined, check
-from stagepost.remp.status import KINDS, Level
+from stagepost.remp.receipts.receipt import Counting, Quarantined, check
+from stagepost.remp.receipts.status import KINDS, Level
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict import Verdict, evaluate, verdict
-from stagepost.remp.verdict_state import MessageState
+from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.verdict import Verdict, evaluate, verdict
 from tests.remp_world import (
     FULL_NODE,
     said,

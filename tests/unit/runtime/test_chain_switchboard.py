@@ -10,6 +10,7 @@ import pytest
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.errors import DecodeError, LocalProtocolError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.remp.links.overlay import Answered
 from stagepost.runtime.chain.large_objects import (
     GIVE_UP_S,
     LARGE_BYTES_MAX,
@@ -25,7 +26,6 @@ from stagepost.runtime.chain.switchboard import (
     Channel,
     Switchboard,
 )
-from stagepost.runtime.remp.overlay import Answered
 from tests.remp_links import Heard
 
 KEYS = tuple(bytes([number]) * 32 for number in range(3))

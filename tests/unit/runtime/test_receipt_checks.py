@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from stagepost.errors import ErrorCode
 from stagepost.ground.signatures.verifier import KEPT_MESSAGES_MAX, Verifier
-from stagepost.remp.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
 from tests.remp_world import FULL_NODE, said, session, sets_of
 

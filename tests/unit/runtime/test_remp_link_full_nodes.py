@@ -12,13 +12,13 @@ from stagepost.ground.net.back_off import PENALTY_FIRST_S
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.link_authentication import network_session_id
-from stagepost.remp.link_protocols import OBJECT_BYTES_MAX, Receipts
+from stagepost.remp.links.authentication import network_session_id
+from stagepost.remp.links.opening import initiate_link
+from stagepost.remp.links.protocols import OBJECT_BYTES_MAX, Receipts
+from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
+from stagepost.remp.links.versions import LinkVersion
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, RempMessage
 from stagepost.runtime.remp.full_node_links import LEAVE_WITHIN_S, DiallingFullNodeLinks
-from stagepost.runtime.remp.link_opening import initiate_link
-from stagepost.runtime.remp.link_specs import LinkProtocol, open_link_protocol
-from stagepost.runtime.remp.link_versions import LinkVersion
 from stagepost.runtime.remp.validator_links import FULL_NODES_MAX
 from tests.remp_links import (
     MAGIC,

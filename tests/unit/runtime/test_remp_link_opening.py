@@ -27,7 +27,7 @@ from stagepost.ground.net.opening import open_handshake
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
-from stagepost.remp.link_authentication import (
+from stagepost.remp.links.authentication import (
     STATE_TIMEOUT_S,
     LinkTerms,
     Prove,
@@ -38,17 +38,10 @@ from stagepost.remp.link_authentication import (
     refusal,
     refused_by_peer,
 )
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import initiate_link
-from stagepost.runtime.remp.link_specs import LinkProtocol, open_link_protocol
-from stagepost.runtime.remp.link_versions import (
-    LinkData,
-    LinkVersion,
-    answer,
-    conclude,
-    propose,
-    read_link_data,
-)
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import initiate_link
+from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
+from stagepost.remp.links.versions import LinkData, LinkVersion, answer, conclude, propose, read_link_data
 from tests.remp_links import (
     MAGIC,
     OTHER_SESSION,

@@ -18,10 +18,10 @@ from stagepost.ground.net.keep_alive_protocol import PING_INTERVAL_S
 from stagepost.ground.net.network import SocketNetwork, TcpAddress, UnixAddress
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.ground.wire.tl import constructor_bytes
-from stagepost.runtime.remp.link_listener import SESSIONS_MAX, LinkListener
-from stagepost.runtime.remp.link_opening import initiate_link
-from stagepost.runtime.remp.link_versions import LinkVersion
-from stagepost.runtime.remp.overlay_links import KNOCK_AFTER_S, LinkMember, OverlayLinks
+from stagepost.remp.links.listener import SESSIONS_MAX, LinkListener
+from stagepost.remp.links.opening import initiate_link
+from stagepost.remp.links.overlay_links import KNOCK_AFTER_S, LinkMember, OverlayLinks
+from stagepost.remp.links.versions import LinkVersion
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import ProcessNetwork
 from stagepost.simulation.processes import Process, follow_tasks

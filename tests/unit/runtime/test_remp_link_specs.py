@@ -21,9 +21,11 @@ from stagepost.ground.net.version_data import CARDANO_VERSIONS, DMQ_VERSIONS
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from stagepost.remp import link_authentication, link_protocols, local_intake
-from stagepost.runtime.remp.link_specs import LINK_SPECS, PROTOCOLS, LinkProtocol, codec_table
-from stagepost.runtime.remp.link_versions import LinkVersion, read_link_data
+from stagepost.remp.links import authentication as link_authentication
+from stagepost.remp.links import local_intake
+from stagepost.remp.links import protocols as link_protocols
+from stagepost.remp.links.specs import LINK_SPECS, PROTOCOLS, LinkProtocol, codec_table
+from stagepost.remp.links.versions import LinkVersion, read_link_data
 from stagepost.runtime.remp.local_intake import INTAKE_VERSION
 
 ROOT = Path(__file__).parents[3]

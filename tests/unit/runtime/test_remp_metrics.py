@@ -13,9 +13,9 @@ from stagepost.catchain.payloads import ForkProof
 from stagepost.errors import ErrorCode
 from stagepost.ground.telemetry.metrics import Declared, Kind
 from stagepost.remp.block_id import UNKNOWN_BLOCK
-from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
-from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt
-from stagepost.remp.status import Level
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
+from stagepost.remp.receipts.status import Level
 from stagepost.runtime.remp import remp_metrics
 from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS, FullNodeMetrics
 from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS, ValidatorMetrics

@@ -15,17 +15,17 @@ from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
 from stagepost.remp.messages import MessageBody, MessageQuery, RempMessage
-from stagepost.remp.pending_records import RecordLimits
-from stagepost.remp.queue_effects import AskForBody, Introduce, Tell
-from stagepost.remp.queue_records import PAYLOAD_BYTES_MAX_OLDER, RECORDS_MAX_OLDER
-from stagepost.remp.queue_state import QueueOptions
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipt_packing import CoalescingPacking
-from stagepost.remp.staged_sending import OLDER_NETWORKS
-from stagepost.remp.status import Level
+from stagepost.remp.queue.effects import AskForBody, Introduce, Tell
+from stagepost.remp.queue.pending_records import RecordLimits
+from stagepost.remp.queue.records import PAYLOAD_BYTES_MAX_OLDER, RECORDS_MAX_OLDER
+from stagepost.remp.queue.staged_sending import OLDER_NETWORKS
+from stagepost.remp.queue.state import QueueOptions
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
+from stagepost.remp.receipts.packing import CoalescingPacking
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
 from stagepost.runtime.remp import held_back, lanes
 from stagepost.runtime.remp.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies
 from stagepost.runtime.remp.held_back import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_WAITED

@@ -12,9 +12,9 @@ import pytest
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.queue_effects import Telling
-from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Answered
+from stagepost.remp.links.overlay import RESYNC_WAIT_S, Answered
+from stagepost.remp.queue.effects import Telling
+from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_rows import BodyRow
 from stagepost.runtime.remp.session_runner import SessionRunner

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.collation import Executed, Refused
-from stagepost.remp.queue_state import MESSAGE_TIMEOUT_S
-from stagepost.remp.session_switch import Shard
-from stagepost.remp.status import Level, Status
+from stagepost.remp.queue.collation import Executed, Refused
+from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
+from stagepost.remp.receipts.status import Level, Status
 from stagepost.runtime.remp.session_plan import SessionPlan
 from stagepost.runtime.remp.session_rows import BLOCKS, BODIES, SESSIONS
 from stagepost.runtime.remp.validator import LINGER_S

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from stagepost.remp.block_id import BlockId
-from stagepost.remp.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.status import Level
-from stagepost.remp.status_records import StatusRecord
-from stagepost.remp.trace import Trace, trace_of
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import StatusRecord
+from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.web.time_scale import FOLD_WIDTH, TimeScale
 from stagepost.web.trace_drawing import draw_trace
 from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, sets_of, shard_block, status_named

@@ -42,9 +42,9 @@ from stagepost.errors import StorageError
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import constructor_bytes
+from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.final_proof import final_block
-from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Overlay
 
 WRITE_AGAIN_S = 1.0
 WRITE_LATE_S = 0.1

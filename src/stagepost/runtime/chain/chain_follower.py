@@ -31,6 +31,7 @@ from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.links.overlay import Overlay
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.final_proof import FinalChain, final_block, kept_block
 from stagepost.runtime.chain.following_messages import (
@@ -46,7 +47,6 @@ from stagepost.runtime.chain.following_messages import (
 )
 from stagepost.runtime.chain.snapshot_keeping import SnapshotKeeping
 from stagepost.runtime.chain.switchboard import Switchboard
-from stagepost.runtime.remp.overlay import Overlay
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.storage.table_reading import read_beside
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerSession, MasterApplied
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
 from stagepost.runtime.chain.chain_rows import (
     BLOCKS,
     GENESIS,

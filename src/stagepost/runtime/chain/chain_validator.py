@@ -49,13 +49,13 @@ from stagepost.chain.switches import Switches
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.links.overlay import Overlay
 from stagepost.runtime.chain.agreement_runner import AgreementRunner, Notice
 from stagepost.runtime.chain.block_making import BlockMaking, Collator
 from stagepost.runtime.chain.candidate_judging import Answer, CandidateJudging, CheckMessages, Seat
 from stagepost.runtime.chain.chain_follower import ChainFollower, FollowerOptions, OnEvents
 from stagepost.runtime.chain.chain_store import ChainStore
 from stagepost.runtime.chain.switchboard import Switchboard
-from stagepost.runtime.remp.overlay import Overlay
 
 __all__ = ["Answer", "ChainOptions", "ChainValidator", "CheckMessages", "Collator"]
 

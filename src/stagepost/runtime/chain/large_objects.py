@@ -16,7 +16,7 @@ import msgspec
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.errors import DecodeError, LocalProtocolError
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, Reader, Writer, constructor_bytes, constructor_id
-from stagepost.runtime.remp.overlay import Answered, Overlay, OverlayEvents
+from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
 
 PART_BYTES_MAX = 64_000
 LARGE_BYTES_MAX = 1_536_000

@@ -11,7 +11,7 @@ from collections import deque
 from stagepost.chain.history import History, Snapshot
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.snapshots import snapshot_of
-from stagepost.remp.session_switch import CATCHAINS_OF_LIFE
+from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 
 
 class SnapshotKeeping:

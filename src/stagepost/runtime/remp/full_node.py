@@ -14,11 +14,9 @@ from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import SentToValidators
+from stagepost.remp.links.overlay import FullNodeLinks
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.receipt import ExternalMessageId, Quarantined, Receipt
-from stagepost.remp.staged_sending import (
+from stagepost.remp.queue.staged_sending import (
     Forget,
     ReportSent,
     SendingEffect,
@@ -26,9 +24,11 @@ from stagepost.remp.staged_sending import (
     SendTo,
     StagedSending,
 )
-from stagepost.remp.target_sets import Subset
+from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.runtime.remp.overlay import FullNodeLinks
 from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
 
 OnReceipt = Callable[[Receipt], None]

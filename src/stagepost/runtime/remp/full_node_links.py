@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from stagepost.errors import ErrorCode, RemoteProtocolError, TransportError
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Address
-from stagepost.remp.link_authentication import LinkTerms, network_session_id
-from stagepost.remp.link_protocols import Done, Message, Receipts
-from stagepost.runtime.remp.link import Link, LinkCounts
-from stagepost.runtime.remp.link_dialling import LinkDialler
-from stagepost.runtime.remp.link_doors import end_links, run_link
-from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.runtime.remp.link_overlay import check_object
-from stagepost.runtime.remp.link_versions import LinkVersion
-from stagepost.runtime.remp.overlay import FullNodeLinkEvents
+from stagepost.remp.links.authentication import LinkTerms, network_session_id
+from stagepost.remp.links.dialler import LinkDialler
+from stagepost.remp.links.link import Link, LinkCounts
+from stagepost.remp.links.link_doors import end_links, run_link
+from stagepost.remp.links.link_overlay import check_object
+from stagepost.remp.links.opening import OurEnd
+from stagepost.remp.links.overlay import FullNodeLinkEvents
+from stagepost.remp.links.protocols import Done, Message, Receipts
+from stagepost.remp.links.versions import LinkVersion
 
 LEAVE_WITHIN_S = 30.0
 """Seconds that a validator has to send what it has put on a link that the full node leaves."""

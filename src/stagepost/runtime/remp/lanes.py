@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.status import FIRST_KINDS
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import FIRST_KINDS
 
 LANES_MAX = 16_384
 """Messages; the one that was spoken of longest ago is forgotten for a further one. A lane takes about a kilobyte."""

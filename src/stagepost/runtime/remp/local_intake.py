@@ -21,7 +21,7 @@ from stagepost.ground.net.version_data import ConnectionKind, VersionData, Versi
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.mux import Direction
-from stagepost.remp.local_intake import (
+from stagepost.remp.links.local_intake import (
     WITHIN_MS_MAX,
     Done,
     FollowMessage,
@@ -30,10 +30,10 @@ from stagepost.remp.local_intake import (
     SubmitMessage,
     TellStatuses,
 )
+from stagepost.remp.links.specs import LinkProtocol, expect_link_protocol, open_link_protocol
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
-from stagepost.remp.status_records import STATUSES_TOPIC, StatusRecord
-from stagepost.remp.verdict import Verdict
-from stagepost.runtime.remp.link_specs import LinkProtocol, expect_link_protocol, open_link_protocol
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.verdict.verdict import Verdict
 
 INTAKE_VERSION = 0x5003
 INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}

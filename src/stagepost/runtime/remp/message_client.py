@@ -19,11 +19,11 @@ from stagepost.errors import (
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
-from stagepost.remp.message_verdict import Awaited, MessageVerdict
-from stagepost.remp.status_records import StatusRecord
-from stagepost.remp.trace import ENDED, Trace, trace_of
+from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict import Verdict
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
+from stagepost.remp.verdict.trace import ENDED, Trace, trace_of
+from stagepost.remp.verdict.verdict import Verdict
 from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 
 ID_DIGITS = 64

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.ground.signatures.verifier import Errand, InlineVerifier, Request, SignatureVerifier
-from stagepost.remp.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
+from stagepost.remp.receipts.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
 from stagepost.remp.validator_sets import ValidatorSets
 
 OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None], None]

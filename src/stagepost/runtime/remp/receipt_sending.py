@@ -9,12 +9,12 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.message_status import MessageStatus, kind_of
-from stagepost.remp.queue_effects import Introduce, Tell, Telling
-from stagepost.remp.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipt_packing import ImmediatePacking, Packing
-from stagepost.remp.status import is_legal_step
-from stagepost.runtime.remp.overlay import ValidatorLinks
+from stagepost.remp.links.overlay import ValidatorLinks
+from stagepost.remp.queue.effects import Introduce, Tell, Telling
+from stagepost.remp.receipts.message_status import MessageStatus, kind_of
+from stagepost.remp.receipts.packing import ImmediatePacking, Packing
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import is_legal_step
 from stagepost.runtime.remp.statements import Statements
 
 

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from stagepost import __version__
 from stagepost.errors import ErrorCode
 from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
-from stagepost.remp.message_status import SentToValidators
-from stagepost.remp.receipt import Quarantined, Receipt
-from stagepost.remp.status import KINDS, Level, Stage, Status
-from stagepost.remp.verdict import Conclusion
+from stagepost.remp.receipts.message_status import SentToValidators
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status import KINDS, Level, Stage, Status
+from stagepost.remp.verdict.verdict import Conclusion
 
 
 class SignatureState(StrEnum):

@@ -15,8 +15,8 @@ from stagepost.catchain.member import MemberOptions
 from stagepost.catchain.quorum_watch import QuorumReport
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue_state import QueueOptions, QueueSession
-from stagepost.remp.session_switch import Shard
+from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.queue.state import QueueOptions, QueueSession
 
 Parse = Callable[[bytes], ExternalMessage]
 """What a ledger reads in a message's bytes; `DecodeError` if they are no message."""

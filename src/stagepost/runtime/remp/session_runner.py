@@ -38,13 +38,11 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
-from stagepost.remp.body_search import ASK_AGAIN_S
+from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.message_cache import MessageCache
-from stagepost.remp.message_states import ENTERING, place_of
-from stagepost.remp.message_status import MessageStatus
 from stagepost.remp.messages import BODY_ID, QUERY_ID, MessageBody, MessageQuery
-from stagepost.remp.queue_effects import (
+from stagepost.remp.queue.body_search import ASK_AGAIN_S
+from stagepost.remp.queue.effects import (
     AskForBody,
     BroadcastBody,
     Introduce,
@@ -53,11 +51,13 @@ from stagepost.remp.queue_effects import (
     Tell,
     Telling,
 )
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.reliable_queue import ReliableQueue
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_states import ENTERING, place_of
+from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.receipts.message_status import MessageStatus
+from stagepost.remp.receipts.receipt import Receipt
 from stagepost.runtime.remp.early_bodies import EarlyBodies
 from stagepost.runtime.remp.held_back import HeldBack
-from stagepost.runtime.remp.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.runtime.remp.session_plan import (
     Parse,
     SessionCounters,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stagepost.errors import StorageError
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.message_status import New
-from stagepost.remp.receipt import Receipt
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import New
+from stagepost.remp.receipts.receipt import Receipt
 from stagepost.runtime.remp.lanes import Lanes
 from stagepost.runtime.remp.session_rows import StatementRow
 from stagepost.runtime.remp.session_store import SessionStore

@@ -12,12 +12,12 @@ import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.loop.clock import Clock
-from stagepost.remp.message_cache import Collected, MessageCache
+from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.messages import RempMessage
-from stagepost.remp.queue_effects import Telling
-from stagepost.remp.receipt_packing import Packing
-from stagepost.remp.session_switch import CATCHAINS_OF_LIFE, to_forward
-from stagepost.runtime.remp.overlay import Overlay, OverlayEvents, ValidatorLinks
+from stagepost.remp.queue.effects import Telling
+from stagepost.remp.queue.message_cache import Collected, MessageCache
+from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
+from stagepost.remp.receipts.packing import Packing
 from stagepost.runtime.remp.receipt_sending import ReceiptSending
 from stagepost.runtime.remp.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_rows import BodyRow

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError, TransportError
 from stagepost.ground.net.back_off import Penalties, violation_of
 from stagepost.ground.net.bearer import Bearer
-from stagepost.remp.link_authentication import LinkTerms, network_session_id
-from stagepost.remp.link_protocols import Message, Receipts
-from stagepost.runtime.remp.link import Link, LinkCounts
-from stagepost.runtime.remp.link_doors import end_links, kept_out, run_link
-from stagepost.runtime.remp.link_listener import LinkListener
-from stagepost.runtime.remp.link_opening import OurEnd
-from stagepost.runtime.remp.link_overlay import check_object
-from stagepost.runtime.remp.link_versions import LinkVersion
-from stagepost.runtime.remp.overlay import ValidatorLinkEvents
+from stagepost.remp.links.authentication import LinkTerms, network_session_id
+from stagepost.remp.links.link import Link, LinkCounts
+from stagepost.remp.links.link_doors import end_links, kept_out, run_link
+from stagepost.remp.links.link_overlay import check_object
+from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import OurEnd
+from stagepost.remp.links.overlay import ValidatorLinkEvents
+from stagepost.remp.links.protocols import Message, Receipts
+from stagepost.remp.links.versions import LinkVersion
 
 FULL_NODES_MAX = 256
 """With a link at the same time."""

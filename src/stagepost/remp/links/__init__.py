@@ -1,0 +1,1 @@
+"""Authenticated links between full nodes, validators and members of sessions."""

@@ -1,0 +1,137 @@
+"""Keeps the links up that this node dials: those it wants, by key and address, each with a back-off of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from stagepost.errors import HandshakeRefused
+from stagepost.ground.net.back_off import BackOff, violation_of
+from stagepost.ground.net.network import Address
+from stagepost.ground.net.redialler import Redialler
+from stagepost.remp.links.link import Link
+from stagepost.remp.links.opening import LinkKeeper, OurEnd, initiate_link
+from stagepost.remp.links.versions import LinkVersion
+
+log = logging.getLogger(__name__)
+
+L = TypeVar("L", bound=Link)
+
+
+@dataclass
+class DialledPeer(BackOff):
+    public_key: bytes
+    address: Address
+    is_connected: bool = False
+    is_wanted: bool = True
+
+
+class LinkDialler(Generic[L]):
+    """`keeper` makes and runs the links, as it does for those that come in."""
+
+    def __init__(self, end: OurEnd, version: LinkVersion, session_id: bytes, keeper: LinkKeeper[L]) -> None:
+        self._end = end
+        self._version = version
+        self._session_id = session_id
+        self._keeper = keeper
+        self._peers: dict[bytes, DialledPeer] = {}
+        self._redialler: Redialler[bytes] = Redialler(end.clock.mono_s, self._ended)
+        self._running: asyncio.Task[None] | None = None
+
+    def want(self, public_key: bytes, address: Address) -> None:
+        """From now on; a peer that was wanted before is not dialled sooner for it."""
+        peer = self._peers.get(public_key)
+        if peer is None:
+            self._peers[public_key] = DialledPeer(public_key, address)
+        else:
+            peer.address, peer.is_wanted = address, True
+        self._redialler.look()
+
+    def drop(self, public_key: bytes) -> None:
+        """Its link ends, and there is no other. What it did is remembered until it has been waited out."""
+        peer = self._peers.get(public_key)
+        if peer is not None:
+            peer.is_wanted = False
+            self._redialler.hang_up(public_key)
+            self._redialler.look()
+
+    def is_there(self, public_key: bytes) -> None:
+        """The peer was heard of by other ways: it need not be waited for as long as a silent one."""
+        peer = self._peers.get(public_key)
+        if peer is not None and not peer.is_connected:
+            peer.is_there(self._end.clock.mono_s())
+            self._redialler.look()
+
+    def knock(self, public_key: bytes, address: Address) -> None:
+        """Once, at a peer that dials us: so it learns that we are there."""
+        name = f"{public_key.hex()[:8]} at {address}"
+        self._redialler.dial(public_key, name, partial(self._knock, public_key, address))
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._running = loop.create_task(self._redialler.run(self._step), name="links")
+
+    def pause(self) -> None:
+        """Dial nobody any more; links that stand go on."""
+        if self._running is not None:
+            self._running.cancel()
+
+    async def stop(self) -> None:
+        self.pause()
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+            self._running = None
+        await self._redialler.stop()
+
+    def _step(self, now: float) -> float | None:
+        for peer in list(self._peers.values()):
+            if peer.is_connected or peer.not_before > now:
+                continue
+            if not peer.is_wanted:
+                del self._peers[peer.public_key]
+                continue
+            peer.is_connected = True
+            peer.established_at = None
+            name = f"{peer.public_key.hex()[:8]} at {peer.address}"
+            self._redialler.dial(peer.public_key, name, partial(self._converse, peer))
+        waiting = (peer.not_before for peer in self._peers.values() if not peer.is_connected)
+        return min(waiting, default=None)
+
+    def _ended(self, public_key: bytes, violation: str | None) -> None:
+        peer = self._peers.get(public_key)
+        if peer is not None:
+            peer.is_connected = False
+            peer.ended(self._end.clock.mono_s(), self._end.random, violation)
+
+    async def _knock(self, public_key: bytes, address: Address) -> None:
+        bearer = await self._end.network.connect(address)
+        try:
+            with suppress(HandshakeRefused):  # told to wait, as it should be
+                await initiate_link(bearer, self._end, self._version, self._session_id, public_key)
+        finally:
+            bearer.close()
+            await bearer.wait_closed()
+
+    async def _converse(self, peer: DialledPeer) -> str | None:
+        bearer = await self._end.network.connect(peer.address)
+        try:
+            try:
+                terms = await initiate_link(
+                    bearer, self._end, self._version, self._session_id, peer.public_key
+                )
+            except HandshakeRefused as refused:
+                # No misdeed of the peer's: it may not have begun this session yet.
+                said = {"peer": bearer.peer, "code": refused.code, "reason": refused.text}
+                log.info("link refused by the peer", extra=said)
+                return None
+            link = self._keeper.open(bearer, terms, dialled=True)
+            peer.established_at = self._end.clock.mono_s()
+            await self._keeper.run(link)
+            return violation_of(bearer.reason)
+        finally:
+            bearer.close()
+            await bearer.wait_closed()

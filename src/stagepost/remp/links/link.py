@@ -1,0 +1,123 @@
+"""One authenticated link: objects out and in by calls, and the keep-alive beside them.
+
+What comes is handled in the same turn of the loop that brought it. What does not fit into the queue of a slow peer is
+dropped and counted, and nobody ever waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from stagepost.errors import LocalProtocolError, StagepostError, TransportError
+from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
+from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.statemachine.spec import Role
+from stagepost.ground.wire.mux import Direction
+from stagepost.ground.wire.tl import key_id
+from stagepost.remp.links.authentication import LinkTerms
+from stagepost.remp.links.specs import SPOKEN, LinkProtocol, open_link_protocol
+from stagepost.remp.links.versions import LinkVersion
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class LinkCounts:
+    """What passed over links, and what did not."""
+
+    sent: int = 0
+    received: int = 0
+    dropped: int = 0  # the peer's queue was full
+    unlinked: int = 0  # there was no link to the peer
+    queries_unasked: int = 0  # too many were under way
+    queries_unanswered: int = 0  # no answer came in time
+    answers_late: int = 0  # an answer came, or was made, after the time for it was over
+
+
+class Link(ABC):
+    """`public_key` is the peer's, and proved."""
+
+    def __init__(
+        self, bearer: Bearer, terms: LinkTerms, clock: Clock, counts: LinkCounts, *, dialled: bool
+    ) -> None:
+        self.bearer = bearer
+        self.dialled = dialled
+        self.public_key = terms.responder_key if dialled else terms.initiator_key
+        self.peer_id = key_id(self.public_key)
+        self.counts = counts
+        self.clock = clock
+        self.opened_at = clock.mono_s()
+        self.is_over = False
+        spoken = SPOKEN[LinkVersion(terms.version)]
+        here, there = Direction.INITIATOR, Direction.RESPONDER
+        if not dialled:
+            here, there = there, here
+        self._speaking = open_link_protocol(bearer, spoken[here], Role.CLIENT)
+        self._hearing = open_link_protocol(bearer, spoken[there], Role.SERVER)
+        pinging = Role.CLIENT if dialled else Role.SERVER
+        self._pinging = open_link_protocol(bearer, LinkProtocol.KEEP_ALIVE, pinging)
+
+    def say(self, message: object) -> bool:
+        """False, and counted, if the peer's queue is full or the link has ended."""
+        if self.is_over or self.bearer.is_over or not self._speaking.has_room:
+            self.counts.dropped += 1
+            return False
+        self._speaking.say(message)
+        self.counts.sent += 1
+        return True
+
+    @abstractmethod
+    def heard(self, message: object) -> None:
+        """What a kind of link does with a message. What it raises ends the link."""
+
+    def lost(self) -> None:
+        """The link has ended; for what was still awaited of it."""
+        return
+
+    def end(self, error: StagepostError) -> None:
+        """At once, by name."""
+        if not self.is_over:
+            self.is_over = True
+            self.bearer.abort(error)
+
+    async def run(self) -> None:
+        """Until it ends; `bearer.reason` then says why."""
+        try:
+            self._hearing.on_message(self._hear)
+            self._hear()
+            keep_alive = (
+                KeepAliveClient(self._pinging, self.clock).run()
+                if self.dialled
+                else KeepAliveServer(self._pinging).run()
+            )
+            await run_conversations(self.bearer, [keep_alive])
+        finally:
+            self._hearing.on_message(None)
+            self.is_over = True
+            self.lost()
+
+    def _hear(self) -> None:
+        hearing = self._hearing
+        try:
+            while not self.is_over:
+                message = hearing.receive_now()
+                if message is None:
+                    return
+                self.counts.received += 1
+                self.heard(message)
+                if hearing.is_over:
+                    self.is_over = True
+                    self.bearer.close()
+        except TransportError:
+            self.is_over = True  # the peer went away; the bearer knows
+            self.bearer.close()
+        except StagepostError as error:
+            self.end(error)
+        except Exception as bug:
+            # The boundary of a connection: a bug above must not take the other links along.
+            log.exception("what a peer sent was not handled", extra={"peer": self.bearer.peer})
+            self.end(LocalProtocolError(f"a bug on this side ended the link: {type(bug).__name__}"))

@@ -1,0 +1,112 @@
+"""Where links come in: one address for every session of this node and for the full nodes.
+
+listener = LinkListener(end)
+await listener.start(TcpAddress("127.0.0.1", 0))
+overlay = OverlayLinks(end, listener, session_id, own_index, members)   # registers itself when it starts
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from stagepost.errors import ConfigError, ErrorCode, HandshakeRefused, LocalProtocolError, RemoteProtocolError
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits, Refusal, host_of
+from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.bearer import LOCAL_PEER, Bearer
+from stagepost.ground.net.network import Address, Listener
+from stagepost.remp.links.link import Link
+from stagepost.remp.links.opening import Door, OurEnd, respond_to_link
+from stagepost.remp.links.versions import LinkVersion
+
+log = logging.getLogger(__name__)
+
+SESSIONS_MAX = 1_024
+EXEMPT_SOURCES = LOOPBACK_HOSTS | {LOCAL_PEER}
+"""Many peers share these names honestly; none of them is counted or kept out by it."""
+
+
+class LinkListener:
+    """Sessions come and go; a peer that asks for one that is not here is told to come again later."""
+
+    def __init__(self, end: OurEnd, limits: AdmissionLimits | None = None) -> None:
+        self._end = end
+        self._admission = Admission(limits or AdmissionLimits(), exempt=EXEMPT_SOURCES)
+        self._penalties: Penalties[str] = Penalties()
+        self._doors: dict[tuple[int, bytes], Door[Any]] = {}
+        self._listener: Listener | None = None
+
+    @property
+    def address(self) -> str:
+        return "" if self._listener is None else self._listener.address
+
+    @property
+    def port(self) -> int | None:
+        return None if self._listener is None else self._listener.port
+
+    async def start(self, address: Address) -> None:
+        """`ConfigError` if nobody can listen there."""
+        connections_max = 2 * self._admission.limits.hard_max
+        self._listener = await self._end.network.serve(address, self._serve, connections_max=connections_max)
+
+    async def close(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+
+    def register(self, version: LinkVersion, session_id: bytes, door: Door[Any]) -> None:
+        if (version, session_id) in self._doors:
+            raise LocalProtocolError(f"session {session_id.hex()} is registered already")
+        if len(self._doors) >= SESSIONS_MAX:
+            raise ConfigError(
+                f"{SESSIONS_MAX} sessions are registered at one listener",
+                advice="end sessions that are over",
+                limit=SESSIONS_MAX,
+            )
+        self._doors[version, session_id] = door
+
+    def unregister(self, version: LinkVersion, session_id: bytes) -> None:
+        """Links that stand are their session's to end."""
+        self._doors.pop((version, session_id), None)
+
+    def _find(self, version: int, session_id: bytes) -> Door[Any]:
+        door = self._doors.get((version, session_id))
+        if door is None:
+            raise HandshakeRefused(
+                f"session {session_id.hex()} is not registered here",
+                code=ErrorCode.NOT_READY,
+                advice="try again when it has begun",
+                reason="UnknownSession",
+            )
+        return door
+
+    async def _serve(self, bearer: Bearer) -> None:
+        source = host_of(bearer.peer)
+        admitted = self._admission.enter(source)
+        if isinstance(admitted, Refusal):
+            log.warning("link refused", extra={"peer": bearer.peer, "reason": admitted.why})
+            bearer.close()
+            return
+        try:
+            if self._penalties.refused_until(source, self._end.clock.mono_s()) is not None:
+                log.info("link refused", extra={"peer": bearer.peer, "reason": "misbehaved before"})
+                bearer.close()
+                return
+            if admitted:
+                await asyncio.sleep(admitted)
+            door, link = await self._open(bearer, source)
+            await door.run(link)
+        finally:
+            self._admission.leave(source)
+
+    async def _open(self, bearer: Bearer, source: str) -> tuple[Door[Any], Link]:
+        try:
+            return await respond_to_link(bearer, self._end, tuple(LinkVersion), self._find)
+        except HandshakeRefused:
+            raise  # told why: no misdeed
+        except RemoteProtocolError as error:
+            # Whoever this was has proved nothing, so it is known by its address alone.
+            if violation_of(error) is not None and source not in EXEMPT_SOURCES:
+                self._penalties.penalise(source, self._end.clock.mono_s())
+            raise

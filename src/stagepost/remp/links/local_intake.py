@@ -1,0 +1,170 @@
+"""What a program of this machine and a full node say to each other: external messages in, their statuses out.
+
+A program asks for the statuses of one message from a position on, and is answered when there are more, or when the time
+that it gave is over: whoever is slow holds nobody up, and nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.ground.wire.codec import Dialect
+from stagepost.ground.wire.layout import ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
+from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
+
+ID_BYTES = 32
+READ_BYTES_MAX = 2 * (MESSAGE_BYTES_MAX + 1)
+"""A message that is too large is refused in words; one that is far too large ends the connection."""
+
+WITHIN_MS_MAX = 60_000
+TELLING_RECORDS_MAX = 64
+TELLING_BYTES_MAX = 131_072
+"""Of the statuses in one answer; a single one always fits."""
+
+VERDICT_BYTES_MAX = 65_536
+CODE_BYTES_MAX = 64
+TEXT_BYTES_MAX = 4_096
+HEADER_BYTES_MAX = 256
+_ENVELOPE_BYTES_MAX = 64
+
+
+# Messages
+
+
+class SubmitMessage(msgspec.Struct, frozen=True):
+    message: bytes
+
+
+class MessageTaken(msgspec.Struct, frozen=True):
+    """`is_new` is False for one that is in processing, or final, already."""
+
+    message_id: bytes
+    is_new: int
+
+
+class MessageRefused(msgspec.Struct, frozen=True):
+    """`message_id` is empty if the bytes are no message."""
+
+    message_id: bytes
+    code: str
+    text: str
+    advice: str
+
+
+class FollowMessage(msgspec.Struct, frozen=True):
+    """`after`: how many of its statuses are known already. `within_ms` 0 asks for what there is."""
+
+    message_id: bytes
+    after: int
+    within_ms: int
+
+
+class ToldStatus(msgspec.Struct, frozen=True):
+    """One record of the topic of statuses; a header that it lacks is empty."""
+
+    value: bytes
+    arrived_ms: int
+    session: str
+    dmq_id: str
+    delivery_id: str
+
+
+class TellStatuses(msgspec.Struct, frozen=True):
+    """`next_after` goes into the next question. `verdict` is the row of the message as JSON; empty if nothing counts."""
+
+    statuses: tuple[ToldStatus, ...]
+    next_after: int
+    as_of_ms: int
+    verdict: bytes
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The program asks nothing more."""
+
+
+# Layouts
+
+_ID = ByteString(ID_BYTES, ID_BYTES)
+_HEADER = Text(HEADER_BYTES_MAX)
+_STATUS = Record(
+    ToldStatus,
+    (
+        ("value", ByteString(0, RECEIPT_BYTES_MAX)),
+        ("arrived_ms", Unsigned(63)),
+        ("session", _HEADER),
+        ("dmq_id", _HEADER),
+        ("delivery_id", _HEADER),
+    ),
+)
+DIALECT = Dialect(
+    "local intake",
+    (
+        Layout(SubmitMessage, 0, (("message", ByteString(0, READ_BYTES_MAX)),)),
+        Layout(MessageTaken, 1, (("message_id", _ID), ("is_new", Unsigned(1)))),
+        Layout(
+            MessageRefused,
+            2,
+            (
+                ("message_id", ByteString(0, ID_BYTES)),
+                ("code", Text(CODE_BYTES_MAX)),
+                ("text", Text(TEXT_BYTES_MAX)),
+                ("advice", Text(TEXT_BYTES_MAX)),
+            ),
+        ),
+        Layout(FollowMessage, 3, (("message_id", _ID), ("after", Unsigned(32)), ("within_ms", Unsigned(32)))),
+        Layout(
+            TellStatuses,
+            4,
+            (
+                ("statuses", ListOf(_STATUS, ListForm.DEFINITE, TELLING_RECORDS_MAX)),
+                ("next_after", Unsigned(32)),
+                ("as_of_ms", Unsigned(63)),
+                ("verdict", ByteString(0, VERDICT_BYTES_MAX)),
+            ),
+        ),
+        Layout(Done, 5),
+    ),
+)
+
+# States
+
+IDLE = State(
+    "Idle",
+    Role.CLIENT,
+    timeout_s=300,
+    message_bytes_max=READ_BYTES_MAX + _ENVELOPE_BYTES_MAX,
+    items_max=8,
+)
+SUBMITTED = State(
+    "Submitted",
+    Role.SERVER,
+    timeout_s=30,
+    message_bytes_max=2 * TEXT_BYTES_MAX + CODE_BYTES_MAX + ID_BYTES + _ENVELOPE_BYTES_MAX,
+    items_max=8,
+)
+FOLLOWING = State(
+    "Following",
+    Role.SERVER,
+    timeout_s=WITHIN_MS_MAX / 1_000 + 30,
+    message_bytes_max=TELLING_BYTES_MAX + VERDICT_BYTES_MAX + _ENVELOPE_BYTES_MAX,
+    items_max=6 * TELLING_RECORDS_MAX + 8,
+)
+DONE = State("Done", speaker=None)
+
+# Spec
+
+LOCAL_INTAKE = ProtocolSpec(
+    name="LocalExternalMessages",
+    initial=IDLE,
+    edges=(
+        Edge(IDLE, SubmitMessage, SUBMITTED),
+        Edge(IDLE, FollowMessage, FOLLOWING),
+        Edge(IDLE, Done, DONE),
+        Edge(SUBMITTED, MessageTaken, IDLE),
+        Edge(SUBMITTED, MessageRefused, IDLE),
+        Edge(FOLLOWING, TellStatuses, IDLE),
+        Edge(FOLLOWING, MessageRefused, IDLE),
+    ),
+)

@@ -1,0 +1,1 @@
+"""The validators' catchain-backed message queue."""

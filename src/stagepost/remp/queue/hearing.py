@@ -1,0 +1,244 @@
+"""What other validators say in their blocks, and what follows for our queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import ZERO_INT256
+from stagepost.remp.message import ExternalMessage, Origin
+from stagepost.remp.queue.body_search import BodySearch
+from stagepost.remp.queue.effects import AskForBody
+from stagepost.remp.queue.message_cache import CachedMessage, Standing
+from stagepost.remp.queue.message_states import FINAL, Event, place_of
+from stagepost.remp.queue.records import (
+    Accept,
+    Digest,
+    Header,
+    Ids,
+    OlderDigest,
+    OlderHeader,
+    Record,
+    Reject,
+    decode_payload,
+)
+from stagepost.remp.queue.state import REJECTED_BY_MOST, Entry, QueueState
+from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected
+from stagepost.remp.receipts.status import Level
+
+SEQNO_AHEAD_MAX = 1
+"""Another validator may have seen the next master block before us, but not the one after it."""
+
+OVERLOADED = "the queue of this shard is full; send it again later"
+REJECTED_BEFORE = "rejected in an earlier session"
+
+
+class Hearing:
+    """Own knowledge outranks what others forward; what one forwards as open outranks what another calls processed."""
+
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
+        self._session = state.session
+        self._cache = state.cache
+        self._blamed: set[int] = set()
+        self.search = BodySearch(state.session.index, state.session.member_count)
+
+    def block_delivered(self, source: int, payload: bytes, now: float) -> None:
+        """What cannot be understood says nothing."""
+        try:
+            records = decode_payload(payload)
+        except DecodeError:
+            return
+        for record in records:
+            self._hear(source, record, now)
+
+    def body_is_here(self, cached: CachedMessage, message: ExternalMessage) -> None:
+        self._cache.give_body(cached, message)
+        self.search.end(message.message_id)
+
+    def member_blamed(self, source: int) -> None:
+        """What only blamed members have announced may be unknown to others, who do not build on their blocks."""
+        self._blamed.add(source)
+        self._state.forget_votes(source)
+        for entry in list(self._state.entries.values()):
+            if source in entry.announced_by:
+                entry.set_time(self._blamed)
+                self._announce_for_the_blamed(entry)
+            elif source in entry.called_processed_by:
+                self._forget_for_the_blamed(entry)
+
+    def _forget_for_the_blamed(self, entry: Entry) -> None:
+        """Nobody else has spoken of it, and not everybody has heard the one who did."""
+        if entry.announced_by or entry.is_ours or not entry.called_processed_by <= self._blamed:
+            return
+        self._state.leave(entry.cached.message_id)
+        if entry.cached.standing is Standing.FORWARDED_FINAL:
+            self._cache.remove(entry.cached)
+
+    def _announce_for_the_blamed(self, entry: Entry) -> None:
+        if self._session.index in self._blamed:
+            return  # nobody would hear it from us either
+        if entry.announced_by.keys() <= self._blamed:
+            self._state.put(entry.cached.header)
+            self._state.broadcast(entry.cached)
+
+    def ask_again(self, now: float) -> None:
+        for member, message_id in self.search.again(now, self._announcers):
+            self._state.add(AskForBody(member, message_id))
+
+    def body_not_had(self, message_id: bytes, now: float) -> None:
+        member = self.search.not_had(message_id, now, self._announcers(message_id))
+        if member is not None:
+            self._state.add(AskForBody(member, message_id))
+
+    def _announcers(self, message_id: bytes) -> Sequence[int]:
+        entry = self._state.entries.get(message_id)
+        return () if entry is None else sorted(entry.announced_by)
+
+    def forward(self, record: Record, now: float) -> None:
+        """What we hand on to this queue ourselves: it stands here at once, and in our next block."""
+        match record:
+            case Header():
+                self._meet_ours(record, now)
+            case OlderHeader(message_id):
+                cached = self._cache.get(message_id)
+                if cached is not None:
+                    self._meet_ours(cached.header, now)
+            case Digest() | OlderDigest():
+                self._hear(self._session.index, record, now)
+        self._state.put(record)
+
+    def _meet_ours(self, header: Header, now: float) -> None:
+        entry = self._meet_header(header, now)
+        if entry is not None:
+            entry.is_ours = True
+
+    def _hear(self, source: int, record: Record, now: float) -> None:
+        match record:
+            case Header():
+                self._hear_header(source, record, now)
+            case OlderHeader(message_id, uid, source_key_id, source_index, seqno):
+                heard_ms = int(now * 1_000)
+                header = Header(message_id, uid, 0, ZERO_INT256, source_key_id, source_index, seqno, heard_ms)
+                self._hear_header(source, header, now)
+            case Reject(message_id):
+                self._hear_reject(source, message_id)
+            case Accept(message_id):
+                if source != self._session.index:
+                    self._state.votes(message_id).is_accepted_elsewhere = True
+            case Digest(seqno, rejected, accepted):
+                self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
+                self._hear_digest(source, seqno, accepted, Accepted(Level.MASTERCHAIN), now)
+            case OlderDigest(seqno, rejected):
+                self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
+
+    def _hear_header(self, source: int, header: Header, now: float) -> None:
+        entry = self._meet_header(header, now)
+        if entry is None:
+            return
+        entry.announced(source, header.timestamp_ms, self._blamed)
+        if source in self._blamed:
+            # Blocks of the blamed are still delivered where honest ones rest on them, or where they came first.
+            self._announce_for_the_blamed(entry)
+        elif source != self._session.index:
+            self._state.pending.drop_header(header.message_id)
+        if entry.cached.body is None:
+            asked = self.search.begin(header.message_id, source, now)
+            if asked is not None:
+                self._state.add(AskForBody(asked, header.message_id))
+
+    def _meet_header(self, header: Header, now: float) -> Entry | None:
+        """Where the message stands from now on; None if its life is over."""
+        if not self._is_alive(header.masterchain_seqno):
+            return None
+        state = self._state
+        is_forwarded = header.masterchain_seqno < self._session.masterchain_seqno
+        cached = self._cache.get(header.message_id)
+        if cached is not None:
+            self._cache.raise_to(cached, header.masterchain_seqno)
+            is_new_origin = self._add_origin(cached, header)
+            is_known = cached.standing is not Standing.FORWARDED_FINAL and place_of(cached.status) != FINAL
+            if is_new_origin and is_known:
+                # Before anything else is told: whoever sent the message is to hear of it from the beginning.
+                state.introduce(cached, header.source_key_id)
+        if cached is None:
+            cached = self._add(header, is_forwarded, now)
+        elif header.message_id not in state.entries:
+            self._meet_again(cached, header, is_forwarded)
+        elif cached.standing is Standing.FORWARDED_FINAL:
+            self.reopen(cached, header)
+        return state.entries[header.message_id]
+
+    def _add(self, header: Header, is_forwarded: bool, now: float) -> CachedMessage:
+        status: MessageStatus = New()
+        standing = Standing.OWN
+        if is_forwarded:
+            status, standing = self._status_of_forwarded(header), Standing.FORWARDED_OPEN
+        elif self._state.is_full:
+            status = Rejected(Level.QUEUE, OVERLOADED)
+        cached = self._cache.add(header, status, standing, now)
+        self._add_origin(cached, header)
+        self._state.enter(cached, header.timestamp_ms)
+        self._state.tell(cached, status)
+        if isinstance(status, Ignored):
+            self._state.tell(cached, New())
+        return cached
+
+    def _status_of_forwarded(self, header: Header) -> MessageStatus:
+        """It came to nothing in the queue that it is forwarded from. Whoever may have said that it stands there, and would not
+        remember, says that it is in the queue: that may be said twice."""
+        if header.masterchain_seqno <= self._cache.forgotten_seqno:
+            return New()
+        return Ignored(Level.QUEUE)
+
+    def _meet_again(self, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
+        """Known from an earlier session of ours."""
+        self._state.enter(cached, header.timestamp_ms)
+        if cached.standing is Standing.FORWARDED_FINAL:
+            self.reopen(cached, header)
+        elif is_forwarded:
+            self._state.apply(cached, Event.FORWARDED)
+
+    def reopen(self, cached: CachedMessage, header: Header) -> None:
+        """One says that it was processed, another that it is open: the first may be a lie that would silence it."""
+        self._cache.adopt_header(cached, header)
+        cached.standing = Standing.FORWARDED_OPEN
+        self._state.set_status(cached, self._status_of_forwarded(header))
+        self._state.tell(cached, cached.status)
+        if isinstance(cached.status, Ignored):
+            self._state.tell(cached, New())
+
+    def _add_origin(self, cached: CachedMessage, header: Header) -> bool:
+        """Whether a further full node is to hear of it."""
+        if header.source_key_id == ZERO_INT256 or self._cache.was_let_go(header.message_id):
+            return False
+        return cached.add_origin(Origin(header.source_key_id, header.source_index, header.timestamp_ms))
+
+    def _hear_reject(self, source: int, message_id: bytes) -> None:
+        if source not in self._session.current or source in self._blamed:
+            return
+        entry = self._state.votes(message_id)
+        entry.rejected_by.add(source)
+        if message_id in self._state.entries and self._state.do_most_reject(entry):
+            self._state.apply(entry.cached, Event.MOST_REJECT, error=REJECTED_BY_MOST)
+
+    def _hear_digest(
+        self, source: int, seqno: int, ids: Iterable[Ids], status: MessageStatus, now: float
+    ) -> None:
+        if source in self._blamed or not self._is_alive(seqno):
+            return
+        for one in ids:
+            cached = self._cache.get(one.message_id)
+            if cached is None:
+                header = Header(one.message_id, one.uid, 0, ZERO_INT256, ZERO_INT256, -1, seqno, 0)
+                cached = self._cache.add(header, status, Standing.FORWARDED_FINAL, now)
+            self._cache.raise_to(cached, seqno)
+            if one.message_id not in self._state.entries:
+                # Also what we knew: it is handed on from here as long as it lives, whoever validates by then.
+                self._state.enter(cached, cached.header.timestamp_ms)
+            self._state.entries[one.message_id].called_processed_by.add(source)
+
+    def _is_alive(self, seqno: int) -> bool:
+        """What has expired is not revived by being told of."""
+        window = self._cache.window
+        return window.lowest <= seqno <= window.current + SEQNO_AHEAD_MAX

@@ -1,0 +1,244 @@
+"""What one validator node knows of messages, over all its sessions: one shelf for each catchain of the masterchain.
+
+A message stands on the shelf of the latest catchain under which anybody announced it, so that it does not matter who
+was heard first; once it is final, on that of its master block. It leaves with its shelf. What somebody else claims of
+a message is corrected by its own bytes as soon as these are here; until then it blocks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from stagepost.errors import LocalProtocolError
+from stagepost.ground.wire.tl import ZERO_INT256
+from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
+from stagepost.remp.message import ExternalMessage, Origin, UidKey, header_of, uid_key
+from stagepost.remp.queue.life import LifeWindow
+from stagepost.remp.queue.message_states import CLOSED, FINAL, IN_SHARD, OPEN, place_of
+from stagepost.remp.queue.records import Header
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, block_of
+from stagepost.remp.receipts.status import Level
+
+ORIGINS_MAX = 8
+"""Full nodes that are told of one message; a ninth that sends the same one hears nothing."""
+
+
+class Standing(IntEnum):
+    """Whose knowledge it is. Greater outranks."""
+
+    FORWARDED_FINAL = 0  # another validator says that it was processed before
+    FORWARDED_OPEN = 1  # another validator has forwarded it
+    OWN = 2
+
+
+class CachedMessage:
+    __slots__ = ("body", "first_seen_s", "header", "origins", "standing", "status")
+
+    def __init__(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> None:
+        self.header = header
+        self.status = status
+        self.standing = standing
+        self.first_seen_s = now
+        self.body: ExternalMessage | None = None
+        self.origins: dict[bytes, Origin] = {}
+
+    @property
+    def message_id(self) -> bytes:
+        return self.header.message_id
+
+    def add_origin(self, origin: Origin) -> bool:
+        """Whether it was not known; two origins may differ, and all of them hear what becomes of the message."""
+        if origin.source_key_id in self.origins or len(self.origins) >= ORIGINS_MAX:
+            return False
+        self.origins[origin.source_key_id] = origin
+        return True
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    uid: bytes
+
+
+class UidTaken(msgspec.Struct, frozen=True):
+    """Another message, or this one itself, stands for the same body at the same account."""
+
+    block_id: BlockId
+    uid: bytes
+    message_id: bytes
+
+
+class Absent(msgspec.Struct, frozen=True):
+    pass
+
+
+Freshness: TypeAlias = Fresh | UidTaken | Absent
+
+
+class Collected(NamedTuple):
+    """What left with its shelf."""
+
+    messages: list[CachedMessage]
+    total: int
+    accepted: int
+    rejected: int
+    header_only: int
+
+    @property
+    def lost(self) -> int:
+        return self.total - self.accepted - self.rejected - self.header_only
+
+
+NOTHING_FORGOTTEN = -1
+
+
+class MessageCache:
+    def __init__(self, window: LifeWindow | None = None, *, checks_uids: bool = True) -> None:
+        self.window = window or LifeWindow()
+        self.forgotten_seqno = NOTHING_FORGOTTEN
+        """Of messages of catchains up to this one, an earlier life of ours may have said that they are in the queue."""
+        self._checks_uids = checks_uids
+        self._shelves: dict[int, dict[bytes, CachedMessage]] = {}
+        self._by_uid: dict[UidKey, dict[bytes, None]] = {}
+        self._let_go: dict[int, frozenset[bytes]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(shelf) for shelf in self._shelves.values())
+
+    def __iter__(self) -> Iterator[CachedMessage]:
+        for masterchain_seqno in sorted(self._shelves):
+            yield from self._shelves[masterchain_seqno].values()
+
+    def get(self, message_id: bytes) -> CachedMessage | None:
+        for shelf in self._shelves.values():
+            found = shelf.get(message_id)
+            if found is not None:
+                return found
+        return None
+
+    def was_let_go(self, message_id: bytes) -> bool:
+        """Whether its life ended here not long ago. If it is announced under a later catchain, it lives again, but full
+        nodes have been told that it is over, and nobody takes that back."""
+        return any(message_id in ids for ids in self._let_go.values())
+
+    def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
+        """A message that is not here yet."""
+        if self.get(header.message_id) is not None:
+            raise LocalProtocolError(
+                f"message {header.message_id.hex()} is in the cache already", message_id=header.message_id
+            )
+        cached = CachedMessage(header, status, standing, now)
+        self._shelves.setdefault(header.masterchain_seqno, {})[header.message_id] = cached
+        self._by_uid.setdefault(uid_key(header), {})[header.message_id] = None
+        return cached
+
+    def remove(self, cached: CachedMessage) -> None:
+        """It was hearsay, and whoever said it is not believed any more."""
+        del self._shelves[cached.header.masterchain_seqno][cached.message_id]
+        self._forget_uid(uid_key(cached.header), cached.message_id)
+
+    def raise_to(self, cached: CachedMessage, masterchain_seqno: int) -> None:
+        """It was announced under a later catchain, too. What was announced under an earlier one changes nothing."""
+        header = cached.header
+        if masterchain_seqno > header.masterchain_seqno:
+            del self._shelves[header.masterchain_seqno][header.message_id]
+            cached.header = msgspec.structs.replace(header, masterchain_seqno=masterchain_seqno)
+            self._shelves.setdefault(masterchain_seqno, {})[header.message_id] = cached
+
+    def give_body(self, cached: CachedMessage, body: ExternalMessage) -> None:
+        """Once. Its destination is what the bytes say, whatever was announced."""
+        if body.message_id != cached.message_id:
+            raise LocalProtocolError(
+                f"the body of message {body.message_id.hex()} was given to message {cached.message_id.hex()}",
+                message_id=cached.message_id,
+            )
+        if cached.body is None:
+            cached.body = body
+            self._set_header(cached, cached.header)
+
+    def adopt_header(self, cached: CachedMessage, header: Header) -> None:
+        """In place of hearsay that named neither origin nor destination."""
+        seqno = cached.header.masterchain_seqno
+        self._set_header(cached, msgspec.structs.replace(header, masterchain_seqno=seqno))
+
+    def _set_header(self, cached: CachedMessage, header: Header) -> None:
+        before, body = uid_key(cached.header), cached.body
+        if body is not None:
+            header = msgspec.structs.replace(
+                header, uid=body.uid, workchain=body.workchain, account=body.account
+            )
+        cached.header = header
+        now = uid_key(header)
+        if now != before:
+            self._forget_uid(before, cached.message_id)
+            self._by_uid.setdefault(now, {})[cached.message_id] = None
+
+    def freshness(self, message_id: bytes) -> Freshness:
+        """Whether it may be collated: nobody with its body was before, and none with a smaller id waits."""
+        cached = self.get(message_id)
+        if cached is None or cached.body is None:
+            return Absent()
+        uid = cached.header.uid
+        if _is_in_chain(cached):
+            return UidTaken(block_of(cached.status), uid, message_id)
+        if not self._checks_uids:
+            return Fresh(uid)
+        for other_id in sorted(self._by_uid.get(uid_key(cached.header), {})):
+            other = self.get(other_id)
+            # Without its bytes nothing is known of another: anybody can announce a smaller id for somebody's body.
+            if other is None or other is cached or (other.body is None and not _is_in_chain(other)):
+                continue
+            if _is_in_chain(other):
+                return UidTaken(block_of(other.status), uid, other_id)
+            if other_id < message_id and place_of(other.status) in OPEN:
+                return UidTaken(UNKNOWN_BLOCK, uid, other_id)
+        return Fresh(uid)
+
+    def index_final(
+        self,
+        message: ExternalMessage,
+        masterchain_seqno: int,
+        block_id: BlockId,
+        master_id: BlockId,
+        now: float,
+    ) -> None:
+        """A master block, or the history of one, holds it. Nothing can take that back."""
+        status = Accepted(Level.MASTERCHAIN, block_id, master_id)
+        cached = self.get(message.message_id)
+        if cached is None:
+            header = header_of(message, Origin(ZERO_INT256, -1, 0), masterchain_seqno)
+            cached = self.add(header, status, Standing.OWN, now)
+        self.raise_to(cached, masterchain_seqno)
+        cached.status = status
+        cached.standing = Standing.OWN
+        self.give_body(cached, message)
+
+    def advance(self, masterchain_seqno: int, start_s: float) -> Collected:
+        """A master block rotated: the clock of all messages goes on, and what is too old leaves."""
+        self.window.advance(masterchain_seqno, start_s)
+        gone: list[CachedMessage] = []
+        for number in [number for number in self._shelves if number < self.window.lowest]:
+            gone += self._shelves.pop(number).values()
+        for cached in gone:
+            self._forget_uid(uid_key(cached.header), cached.message_id)
+        self._let_go = {cc: ids for cc, ids in self._let_go.items() if cc >= self.window.lowest}
+        over = frozenset(cached.message_id for cached in gone if not _is_in_chain(cached))
+        if over:
+            self._let_go[self.window.current] = self._let_go.get(self.window.current, frozenset()) | over
+        with_body = [cached for cached in gone if cached.body is not None]
+        accepted = sum(_is_in_chain(cached) for cached in with_body)
+        rejected = sum(place_of(cached.status) in CLOSED for cached in with_body)
+        return Collected(gone, len(gone), accepted, rejected, len(gone) - len(with_body))
+
+    def _forget_uid(self, key: UidKey, message_id: bytes) -> None:
+        ids = self._by_uid.get(key)
+        if ids is not None:
+            ids.pop(message_id, None)
+            if not ids:
+                del self._by_uid[key]
+
+
+def _is_in_chain(cached: CachedMessage) -> bool:
+    return place_of(cached.status) in (IN_SHARD, FINAL)

@@ -1,0 +1,266 @@
+"""The queue of external messages of one shard session, as one validator keeps it: events in, effects out.
+
+    full node → offer ─┐                                 ┌→ take → collator → collated → shard and master blocks
+    other validators → block_delivered, body_came → queue ┘            every step is told to the full node
+
+Validators hear of one another's messages in blocks of a graph, each in an order of its own. So whatever they must
+agree on is a set, a count or a minimum, never a first come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.message import ExternalMessage, Origin, header_of
+from stagepost.remp.queue.collation import Collation, Report
+from stagepost.remp.queue.effects import QueueEffect, Tell
+from stagepost.remp.queue.hearing import OVERLOADED, Hearing
+from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
+from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
+from stagepost.remp.queue.records import Record
+from stagepost.remp.queue.state import QueueOptions, QueueSession, QueueState
+from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
+from stagepost.remp.receipts.status import Level
+
+
+class ReliableQueue:
+    """`cache` is the node's, shared by its queues one after the other."""
+
+    def __init__(
+        self, session: QueueSession, cache: MessageCache, options: QueueOptions | None = None
+    ) -> None:
+        self.session = session
+        self.cache = cache
+        self._state = QueueState(session, cache, options or QueueOptions())
+        self._hearing = Hearing(self._state)
+        self._collation = Collation(self._state)
+        self._payload_number = 0
+
+    # What is known
+
+    def __contains__(self, message_id: bytes) -> bool:
+        return message_id in self._state.entries
+
+    @property
+    def known_ids(self) -> frozenset[bytes]:
+        """Every message that was ever put into this queue, by anybody, and still lives."""
+        return frozenset(self._state.entries)
+
+    @property
+    def open_count(self) -> int:
+        return self._state.open_count
+
+    @property
+    def has_collatable(self) -> bool:
+        """Whether `take` has something to give; what still waits for its bytes, or to be announced, does not count."""
+        return self._collation.has_collatable
+
+    def entries(self) -> list[CachedMessage]:
+        """In the order of arrival here."""
+        return [entry.cached for entry in self._state.entries.values()]
+
+    def status(self, message_id: bytes) -> MessageStatus | None:
+        cached = self.cache.get(message_id)
+        return None if cached is None else cached.status
+
+    def rejected_by(self, message_id: bytes) -> frozenset[int]:
+        """The present validators whose collators have refused it."""
+        entry = self._state.entries.get(message_id)
+        return frozenset() if entry is None else frozenset(entry.rejected_by)
+
+    @property
+    def next_wake(self) -> float | None:
+        """When `tick` wants to be called, at the latest."""
+        times = [self._hearing.search.next_wake]
+        oldest_s = self._state.oldest_open_s()
+        if oldest_s is not None:
+            times.append(oldest_s + self._state.options.message_timeout_s)
+        return min((at for at in times if at is not None), default=None)
+
+    # From full nodes
+
+    def offer(self, message: ExternalMessage, source_key_id: bytes, now: float) -> list[QueueEffect]:
+        """A message that a full node sent. What other validators have announced is not announced again."""
+        state = self._state
+        origin = Origin(source_key_id, self.session.index, int(now * 1_000))
+        cached = self.cache.get(message.message_id)
+        if cached is None:
+            if state.is_full:
+                return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED))]
+            header = header_of(message, origin, state.masterchain_seqno)
+            cached = self.cache.add(header, New(), Standing.OWN, now)
+            cached.add_origin(origin)
+            state.tell(cached, New())
+        elif cached.standing is Standing.FORWARDED_FINAL:
+            # Others say that it was processed. We have no proof, and here is somebody who waits for it.
+            cached.add_origin(origin)
+            self._hearing.reopen(cached, header_of(message, origin, state.masterchain_seqno))
+            state.put(cached.header)
+        elif cached.add_origin(origin):
+            state.introduce(cached, source_key_id)
+        self._hearing.body_is_here(cached, message)
+        is_new_here = message.message_id not in state.entries
+        if is_new_here:
+            state.enter(cached, cached.header.timestamp_ms)
+            state.put(cached.header)
+            state.broadcast(cached)
+        state.entries[message.message_id].is_ours = True
+        return state.taken()
+
+    # From other validators
+
+    def next_payload(self) -> bytes | None:
+        """For the next block of ours; None if there is nothing to say."""
+        self._payload_number += 1
+        return self._state.pending.next_payload(self._payload_number)
+
+    def block_delivered(self, source: int, payload: bytes, now: float) -> list[QueueEffect]:
+        """What a member said, ourselves included."""
+        self._hearing.block_delivered(source, payload, now)
+        return self._state.taken()
+
+    def body_came(self, message: ExternalMessage, now: float) -> list[QueueEffect]:
+        """By broadcast, or as an answer. One of which nobody has spoken is kept out: anybody could fill us up."""
+        cached = self.cache.get(message.message_id)
+        if cached is not None:
+            self._hearing.body_is_here(cached, message)
+        return self._state.taken()
+
+    def body_not_had(self, message_id: bytes, now: float) -> list[QueueEffect]:
+        """Whoever was asked for it does not have it, or cannot be asked."""
+        self._hearing.body_not_had(message_id, now)
+        return self._state.taken()
+
+    def member_reached(self, now: float) -> list[QueueEffect]:
+        """There is a way to somebody again: what is missing here may be there."""
+        self._hearing.search.hurry(now)
+        self._hearing.ask_again(now)
+        return self._state.taken()
+
+    def member_blamed(self, source: int, now: float) -> list[QueueEffect]:
+        self._hearing.member_blamed(source)
+        return self._state.taken()
+
+    # The collator and other validators' candidates
+
+    def take(self, now: float, count_max: int) -> tuple[list[ExternalMessage], list[QueueEffect]]:
+        """For the next block, in order."""
+        return self._collation.take(count_max), self._state.taken()
+
+    def collated(self, reports: Iterable[tuple[bytes, Report]], now: float) -> list[QueueEffect]:
+        """What the collator made of what it took."""
+        self._collation.collated(reports)
+        return self._state.taken()
+
+    def check_candidate(self, message_ids: Sequence[bytes]) -> str | None:
+        """Why a candidate with these external messages must be declined; None if it may stand."""
+        return self._collation.check_candidate(message_ids)
+
+    def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
+        """Whether there is one among them that stands here, and of which we have heard from nobody."""
+        return self._collation.has_unspoken(message_ids)
+
+    def candidate_seen(
+        self, block_id: BlockId, message_ids: Sequence[bytes], now: float
+    ) -> list[QueueEffect]:
+        """Somebody else's candidate holds these."""
+        self._collation.candidate_seen(block_id, message_ids)
+        return self._state.taken()
+
+    def candidate_lost(self, block_id: BlockId, now: float) -> list[QueueEffect]:
+        """It came to nothing, and nobody is to blame."""
+        self._collation.candidate_lost(block_id)
+        return self._state.taken()
+
+    def candidate_refused(
+        self, block_id: BlockId, now: float, replayed: Sequence[bytes] = ()
+    ) -> list[QueueEffect]:
+        """Validators refused the block: its messages may come again, except those that were the reason."""
+        self._collation.candidate_refused(block_id, replayed)
+        return self._state.taken()
+
+    # The chain
+
+    def shard_committed(
+        self, block_id: BlockId, message_ids: Sequence[bytes], now: float
+    ) -> list[QueueEffect]:
+        self._collation.shard_committed(block_id, message_ids)
+        return self._state.taken()
+
+    def shard_dropped(self, block_id: BlockId, message_ids: Sequence[bytes], now: float) -> list[QueueEffect]:
+        """The masterchain has left the block out."""
+        self._collation.shard_dropped(block_id, message_ids)
+        return self._state.taken()
+
+    def master_committed(
+        self,
+        block_id: BlockId,
+        master_id: BlockId,
+        messages: Sequence[ExternalMessage],
+        now: float,
+        *,
+        masterchain_seqno: int | None = None,
+    ) -> list[QueueEffect]:
+        """A master block holds the shard block, and so these messages for ever. `masterchain_seqno` is the master
+        block's own, if it is another than the present one: it is counted from there how long they are remembered."""
+        seqno = self._state.masterchain_seqno if masterchain_seqno is None else masterchain_seqno
+        for message in messages:
+            self.cache.index_final(message, seqno, block_id, master_id, now)
+            self._hearing.search.end(message.message_id)
+            cached = self.cache.get(message.message_id)
+            assert cached is not None, "it was indexed just now"
+            self._state.set_status(cached, cached.status)
+        return self._state.taken()
+
+    # After a crash
+
+    def resume(self, message_id: bytes, said: MessageStatus) -> list[QueueEffect]:
+        """A message that came into the queue again, and what we said of it last in an earlier life. Whatever was closed
+        stays so. The fate of a candidate that was not decided then is not known here: the message is free again."""
+        state, cached = self._state, self.cache.get(message_id)
+        if cached is not None and place_of(cached.status) in COLLATABLE:
+            state.set_status(cached, said)
+            _ = state.apply(cached, Event.OTHER_COMMITTED) or state.apply(cached, Event.CANDIDATE_LOST)
+        return state.taken()
+
+    # Time
+
+    def tick(self, now: float) -> list[QueueEffect]:
+        for cached in self._state.open_since(now - self._state.options.message_timeout_s):
+            self._state.apply(cached, Event.LIFE_OVER)
+        self._hearing.ask_again(now)
+        return self._state.taken()
+
+    def lives_over(self, gone: Iterable[CachedMessage], now: float) -> list[QueueEffect]:
+        """The cache has let go of these: whatever was open is closed."""
+        for cached in gone:
+            if cached.message_id in self._state.entries:
+                self._state.apply(cached, Event.LIFE_OVER)
+                self._state.leave(cached.message_id)
+            self._hearing.search.end(cached.message_id)
+            self._state.pending.drop_header(cached.message_id)
+        return self._state.taken()
+
+    # The switch to the next session
+
+    def session_ended(self, now: float) -> list[QueueEffect]:
+        """No block of this session can follow any more: whatever waits for one is free again, to be handed on."""
+        self._collation.session_ended()
+        return self._state.taken()
+
+    def forward_into(
+        self, records: Sequence[Record], bodies: Iterable[ExternalMessage], now: float
+    ) -> list[QueueEffect]:
+        """What a queue that ends has for this one, which follows it.
+
+        It stands here at once: this session may end, too, before a block of ours has told of it.
+        """
+        for record in records:
+            self._hearing.forward(record, now)
+        for body in bodies:
+            cached = self.cache.get(body.message_id)
+            if cached is not None:
+                self._hearing.body_is_here(cached, body)
+                self._state.broadcast(cached)
+        return self._state.taken()

@@ -1,0 +1,257 @@
+"""What all parts of one queue share: its messages, what members have said of them, and the effects under way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from heapq import heappop, heappush
+
+import msgspec
+
+from stagepost.ground.wire.tl import ZERO_INT256
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.message import ExternalMessage
+from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
+from stagepost.remp.queue.message_states import BELOW_SHARD, COLLATABLE, TAKEN, Event, after, place_of
+from stagepost.remp.queue.pending_records import PendingRecords, RecordLimits
+from stagepost.remp.queue.records import Header, Record
+from stagepost.remp.receipts.message_status import MessageStatus, New, Timeout, kind_of
+from stagepost.remp.receipts.status import FIRST_KINDS
+from stagepost.remp.shard import Shard
+
+MESSAGE_TIMEOUT_S = 240.0
+MESSAGES_MAX = 10_000
+COUNTS_WITHOUT_HEADER_MAX = 10_000
+REJECTED_BY_MOST = "rejected by two thirds of the validators"
+
+
+class QueueOptions(msgspec.Struct, frozen=True):
+    """`tells_collation`: whether accept and reject records are put into the graph; quorums of rejects need them."""
+
+    message_timeout_s: float = MESSAGE_TIMEOUT_S
+    messages_max: int = MESSAGES_MAX
+    tells_collation: bool = True
+    records: RecordLimits = RecordLimits()
+
+
+class QueueSession(msgspec.Struct, frozen=True):
+    """`current` are the members that validate now, by their index in the queue; the others are previous ones.
+    `shard`: whose messages are collated here; None for all."""
+
+    masterchain_seqno: int
+    index: int
+    current: frozenset[int]
+    member_count: int
+    shard: Shard | None = None
+
+    def is_for(self, message: ExternalMessage) -> bool:
+        return self.shard is None or self.shard.holds(message.workchain, message.account)
+
+
+class Entry:
+    """A message in this queue, and what members have said of it here."""
+
+    __slots__ = (
+        "announced_by",
+        "cached",
+        "called_processed_by",
+        "is_accepted_elsewhere",
+        "is_ours",
+        "latest_ms",
+        "rejected_by",
+        "timestamp_ms",
+    )
+
+    def __init__(self, cached: CachedMessage, timestamp_ms: int) -> None:
+        self.cached = cached
+        self.timestamp_ms = self.latest_ms = timestamp_ms
+        self.announced_by: dict[int, int] = {}
+        """Members, and the time that each gave."""
+        self.called_processed_by: set[int] = set()
+        self.is_ours = False  # a full node gave it to us, or a queue of ours before this one
+        self.rejected_by: set[int] = set()
+        self.is_accepted_elsewhere = False
+
+    def announced(self, source: int, timestamp_ms: int, blamed: Collection[int]) -> None:
+        """In a block, which all hear. When a message came to ourselves is heard of by nobody if another announced it
+        before us, and ordering by it would set us apart from the others."""
+        self.announced_by[source] = min(timestamp_ms, self.announced_by.get(source, timestamp_ms))
+        self.set_time(blamed)
+
+    def set_time(self, blamed: Collection[int]) -> None:
+        """The earliest that was announced, and the latest. What the blamed say, others may not hear: they count only by
+        themselves."""
+        times = [at for source, at in self.announced_by.items() if source not in blamed]
+        known = times or self.announced_by.values() or (self.timestamp_ms,)
+        self.timestamp_ms, self.latest_ms = min(known), max(known)
+
+    @property
+    def is_spoken_of(self) -> bool:
+        """Whether a member has spoken of it in a block. Before that nobody knows which time it will go by: it came to each of
+        those who have it at another one, and only what is announced counts."""
+        return bool(self.announced_by or self.called_processed_by)
+
+    @property
+    def order(self) -> tuple[bool, int, bytes]:
+        """The order inside of a block: what another node has accepted first, then by age."""
+        return not self.is_accepted_elsewhere, self.timestamp_ms, self.cached.message_id
+
+
+class QueueState:
+    def __init__(self, session: QueueSession, cache: MessageCache, options: QueueOptions) -> None:
+        self.session = session
+        self.cache = cache
+        self.options = options
+        self.entries: dict[bytes, Entry] = {}
+        self.pending = PendingRecords(options.records)
+        self._early: dict[bytes, Entry] = {}
+        self._open: dict[bytes, None] = {}
+        self._by_age: list[tuple[float, bytes]] = []
+        self._effects: list[QueueEffect] = []
+
+    @property
+    def masterchain_seqno(self) -> int:
+        """Under which messages come now: the masterchain may have gone on since the session began."""
+        return max(self.session.masterchain_seqno, self.cache.window.current)
+
+    # Messages
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def open_entries(self) -> Iterator[Entry]:
+        """Messages that no shard block holds yet."""
+        return (self.entries[message_id] for message_id in self._open)
+
+    def newest_open_entries(self) -> Iterator[Entry]:
+        """The same, the last that came first: those who look for any that may be collated find one soon."""
+        return (self.entries[message_id] for message_id in reversed(self._open))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._open) >= self.options.messages_max
+
+    def enter(self, cached: CachedMessage, timestamp_ms: int) -> Entry:
+        """Into this queue, where it may be known to members before us."""
+        entry = Entry(cached, timestamp_ms)
+        early = self._early.pop(cached.message_id, None)
+        if early is not None:
+            entry.rejected_by = early.rejected_by
+            entry.is_accepted_elsewhere = early.is_accepted_elsewhere
+        self.entries[cached.message_id] = entry
+        self._note_openness(cached)
+        if self.do_most_reject(entry):
+            self.apply(cached, Event.MOST_REJECT, error=REJECTED_BY_MOST)
+        return entry
+
+    def leave(self, message_id: bytes) -> None:
+        """What was said of it stays: another may announce it under a later catchain, and then all must count alike."""
+        entry = self.entries.pop(message_id, None)
+        self._open.pop(message_id, None)
+        if entry is not None and (entry.rejected_by or entry.is_accepted_elsewhere):
+            self._make_room_for_early()
+            self._early[message_id] = entry
+
+    def votes(self, message_id: bytes) -> Entry:
+        """Where it is kept what members say of a message; they may speak before the message itself is here."""
+        entry = self.entries.get(message_id) or self._early.get(message_id)
+        if entry is None:
+            self._make_room_for_early()
+            nothing = Header(message_id, ZERO_INT256, 0, ZERO_INT256, ZERO_INT256, -1, 0, 0)
+            entry = Entry(CachedMessage(nothing, Timeout(), Standing.FORWARDED_FINAL, 0.0), 0)
+            self._early[message_id] = entry
+        return entry
+
+    def _make_room_for_early(self) -> None:
+        if len(self._early) >= COUNTS_WITHOUT_HEADER_MAX:
+            del self._early[next(iter(self._early))]
+
+    def forget_votes(self, source: int) -> None:
+        """Of a member that tells different things to different others: nobody's count must hang on who heard what."""
+        for entry in (*self.entries.values(), *self._early.values()):
+            entry.rejected_by.discard(source)
+
+    def do_most_reject(self, entry: Entry) -> bool:
+        """Counted by head, of those who validate now."""
+        return 3 * len(entry.rejected_by) >= 2 * len(self.session.current)
+
+    def oldest_open_s(self) -> float | None:
+        """When the oldest message that is still open was first seen."""
+        while self._by_age and self._by_age[0][1] not in self._open:
+            heappop(self._by_age)
+        return self._by_age[0][0] if self._by_age else None
+
+    def open_since(self, moment_s: float) -> list[CachedMessage]:
+        """Open messages that were first seen then or before; they are not given a second time."""
+        found: list[CachedMessage] = []
+        while (oldest_s := self.oldest_open_s()) is not None and oldest_s <= moment_s:
+            _, message_id = heappop(self._by_age)
+            found.append(self.entries[message_id].cached)
+        return found
+
+    # Changes
+
+    def apply(
+        self, cached: CachedMessage, event: Event, *, block_id: BlockId | None = None, error: str = ""
+    ) -> bool:
+        """Whether it changed anything; full nodes are told what they are to hear."""
+        change = after(cached.status, event, block_id=block_id, error=error)
+        if change is None:
+            return False
+        self.set_status(cached, change.status)
+        if event is not Event.FORWARDED:
+            cached.standing = Standing.OWN
+        for status in change.told:
+            self.tell(cached, status)
+        return True
+
+    def apply_to(
+        self, message_id: bytes, event: Event, *, block_id: BlockId | None = None, error: str = ""
+    ) -> bool:
+        cached = self.cache.get(message_id)
+        return cached is not None and self.apply(cached, event, block_id=block_id, error=error)
+
+    def set_status(self, cached: CachedMessage, status: MessageStatus) -> None:
+        cached.status = status
+        self._note_openness(cached)
+
+    def _note_openness(self, cached: CachedMessage) -> None:
+        if cached.message_id not in self.entries:
+            return
+        if place_of(cached.status) in BELOW_SHARD:
+            if cached.message_id not in self._open:
+                self._open[cached.message_id] = None
+                heappush(self._by_age, (cached.first_seen_s, cached.message_id))
+        else:
+            self._open.pop(cached.message_id, None)
+
+    # Effects
+
+    def tell(self, cached: CachedMessage, status: MessageStatus) -> None:
+        self._effects += [Tell(full_node, cached.message_id, status) for full_node in cached.origins]
+
+    def introduce(self, cached: CachedMessage, full_node: bytes) -> None:
+        """A further full node has sent it, and hears how far it is, as if it had been there from the beginning."""
+        place = place_of(cached.status)
+        statuses: tuple[MessageStatus, ...] = (cached.status,)
+        if place in COLLATABLE or place == TAKEN:
+            statuses = (New(),)
+        elif kind_of(cached.status).name not in FIRST_KINDS:
+            statuses = New(), cached.status
+        self._effects.append(Introduce(full_node, cached.message_id, statuses))
+
+    def put(self, record: Record) -> None:
+        self.pending.add(record)
+        self._effects.append(SpeakSoon())
+
+    def broadcast(self, cached: CachedMessage) -> None:
+        if cached.body is not None:
+            self._effects.append(BroadcastBody(cached.message_id, cached.body.body))
+
+    def add(self, effect: QueueEffect) -> None:
+        self._effects.append(effect)
+
+    def taken(self) -> list[QueueEffect]:
+        effects, self._effects = self._effects, []
+        return effects

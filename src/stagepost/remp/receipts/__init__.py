@@ -1,0 +1,1 @@
+"""Signed receipts: statuses, binary and JSON forms."""

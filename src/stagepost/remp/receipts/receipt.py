@@ -1,0 +1,232 @@
+"""The signed receipt: what one source says happened to one message. Binary form, JSON form, signature and check.
+
+The signature covers the binary form; JSON is how receipts travel on topics. Both hold the same, so either can be had
+from the other. What a text form leaves out (a block that is not named) stands in the binary form as zeros.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from binascii import a2b_base64
+from functools import lru_cache
+from typing import NewType
+
+import msgspec
+
+from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
+from stagepost.remp.receipts import receipt_fields
+from stagepost.remp.receipts.message_status import MessageStatus, Rejected, kind_of, read_status, write_status
+from stagepost.remp.receipts.receipt_shapes import read_usual
+from stagepost.remp.receipts.status import Kind, Level, is_finally_accepted
+from stagepost.remp.strict_json import JsonFault, read_object
+from stagepost.remp.validator_sets import Role, Source, ValidatorSets
+
+ExternalMessageId = NewType("ExternalMessageId", bytes)
+"""Representation hash of an external message's root cell: 32 bytes."""
+
+RECEIPT_ID = constructor_id(
+    "tonNode.rempReceipt message_id:int256 status:tonNode.RempMessageStatus timestamp:long source_id:int256 "
+    "= tonNode.RempReceipt"
+)
+RECEIPT_BYTES_MAX = 65_536
+"""Of the JSON form."""
+
+FUTURE_MS_MAX = 300_000
+SIGNATURE_BYTES = 64
+SIGNATURE_HEX_DIGITS = 128
+SIGNATURE_BASE64_DIGITS = 88
+_LAST_DIGITS = "AQgw"
+"""Before the two that fill up: others have bits behind the last byte, and would be a second way of writing the same."""
+
+STATUSES_REMEMBERED = 1_024
+"""Whose bytes are not made again: all messages of a block have the same."""
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """`signature_text` is as it was received, empty if unsigned: it is looked at only when it is checked."""
+
+    message_id: ExternalMessageId
+    status: MessageStatus
+    timestamp_ms: int
+    source_id: bytes
+    signature_text: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.status)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        status = self.status
+        # A refusal's text may be long, and is seldom said twice.
+        status_bytes = _write_anew(status) if isinstance(status, Rejected) else _bytes_of(status)
+        writer = Writer()
+        writer.write_constructor(RECEIPT_ID)
+        writer.write_int256(self.message_id)
+        writer.write_raw(status_bytes)
+        writer.write_long(self.timestamp_ms)
+        writer.write_int256(self.source_id)
+        return writer.written()
+
+    @property
+    def signature(self) -> bytes | None:
+        """Standard padded base64 or hexadecimal digits of 64 bytes; None for anything else."""
+        return read_signature(self.signature_text)
+
+    def sign(self, seed: bytes) -> Receipt:
+        """With an Ed25519 key; the source becomes that key's id."""
+        ours = msgspec.structs.replace(self, source_id=key_id(ed25519.public_key(seed)))
+        return ours.with_signature(ed25519.sign(seed, ours.signed_bytes))
+
+    def with_signature(self, signature: bytes) -> Receipt:
+        return msgspec.structs.replace(self, signature_text=b64encode(signature).decode("ascii"))
+
+    def is_signed_by(self, public_key: bytes) -> bool:
+        signature = self.signature
+        return signature is not None and ed25519.verify(public_key, self.signed_bytes, signature)
+
+    def to_json(self) -> str:
+        """The form on topics, two spaces deep, as published nodes write it."""
+        fields: dict[str, object] = {
+            "message_id": self.message_id.hex(),
+            "timestamp": self.timestamp_ms,
+            "source_id": self.source_id.hex(),
+            "signature": self.signature_text,
+            "kind": self.kind.name,
+            **receipt_fields.write(self.status),
+        }
+        return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode("utf-8")
+
+    @classmethod
+    def from_json(cls, data: bytes | str, *, record_key: str | None = None) -> Receipt:
+        """`DecodeError` with code RECEIPT_FORMAT or RECEIPT_KIND if it is none.
+
+        `record_key` is the key under which the record stood; it must be the message's id.
+        """
+        encoded = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+        if len(encoded) > RECEIPT_BYTES_MAX:
+            text = f"the receipt has {len(encoded)} bytes, at most {RECEIPT_BYTES_MAX} fit"
+            raise _fault(ErrorCode.RECEIPT_FORMAT, text)
+        usual = read_usual(encoded)
+        if usual is None or (record_key is not None and record_key.lower() != usual[0].hex()):
+            return cls._from_any_json(data, record_key)
+        message_id, status, timestamp_ms, source_id, signature = usual
+        return cls(ExternalMessageId(message_id), status, timestamp_ms, source_id, signature)
+
+    @classmethod
+    def _from_any_json(cls, data: bytes | str, record_key: str | None) -> Receipt:
+        try:
+            common = receipt_fields.read_common(read_object(data))
+        except JsonFault as fault:
+            raise _fault(ErrorCode.RECEIPT_FORMAT, str(fault)) from None
+        if record_key is not None and record_key.lower() != common.message_id.hex():
+            raise _fault(ErrorCode.RECEIPT_FORMAT, "message_id is not the record's key")
+        if common.kind is None:
+            raise _fault(ErrorCode.RECEIPT_KIND, f"no kind is called {common.kind_text!r}")
+        try:
+            status = receipt_fields.read_status(common.kind, common.given)
+        except JsonFault as fault:
+            raise _fault(ErrorCode.RECEIPT_FORMAT, f"{common.kind.name}: {fault}") from None
+        return cls(
+            ExternalMessageId(common.message_id),
+            status,
+            common.timestamp_ms,
+            common.source_id,
+            common.signature,
+        )
+
+
+def _write_anew(status: MessageStatus) -> bytes:
+    writer = Writer()
+    write_status(writer, status)
+    return writer.written()
+
+
+_bytes_of = lru_cache(STATUSES_REMEMBERED)(_write_anew)
+
+
+def read_receipt(data: bytes) -> Receipt:
+    """The boxed binary form, without a signature."""
+    reader = Reader(data)
+    reader.read_constructor(RECEIPT_ID)
+    message_id = ExternalMessageId(reader.read_int256())
+    status = read_status(reader)
+    timestamp_ms = reader.read_long()
+    source_id = reader.read_int256()
+    reader.expect_end()
+    return Receipt(message_id, status, timestamp_ms, source_id)
+
+
+def read_signature(text: str) -> bytes | None:
+    if len(text) == SIGNATURE_BASE64_DIGITS and text[-3] in _LAST_DIGITS:
+        try:
+            signature = a2b_base64(text, strict_mode=True)
+        except ValueError:
+            return None
+        return signature if len(signature) == SIGNATURE_BYTES else None
+    if len(text) == SIGNATURE_HEX_DIGITS:
+        try:
+            return bytes.fromhex(text) if text.isalnum() else None
+        except ValueError:
+            return None
+    return None
+
+
+def _fault(code: ErrorCode, text: str) -> DecodeError:
+    return DecodeError(f"{code}: {text}", code=code)
+
+
+# Whether a receipt counts
+
+
+class Counting(msgspec.Struct, frozen=True):
+    """It passed every check."""
+
+    receipt: Receipt
+    role: Role
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """`reason` is one of the codes that begin with RECEIPT_: the first check, in their order, that failed."""
+
+    reason: ErrorCode
+    text: str
+
+
+NOT_SIGNED = Quarantined(ErrorCode.RECEIPT_SIGNATURE, "the signature does not hold")
+
+
+def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) -> Counting | Quarantined:
+    """The checks of a receipt that could be read; the signature, which costs most, comes last."""
+    source = check_but_signature(receipt, sets, arrived_ms)
+    if isinstance(source, Quarantined):
+        return source
+    if not receipt.is_signed_by(source.public_key):
+        return NOT_SIGNED
+    return Counting(receipt, source.role)
+
+
+def check_but_signature(
+    receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None
+) -> Source | Quarantined:
+    """Whose signature it has to bear."""
+    if not receipt.signature_text:
+        return Quarantined(ErrorCode.RECEIPT_UNSIGNED, "the signature is empty")
+    source = sets.source(receipt.source_id, receipt.timestamp_ms)
+    if isinstance(source, str):
+        return Quarantined(ErrorCode.RECEIPT_SOURCE, source)
+    kind = receipt.kind
+    if not _may_sign(source.role, kind):
+        return Quarantined(ErrorCode.RECEIPT_ROLE, f"a {source.role.value} does not sign {kind.name}")
+    if arrived_ms is not None and receipt.timestamp_ms - arrived_ms > FUTURE_MS_MAX:
+        ahead_s = (receipt.timestamp_ms - arrived_ms) / 1_000
+        return Quarantined(ErrorCode.RECEIPT_FUTURE, f"dated {ahead_s:.0f} s after its arrival")
+    return source
+
+
+def _may_sign(role: Role, kind: Kind) -> bool:
+    if role is Role.FULL_NODE:
+        return kind.level is Level.FULLNODE or is_finally_accepted(kind)
+    return kind.level is not Level.FULLNODE

@@ -1,0 +1,202 @@
+"""The members of a receipt's JSON object, both ways: which of them each kind has, and what each must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from stagepost.remp.block_id import MASTERCHAIN, UNKNOWN_BLOCK, WHOLE_SHARD, BlockId
+from stagepost.remp.hex_text import HASH_DIGITS, SHARD_DIGITS, read_hash, read_shard
+from stagepost.remp.receipts.message_status import (
+    Accepted,
+    Duplicate,
+    Ignored,
+    MessageStatus,
+    New,
+    Rejected,
+    SentToValidators,
+    Timeout,
+    kind_of,
+)
+from stagepost.remp.receipts.status import Fields, Kind, Status, is_finally_accepted, kind_named
+from stagepost.remp.strict_json import JsonFault
+
+BLOCK_FIELDS = ("block_id", "block_file_hash", "block_seqno", "shard", "wc")
+MASTER_FIELDS = ("mc_block_id", "mc_block_file_hash", "mc_block_seqno")
+TIMESTAMP_MAX = (1 << 63) - 1
+
+Members = Sequence[tuple[str, Any]]
+
+
+class Common(msgspec.Struct, frozen=True):
+    """What every kind has, and all that was given by name. `kind` is None for a word that means nothing to us."""
+
+    kind: Kind | None
+    kind_text: str
+    message_id: bytes
+    timestamp_ms: int
+    source_id: bytes
+    signature: str
+    given: Mapping[str, Any]
+
+
+def read_common(members: Members) -> Common:
+    """The five common fields, and that no name is given twice; the kind decides about all others."""
+    found = _by_name(members)
+    kind_text = _string(found, "kind")
+    return Common(
+        kind_named(kind_text),
+        kind_text,
+        _hash(found, "message_id"),
+        _integer(found, "timestamp", 0, TIMESTAMP_MAX),
+        _hash(found, "source_id"),
+        _string(found, "signature"),
+        found,
+    )
+
+
+def _by_name(members: Members) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    file_hashes = [value for name, value in members if name == "block_file_hash"]
+    is_old_finalized = len(file_hashes) == 2 and _is_finalized_without_master_hash(members)
+    for name, value in members:
+        if name not in found:
+            found[name] = value
+        elif not (name == "block_file_hash" and is_old_finalized):
+            raise JsonFault(f"{name} is given twice")
+    if is_old_finalized:
+        # An early form writes both under one name, the master block's first.
+        found["mc_block_file_hash"], found["block_file_hash"] = file_hashes
+    return found
+
+
+def _is_finalized_without_master_hash(members: Members) -> bool:
+    if any(name == "mc_block_file_hash" for name, _ in members):
+        return False
+    kinds = [value for name, value in members if name == "kind"]
+    kind = kind_named(kinds[0]) if len(kinds) == 1 and isinstance(kinds[0], str) else None
+    return kind is not None and is_finally_accepted(kind)
+
+
+def read_status(kind: Kind, found: Mapping[str, Any]) -> MessageStatus:
+    match kind.fields:
+        case Fields.NOTHING:
+            return New() if kind.status is Status.NEW else Timeout()
+        case Fields.COUNTS:
+            return SentToValidators(_int32(found, "sent_to"), _int32(found, "total_validators"))
+        case Fields.ERROR:
+            return Rejected(kind.level, _string(found, "error"))
+        case Fields.ERROR_AND_NAMED_BLOCK:
+            return Rejected(kind.level, _string(found, "error"), _block(found, is_required=False))
+        case Fields.BLOCK:
+            block_id = _block(found, is_required=True)
+            return Duplicate(block_id) if kind.status is Status.DUPLICATE else Ignored(kind.level, block_id)
+        case Fields.BLOCK_AND_NAMED_MASTER:
+            return Accepted(
+                kind.level, _block(found, is_required=True), _master_block(found, is_required=False)
+            )
+        case Fields.BLOCK_AND_MASTER:
+            return Accepted(
+                kind.level, _block(found, is_required=True), _master_block(found, is_required=True)
+            )
+
+
+def write(status: MessageStatus) -> dict[str, object]:
+    kind = kind_of(status)
+    match status:
+        case SentToValidators(sent_to, total_validators):
+            return {"sent_to": sent_to, "total_validators": total_validators}
+        case Rejected(_, error, block_id):
+            has_block = kind.fields is Fields.ERROR_AND_NAMED_BLOCK and block_id.is_named
+            return {**(_write_block(block_id) if has_block else {}), "error": error}
+        case Accepted(_, block_id, master_id):
+            has_master = kind.fields is Fields.BLOCK_AND_MASTER or master_id.is_named
+            return _write_block(block_id) | (_write_master(master_id) if has_master else {})
+        case Ignored(_, block_id) | Duplicate(block_id):
+            return _write_block(block_id)
+        case _:
+            return {}
+
+
+def _write_block(block: BlockId) -> dict[str, object]:
+    return {
+        "block_id": block.root_hash.hex(),
+        "block_file_hash": block.file_hash.hex(),
+        "block_seqno": block.seqno,
+        "shard": f"{block.shard:016x}",
+        "wc": block.workchain,
+    }
+
+
+def _write_master(block: BlockId) -> dict[str, object]:
+    return {
+        "mc_block_id": block.root_hash.hex(),
+        "mc_block_file_hash": block.file_hash.hex(),
+        "mc_block_seqno": block.seqno,
+    }
+
+
+def _block(found: Mapping[str, Any], *, is_required: bool) -> BlockId:
+    if not is_required and not any(name in found for name in BLOCK_FIELDS):
+        return UNKNOWN_BLOCK
+    return BlockId(
+        _int32(found, "wc"),
+        _shard(found),
+        _integer(found, "block_seqno", 0, 0xFFFF_FFFF),
+        _hash(found, "block_id"),
+        _hash(found, "block_file_hash"),
+    )
+
+
+def _master_block(found: Mapping[str, Any], *, is_required: bool) -> BlockId:
+    if not is_required and not any(name in found for name in MASTER_FIELDS):
+        return UNKNOWN_BLOCK
+    return BlockId(
+        MASTERCHAIN,
+        WHOLE_SHARD,
+        _integer(found, "mc_block_seqno", 0, 0xFFFF_FFFF),
+        _hash(found, "mc_block_id"),
+        _hash(found, "mc_block_file_hash"),
+    )
+
+
+def _given(found: Mapping[str, Any], name: str) -> Any:
+    if name not in found:
+        raise JsonFault(f"{name} is missing")
+    return found[name]
+
+
+def _string(found: Mapping[str, Any], name: str) -> str:
+    value = _given(found, name)
+    if not isinstance(value, str):
+        raise JsonFault(f"{name} is no text")
+    return value
+
+
+def _integer(found: Mapping[str, Any], name: str, least: int, greatest: int) -> int:
+    value = _given(found, name)
+    if type(value) is not int:
+        raise JsonFault(f"{name} is no integer")
+    if not least <= value <= greatest:
+        raise JsonFault(f"{name} is {value}, expected {least} to {greatest}")
+    return value
+
+
+def _int32(found: Mapping[str, Any], name: str) -> int:
+    return _integer(found, name, -(1 << 31), (1 << 31) - 1)
+
+
+def _hash(found: Mapping[str, Any], name: str) -> bytes:
+    value = read_hash(_given(found, name))
+    if value is None:
+        raise JsonFault(f"{name} is not {HASH_DIGITS} hexadecimal digits")
+    return value
+
+
+def _shard(found: Mapping[str, Any]) -> int:
+    value = read_shard(_given(found, "shard"))
+    if value is None:
+        raise JsonFault(f"shard is not {SHARD_DIGITS} hexadecimal digits")
+    return value

@@ -1,0 +1,1 @@
+"""From the receipts of many validators to one verdict and one trace."""

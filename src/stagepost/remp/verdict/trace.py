@@ -1,0 +1,254 @@
+"""One message's life, as its receipts tell it: the verdict, and a lane for everybody who has spoken or should have.
+
+Nothing is altered and nothing left out: receipts that do not count stand in their lane with the reason, and who is
+silent has an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+import msgspec
+
+from stagepost.errors import ErrorCode
+from stagepost.remp.receipts.message_status import Accepted, SentToValidators, block_of
+from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
+from stagepost.remp.receipts.status import Kind, Status, is_finally_accepted
+from stagepost.remp.receipts.status_records import StatusRecord, read_record
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
+
+ENDED = frozenset(
+    conclusion.value
+    for conclusion in (
+        Conclusion.FINALIZED,
+        Conclusion.REJECTED_BY_FULLNODE,
+        Conclusion.REJECTED,
+        Conclusion.EXPIRED,
+    )
+)
+"""Verdicts that nobody waits any longer for."""
+
+
+class Mark(Enum):
+    """What a point of a lane means; the value is how text shows it."""
+
+    QUEUED = "○"
+    ON_ITS_WAY = "●"
+    FINAL = "◆"
+    NEVER = "✕"
+    RETURNED = "↩"
+    UNTRUSTED = "⚠"
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One receipt. `refused` is None for one that counts."""
+
+    receipt: Receipt
+    mark: Mark
+    refused: Quarantined | None
+    position: str
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self.receipt.timestamp_ms
+
+    @property
+    def is_trouble(self) -> bool:
+        return self.mark in (Mark.NEVER, Mark.RETURNED, Mark.UNTRUSTED)
+
+    @property
+    def label(self) -> str:
+        """What a person is told beside the lane."""
+        words = self.receipt.kind.name
+        error = getattr(self.receipt.status, "error", "")
+        if error:
+            words += f": {error}"
+        if isinstance(self.receipt.status, SentToValidators):
+            words += f" {self.receipt.status.sent_to}/{self.receipt.status.total_validators}"
+        if self.refused is not None:
+            words += f": {_REFUSED_WORDS.get(self.refused.reason, self.refused.text)}"
+        return words
+
+
+_REFUSED_WORDS = {
+    ErrorCode.RECEIPT_SIGNATURE: "SIGNATURE INVALID",
+    ErrorCode.RECEIPT_UNSIGNED: "UNSIGNED",
+    ErrorCode.RECEIPT_SOURCE: "UNKNOWN SIGNER",
+    ErrorCode.RECEIPT_FUTURE: "DATED IN THE FUTURE",
+    ErrorCode.RECEIPT_ROLE: "NOT FOR THIS ROLE TO SAY",
+}
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One source: a full node, a member of the deciding session, or somebody else. Points are in order of time."""
+
+    name: str
+    source_id: bytes | None
+    points: tuple[Point, ...]
+
+    @property
+    def troubles(self) -> tuple[Point, ...]:
+        """What is worth a word. That another validator was faster is none, once the block stands."""
+        last = self.last
+        is_well = last is not None and last.mark in (Mark.ON_ITS_WAY, Mark.FINAL)
+        return tuple(
+            point
+            for point in self.points
+            if point.is_trouble
+            and not (is_well and point.refused is None and point.receipt.status.status is Status.DUPLICATE)
+        )
+
+    @property
+    def last(self) -> Point | None:
+        """Of those that count."""
+        counting = [point for point in self.points if point.refused is None]
+        return counting[-1] if counting else None
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """`verdict` is None if no receipt counts. `unreadable` are records under the message's key that are no receipts."""
+
+    message_id: bytes
+    verdict: Verdict | None
+    lanes: tuple[Lane, ...]
+    unreadable: tuple[tuple[str, Quarantined], ...]
+    as_of_ms: int | None
+    message_timeout_ms: int
+    dmq_id: str | None
+    delivery_id: str | None
+
+    @property
+    def points(self) -> list[Point]:
+        return sorted(
+            (point for lane in self.lanes for point in lane.points), key=lambda point: point.timestamp_ms
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self.verdict is not None and self.verdict.verdict not in ENDED
+
+    @property
+    def first_ms(self) -> int | None:
+        """Where its life begins on screens: the first that was said and counts. A full node reports its sending when
+        it is done with it, and the first validators may have answered by then."""
+        points = [point for point in self.points if point.refused is None] or self.points
+        return points[0].timestamp_ms if points else None
+
+
+def trace_of(
+    message_id: bytes,
+    records: Iterable[StatusRecord],
+    sets: ValidatorSets,
+    as_of_ms: int | None,
+    *,
+    message_timeout_ms: int | None = None,
+) -> Trace:
+    """`records` are all those of the message: by their key, or by the id inside."""
+    state = MessageState()
+    points: dict[bytes, dict[tuple[bytes, str], Point]] = {}
+    unreadable: list[tuple[str, Quarantined]] = []
+    ids: dict[str, str] = {}
+    for record in records:
+        receipt = read_record(record)
+        if isinstance(receipt, Quarantined):
+            unreadable.append((record.position, receipt))
+            continue
+        outcome = check(receipt, sets, record.arrived_ms)
+        refused = outcome if isinstance(outcome, Quarantined) else None
+        if isinstance(outcome, Counting):
+            state.add(outcome, record.session_hint)
+            for name in ("dmq_id", "delivery_id"):
+                if name in record.headers:
+                    ids.setdefault(name, record.headers[name])
+        point = Point(receipt, _mark(receipt.kind, refused), refused, record.position)
+        # Copies of one receipt say it once.
+        said = points.setdefault(receipt.source_id, {})
+        said.setdefault((receipt.signed_bytes, receipt.signature_text), point)
+    verdict = evaluate(state, sets, as_of_ms, message_timeout_ms=message_timeout_ms)
+    timeout_ms = sets.message_timeout_ms if message_timeout_ms is None else message_timeout_ms
+    lanes = _lanes({source: list(said.values()) for source, said in points.items()}, verdict, sets)
+    return Trace(
+        message_id,
+        verdict,
+        tuple(lanes),
+        tuple(unreadable),
+        as_of_ms,
+        timeout_ms,
+        ids.get("dmq_id"),
+        ids.get("delivery_id"),
+    )
+
+
+def _lanes(points: dict[bytes, list[Point]], verdict: Verdict | None, sets: ValidatorSets) -> list[Lane]:
+    """Full nodes first, then every member of the deciding session, then who else has said something."""
+    lanes: list[Lane] = []
+    full_nodes = [source for source in points if source in sets.full_nodes]
+    for number, source in enumerate(sorted(full_nodes), start=1):
+        name = "full node" if len(full_nodes) == 1 else f"full node {number}"
+        lanes.append(_lane(name, source, points.pop(source)))
+    if verdict is not None and verdict.session_id is not None:
+        for validator in sets.sessions[bytes.fromhex(verdict.session_id)].validators:
+            name = f"V{validator.index + 1}"
+            lanes.append(_lane(name, validator.key_id, points.pop(validator.key_id, [])))
+    for source in sorted(points):
+        lanes.append(_lane(_other_name(source, sets), source, points[source]))
+    return lanes
+
+
+def _other_name(source: bytes, sets: ValidatorSets) -> str:
+    """Members of other sessions, and strangers."""
+    memberships = sets.memberships(source)
+    if not memberships:
+        return f"unknown {source.hex()[:6]}"
+    session, validator = max(memberships.values(), key=lambda found: found[0].age_key)
+    return f"V{validator.index + 1} of {session.catchain_seqno}"
+
+
+def _lane(name: str, source: bytes, points: list[Point]) -> Lane:
+    return Lane(name, source, tuple(sorted(points, key=_order)))
+
+
+def _order(point: Point) -> tuple[int, int, int]:
+    kind = point.receipt.kind
+    return point.timestamp_ms, int(kind.level), kind.rank
+
+
+def _mark(kind: Kind, refused: Quarantined | None) -> Mark:
+    if refused is not None:
+        return Mark.UNTRUSTED
+    match kind.status:
+        case Status.NEW:
+            return Mark.QUEUED
+        case Status.ACCEPTED:
+            return Mark.FINAL if is_finally_accepted(kind) else Mark.ON_ITS_WAY
+        case Status.SENT_TO_VALIDATORS:
+            return Mark.ON_ITS_WAY
+        case Status.REJECTED | Status.TIMEOUT:
+            return Mark.NEVER
+        case Status.IGNORED | Status.DUPLICATE:
+            return Mark.RETURNED
+
+
+def block_named(trace: Trace) -> tuple[str | None, int | None]:
+    """The shard of the block that took the message in, and the master block's number: the nearest to finality."""
+    shard: str | None = None
+    master_seqno: int | None = None
+    best = -1
+    for point in trace.points:
+        status = point.receipt.status
+        if point.refused is None and isinstance(status, Accepted) and status.level >= best:
+            block = block_of(status)
+            if block.is_named:
+                best, shard = status.level, f"{block.workchain}:{block.shard:016x}"
+            if status.master_id.is_named:
+                master_seqno = status.master_id.seqno
+    return shard, master_seqno
+
+
+def signatures_valid(trace: Trace) -> tuple[int, int]:
+    """How many of all distinct receipts count, and how many there are."""
+    points = trace.points
+    return sum(point.refused is None for point in points), len(points)

@@ -1,0 +1,34 @@
+"""What our screens, pages and programs call a verdict: one table of words."""
+
+from __future__ import annotations
+
+from stagepost.remp.verdict.verdict import Conclusion, Verdict
+
+WORDS = {
+    Conclusion.FINALIZED.value: "Finalized",
+    Conclusion.ACCEPTED.value: "Accepted",
+    Conclusion.INCLUDED.value: "Included (optimistic)",
+    Conclusion.SENT.value: "Sent",
+    Conclusion.REJECTED_BY_FULLNODE.value: "Rejected by the full node",
+    Conclusion.REJECTED.value: "Rejected",
+    Conclusion.LIKELY_REJECTED.value: "Likely rejected",
+    Conclusion.EXPIRED.value: "Expired",
+}
+"""All but `Queued`, which says at how many."""
+
+
+def verdict_words(verdict: Verdict | None) -> str:
+    """As all our screens call it."""
+    if verdict is None:
+        return "No receipt counts"
+    if verdict.verdict == Conclusion.QUEUED.value:
+        return f"Queued at {len(verdict.queued_at)} of {verdict.validators}"
+    return WORDS[verdict.verdict]
+
+
+def silent_words(verdict: Verdict | None) -> str:
+    """Who has said nothing of a message so far, as `2 of 7 silent (V2, V6)`; empty if nobody is."""
+    if verdict is None or not verdict.silent or verdict.validators is None:
+        return ""
+    names = ", ".join(f"V{index + 1}" for index in verdict.silent)
+    return f"{len(verdict.silent)} of {verdict.validators} silent ({names})"
