@@ -12,10 +12,10 @@ import msgspec
 from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Recovered
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
+from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
-from stagepost.runtime.chain.chain_follower import ChainFollower
 from tests.chain_overlay_world import ChainHouse, ChainOverlayWorld
 from tests.chain_world import some_primes
 

@@ -16,6 +16,10 @@ from stagepost.chain.agreement.effects import Finalised
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.genesis import Genesis
+from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.follower import ChainFollower, FollowerOptions
+from stagepost.chain.node.store import ChainDisk, ChainStore, MemoryChainStore
+from stagepost.chain.node.validator import ChainOptions, ChainValidator
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
@@ -33,10 +37,6 @@ from stagepost.remp.ledger import (
 )
 from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.chain.agreement_runner import Notice
-from stagepost.runtime.chain.chain_follower import ChainFollower, FollowerOptions
-from stagepost.runtime.chain.chain_store import ChainDisk, ChainStore, MemoryChainStore
-from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
 from tests import agreement_checker
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_validators import genesis_of

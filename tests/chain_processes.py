@@ -27,6 +27,9 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
+from stagepost.chain.node.agreement_runner import AgreementRunner
+from stagepost.chain.node.store import ChainStore, Written, open_chain_store
+from stagepost.chain.node.validator import ChainOptions, ChainValidator
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address
 from stagepost.remp.block_id import BlockId
@@ -44,9 +47,6 @@ from stagepost.remp.ledger import (
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.chain.agreement_runner import AgreementRunner
-from stagepost.runtime.chain.chain_store import ChainStore, Written, open_chain_store
-from stagepost.runtime.chain.chain_validator import ChainOptions, ChainValidator
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import some_primes
 from tests.line_reports import Report

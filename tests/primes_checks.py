@@ -14,13 +14,13 @@ from stagepost.catchain.block import UPDATE_ID, decode_update
 from stagepost.chain.agreement.messages import PROPOSAL_ID, Proposal, decode_message
 from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind, signed_bytes
 from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
+from stagepost.chain.node.switchboard import read_said
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.records import Accept, Header, decode_payload
-from stagepost.runtime.chain.switchboard import read_said
 
 _BLOCK, _PROPOSAL, _VOTE = (constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID))
 _MASTER = constructor_bytes(MASTER_BLOCK_ID)

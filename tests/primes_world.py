@@ -23,6 +23,11 @@ from stagepost.chain.contracts import primes_body, sum_in, sum_of_primes
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.follower import ChainFollower
+from stagepost.chain.node.store import ChainDisk, MemoryChainStore
+from stagepost.chain.node.switchboard import Switchboard
+from stagepost.chain.node.validator import ChainOptions
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.ground.crypto import ed25519
@@ -40,11 +45,6 @@ from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status import Kind, Level, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
-from stagepost.runtime.chain.agreement_runner import Notice
-from stagepost.runtime.chain.chain_follower import ChainFollower
-from stagepost.runtime.chain.chain_store import ChainDisk, MemoryChainStore
-from stagepost.runtime.chain.chain_validator import ChainOptions
-from stagepost.runtime.chain.switchboard import Switchboard
 from stagepost.runtime.remp.session_plan import SessionOptions
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from tests.chain_world import START_MS

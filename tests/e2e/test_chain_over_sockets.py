@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.node.final_proof import Proof
+from stagepost.chain.node.reading import read_chain
 from stagepost.chain.replay import replay
 from stagepost.cli.chain import chain
 from stagepost.remp.ledger import MasterApplied
-from stagepost.runtime.chain.chain_reading import read_chain
-from stagepost.runtime.chain.final_proof import Proof
 from tests import agreement_checker
 from tests.chain_processes import ChainProcess, Orders, say
 from tests.validator_processes import until

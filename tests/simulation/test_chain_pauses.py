@@ -6,14 +6,9 @@ import asyncio
 
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.node.validator import LOAD_PAUSE_EACH_S, LOAD_PAUSE_MAX_S, MASTER_PAUSE_S, SHARD_PAUSE_S
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.runtime.chain.chain_validator import (
-    LOAD_PAUSE_EACH_S,
-    LOAD_PAUSE_MAX_S,
-    MASTER_PAUSE_S,
-    SHARD_PAUSE_S,
-)
 from tests.chain_world import address
 from tests.memoised_signatures import memoised_signatures
 from tests.primes_checks import committed_blocks

@@ -10,7 +10,7 @@ import click
 from stagepost.cli.local_node_options import json_option
 
 if TYPE_CHECKING:
-    from stagepost.runtime.chain.chain_reading import ChainShown
+    from stagepost.chain.node.reading import ChainShown
 
 NOT_SOUND = 1
 _SHARDS = ("shard", "session", "catchain", "height", "final", "state")
@@ -46,7 +46,7 @@ def show(data: Path, as_json: bool) -> int:
     Example:
       stagepost chain show --data stagepost-data
     """
-    from stagepost.runtime.chain.chain_reading import chain_folders, show_chain
+    from stagepost.chain.node.reading import chain_folders, show_chain
 
     is_sound = True
     for folder in chain_folders(data):

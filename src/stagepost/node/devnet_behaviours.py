@@ -18,6 +18,7 @@ from random import Random
 from stagepost.catchain.block import UPDATE_ID, Block, HashVersion, block_id, data_hash, decode_update
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, VOTE_ID, Vote, VoteKind, signed_bytes
+from stagepost.chain.node.switchboard import read_said, said
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.node.remp_validator_main import Between
@@ -27,7 +28,6 @@ from stagepost.remp.receipts.compact import RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level, Status
-from stagepost.runtime.chain.switchboard import read_said, said
 
 LIE = "refused, says a validator that does not tell the truth"
 _BLOCK, _VOTE = constructor_bytes(UPDATE_ID), constructor_bytes(VOTE_ID)

@@ -11,6 +11,7 @@ from stagepost.bus.file_topic import create_topic
 from stagepost.bus.topic import Record, TopicReader, TopicWriter
 from stagepost.chain.accounts import Account
 from stagepost.chain.messages import read_message
+from stagepost.chain.node.reading import read_ledger
 from stagepost.errors import StorageError
 from stagepost.ground.loop.clock import Clock
 from stagepost.node.devnet_process import MemberProcess
@@ -20,7 +21,6 @@ from stagepost.node.remp_full_node_main import CHAIN_FOLDER, RunningFullNode
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
-from stagepost.runtime.chain.chain_reading import read_ledger
 
 LOOK_EVERY_S = 0.05
 

@@ -23,6 +23,8 @@ import msgspec
 
 from stagepost.bus.file_topic import create_topic
 from stagepost.bus.kafka_admin import KafkaSettings
+from stagepost.chain.node.follower import ChainFollower
+from stagepost.chain.node.store import open_chain_store
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.transport import Transport
@@ -50,8 +52,6 @@ from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
-from stagepost.runtime.chain.chain_follower import ChainFollower
-from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,10 @@ from random import Random
 from stagepost.catchain.effects import Deliver
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.store import ChainStore
+from stagepost.chain.node.switchboard import Channel, Switchboard
+from stagepost.chain.node.validator import Answer, ChainOptions, ChainValidator
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock
@@ -29,10 +33,6 @@ from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.chain.agreement_runner import Notice
-from stagepost.runtime.chain.chain_store import ChainStore
-from stagepost.runtime.chain.chain_validator import Answer, ChainOptions, ChainValidator
-from stagepost.runtime.chain.switchboard import Channel, Switchboard
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import SessionStore
 from stagepost.runtime.remp.validator import Validator

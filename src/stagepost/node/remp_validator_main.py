@@ -17,6 +17,8 @@ import msgspec
 
 from stagepost.catchain.effects import Deliver
 from stagepost.chain.master_state import PlanKind
+from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.store import open_chain_store
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
@@ -31,8 +33,6 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
-from stagepost.runtime.chain.agreement_runner import Notice
-from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import open_session_store
 from stagepost.runtime.remp.validator import OnSessionEvent

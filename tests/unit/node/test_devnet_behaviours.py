@@ -17,6 +17,7 @@ from stagepost.catchain.block import (
 )
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
+from stagepost.chain.node.switchboard import read_said, said
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
@@ -30,7 +31,6 @@ from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.runtime.chain.switchboard import read_said, said
 
 SEED = bytes([1]) * 32
 PUBLIC_KEY = ed25519.public_key(SEED)

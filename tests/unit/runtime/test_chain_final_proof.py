@@ -13,10 +13,10 @@ from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.messages import FinalBlock
 from stagepost.chain.agreement.votes import NO_BLOCK, VoteKind, signed_bytes
 from stagepost.chain.history import KeptBlock
+from stagepost.chain.node.final_proof import PENDING_MAX, FinalChain, Proof, final_block, kept_block
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
 from stagepost.ground.crypto import ed25519
-from stagepost.runtime.chain.final_proof import PENDING_MAX, FinalChain, Proof, final_block, kept_block
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import DecidedChain, some_primes
 

@@ -7,10 +7,8 @@ from hashlib import sha256
 
 import pytest
 
-from stagepost.errors import DecodeError
-from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.runtime.chain.chain_follower import ChainFollower
-from stagepost.runtime.chain.following_messages import (
+from stagepost.chain.node.follower import ChainFollower
+from stagepost.chain.node.following_messages import (
     BLOCKS_BYTES_MAX,
     BLOCKS_MAX,
     SESSIONS_ASKED_MAX,
@@ -21,7 +19,9 @@ from stagepost.runtime.chain.following_messages import (
     decode_finals,
     decode_get_finals,
 )
-from stagepost.runtime.chain.large_objects import LARGE_BYTES_MAX
+from stagepost.chain.node.large_objects import LARGE_BYTES_MAX
+from stagepost.errors import DecodeError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from tests.chain_overlay_world import ChainOverlayWorld
 from tests.chain_world import some_primes
 

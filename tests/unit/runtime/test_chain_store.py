@@ -20,14 +20,14 @@ from stagepost.chain.agreement.messages import FinalBlock
 from stagepost.chain.agreement.votes import VoteKind, signed_bytes
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
+from stagepost.chain.node.final_proof import PENDING_MAX, Proof, kept_block
+from stagepost.chain.node.reading import chain_folders, show_chain
+from stagepost.chain.node.store import STORE_FILE, ChainStore, open_chain_store
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.cli.chain import chain as chain_command
 from stagepost.delivery.errors import ErrQueueLocked
 from stagepost.errors import StorageError
 from stagepost.ground.crypto import ed25519
-from stagepost.runtime.chain.chain_reading import chain_folders, show_chain
-from stagepost.runtime.chain.chain_store import STORE_FILE, ChainStore, open_chain_store
-from stagepost.runtime.chain.final_proof import PENDING_MAX, Proof, kept_block
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import START_MS, DecidedChain, some_primes
 

@@ -8,10 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
-from stagepost.errors import DecodeError, LocalProtocolError
-from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.links.overlay import Answered
-from stagepost.runtime.chain.large_objects import (
+from stagepost.chain.node.large_objects import (
     GIVE_UP_S,
     LARGE_BYTES_MAX,
     PART_BYTES_MAX,
@@ -19,13 +16,16 @@ from stagepost.runtime.chain.large_objects import (
     WAITING_BYTES_MAX,
     Part,
 )
-from stagepost.runtime.chain.switchboard import (
+from stagepost.chain.node.switchboard import (
     EARLY_BYTES_MAX,
     EARLY_CHANNELS_MAX,
     EARLY_OBJECTS_MAX,
     Channel,
     Switchboard,
 )
+from stagepost.errors import DecodeError, LocalProtocolError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.remp.links.overlay import Answered
 from tests.remp_links import Heard
 
 KEYS = tuple(bytes([number]) * 32 for number in range(3))

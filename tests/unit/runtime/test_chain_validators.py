@@ -22,6 +22,9 @@ from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.master_state import PlanKind
+from stagepost.chain.node.final_proof import final_block
+from stagepost.chain.node.store import Written
+from stagepost.chain.node.validator import LINGER_S, Answer, ChainValidator
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
@@ -29,9 +32,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.storage.tables import Held
 from stagepost.remp.ledger import CandidateLost, LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.chain.chain_store import Written
-from stagepost.runtime.chain.chain_validator import LINGER_S, Answer, ChainValidator
-from stagepost.runtime.chain.final_proof import final_block
 from tests.agreement_world import public_key_of
 from tests.chain_overlay_runs import run_once
 from tests.chain_overlay_world import OPTIONS, ChainHouse, ChainOverlayWorld

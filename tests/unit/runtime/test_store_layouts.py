@@ -16,6 +16,9 @@ from struct import Struct
 import pytest
 
 from stagepost.chain.agreement.effects import Record
+from stagepost.chain.node import store as chain_store
+from stagepost.chain.node.chain_rows import RECORDS as CHAIN_RECORDS
+from stagepost.chain.node.store import open_chain_store
 from stagepost.delivery.stores import inbox_rules as inbox_book
 from stagepost.delivery.stores import outbox_rules as outbox_book
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
@@ -27,9 +30,6 @@ from stagepost.ground.storage import damage as sqlite_damage
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.sqlite_file import beside, sync_folder
 from stagepost.ground.storage.tables import AnyTable
-from stagepost.runtime.chain import chain_store
-from stagepost.runtime.chain.chain_rows import RECORDS as CHAIN_RECORDS
-from stagepost.runtime.chain.chain_store import open_chain_store
 from stagepost.runtime.remp import session_rows, session_store
 from stagepost.runtime.remp.session_store import open_session_store
 from tests.chain_world import a_genesis

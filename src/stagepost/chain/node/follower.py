@@ -25,16 +25,8 @@ import msgspec
 from stagepost.chain.agreement.messages import FinalBlock
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.master_block import decode_master_block
-from stagepost.chain.snapshots import restored
-from stagepost.chain.switches import Switches
-from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
-from stagepost.ground.loop.clock import Clock
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
-from stagepost.remp.links.overlay import Overlay
-from stagepost.runtime.chain.chain_store import ChainStore
-from stagepost.runtime.chain.final_proof import FinalChain, final_block, kept_block
-from stagepost.runtime.chain.following_messages import (
+from stagepost.chain.node.final_proof import FinalChain, final_block, kept_block
+from stagepost.chain.node.following_messages import (
     BLOCKS_BYTES_MAX,
     BLOCKS_MAX,
     SESSIONS_ASKED_MAX,
@@ -45,8 +37,16 @@ from stagepost.runtime.chain.following_messages import (
     decode_finals,
     decode_get_finals,
 )
-from stagepost.runtime.chain.snapshot_keeping import SnapshotKeeping
-from stagepost.runtime.chain.switchboard import Switchboard
+from stagepost.chain.node.snapshot_keeping import SnapshotKeeping
+from stagepost.chain.node.store import ChainStore
+from stagepost.chain.node.switchboard import Switchboard
+from stagepost.chain.snapshots import restored
+from stagepost.chain.switches import Switches
+from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
+from stagepost.ground.loop.clock import Clock
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.links.overlay import Overlay
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from stagepost.chain.node.large_objects import LargeObjects
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, INT256_BYTES, constructor_bytes, constructor_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
-from stagepost.runtime.chain.large_objects import LargeObjects
 
 EARLY_CHANNELS_MAX = 64
 EARLY_OBJECTS_MAX = 512

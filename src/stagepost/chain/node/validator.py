@@ -44,18 +44,18 @@ from stagepost.chain.agreement.votes import VoteKind
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.node.agreement_runner import AgreementRunner, Notice
+from stagepost.chain.node.block_making import BlockMaking, Collator
+from stagepost.chain.node.candidate_judging import Answer, CandidateJudging, CheckMessages, Seat
+from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEvents
+from stagepost.chain.node.store import ChainStore
+from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.rotation import Plan
 from stagepost.chain.switches import Switches
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
-from stagepost.runtime.chain.agreement_runner import AgreementRunner, Notice
-from stagepost.runtime.chain.block_making import BlockMaking, Collator
-from stagepost.runtime.chain.candidate_judging import Answer, CandidateJudging, CheckMessages, Seat
-from stagepost.runtime.chain.chain_follower import ChainFollower, FollowerOptions, OnEvents
-from stagepost.runtime.chain.chain_store import ChainStore
-from stagepost.runtime.chain.switchboard import Switchboard
 
 __all__ = ["Answer", "ChainOptions", "ChainValidator", "CheckMessages", "Collator"]
 

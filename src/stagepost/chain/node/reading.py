@@ -18,15 +18,7 @@ from stagepost.chain.history import KeptBlock, Snapshot
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.master_state import MASTER_SHARD
-from stagepost.chain.shard_block import decode_shard_block, id_of
-from stagepost.chain.snapshots import restored
-from stagepost.delivery.stores.owned_folder import holder
-from stagepost.errors import StagepostError, StorageError
-from stagepost.ground.storage.table_reading import read_beside
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.ledger import LedgerSession, MasterApplied
-from stagepost.remp.queue.session_switch import Shard
-from stagepost.runtime.chain.chain_rows import (
+from stagepost.chain.node.chain_rows import (
     BLOCKS,
     GENESIS,
     SNAPSHOTS,
@@ -35,8 +27,16 @@ from stagepost.runtime.chain.chain_rows import (
     THE_SNAPSHOT,
     snapshot_in,
 )
-from stagepost.runtime.chain.chain_store import STORE_FILE
-from stagepost.runtime.chain.final_proof import FinalChain, Proof, final_block
+from stagepost.chain.node.final_proof import FinalChain, Proof, final_block
+from stagepost.chain.node.store import STORE_FILE
+from stagepost.chain.shard_block import decode_shard_block, id_of
+from stagepost.chain.snapshots import restored
+from stagepost.delivery.stores.owned_folder import holder
+from stagepost.errors import StagepostError, StorageError
+from stagepost.ground.storage.table_reading import read_beside
+from stagepost.remp.block_id import BlockId
+from stagepost.remp.ledger import LedgerSession, MasterApplied
+from stagepost.remp.queue.session_switch import Shard
 
 
 class SessionShown(msgspec.Struct, frozen=True):

@@ -38,13 +38,13 @@ from stagepost.chain.agreement.member import FinalPoint, Member
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VOTE_ID
+from stagepost.chain.node.final_proof import final_block
+from stagepost.chain.node.store import ChainStore
 from stagepost.errors import StorageError
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
-from stagepost.runtime.chain.chain_store import ChainStore
-from stagepost.runtime.chain.final_proof import final_block
 
 WRITE_AGAIN_S = 1.0
 WRITE_LATE_S = 0.1

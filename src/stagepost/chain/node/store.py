@@ -17,15 +17,7 @@ from stagepost.chain.following import CLOSING
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import KeptBlock, Snapshot
 from stagepost.chain.master_block import decode_master_block
-from stagepost.chain.shard_block import id_of
-from stagepost.delivery.stores.owned_folder import open_owned
-from stagepost.errors import StorageError
-from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
-from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
-from stagepost.ground.storage.sqlite_file import Connect, connect
-from stagepost.ground.storage.tables import Held
-from stagepost.remp.block_id import BlockId
-from stagepost.runtime.chain.chain_rows import (
+from stagepost.chain.node.chain_rows import (
     BLOCKS,
     GENESIS,
     RECORDS,
@@ -39,7 +31,15 @@ from stagepost.runtime.chain.chain_rows import (
     sessions_in,
     snapshot_in,
 )
-from stagepost.runtime.chain.final_proof import Proof, final_block
+from stagepost.chain.node.final_proof import Proof, final_block
+from stagepost.chain.shard_block import id_of
+from stagepost.delivery.stores.owned_folder import open_owned
+from stagepost.errors import StorageError
+from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
+from stagepost.ground.storage.sqlite_file import Connect, connect
+from stagepost.ground.storage.tables import Held
+from stagepost.remp.block_id import BlockId
 
 STORE_FILE = "chain.sqlite"
 

@@ -12,10 +12,10 @@ from stagepost.chain.declined import MAY_WAIT, Declined
 from stagepost.chain.following import CLOSING
 from stagepost.chain.ledger import EmbeddedLedger, Unanswered
 from stagepost.chain.master_state import MASTER_SHARD
+from stagepost.chain.node.agreement_runner import AgreementRunner
 from stagepost.errors import DecodeError
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.chain.agreement_runner import AgreementRunner
 
 Answer = Callable[[str | None], None]
 CheckMessages = Callable[[LedgerSession, Sequence[ExternalMessage], Answer], None]
