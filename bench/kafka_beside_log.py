@@ -19,14 +19,14 @@ from _pytest.outcomes import Skipped
 from bench.pipeline_processes import used_by
 from bench.receipts import SETS, receipts
 from bench.whole_path import Reading
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.kafka import KafkaTopic
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.kafka_admin import BrokerDesk, TopicPlan
-from stagepost.bus.topic import Record, TopicReader, TopicWriter
 from stagepost.errors import ConfigError
 from stagepost.node.kafka_broker import read_note
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
+from stagepost.topics.kafka.topic import KafkaTopic
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record, TopicReader, TopicWriter
 from tests.kafka_world import WorldBroker, world_broker
 
 RECORDS = 100_000
@@ -129,7 +129,7 @@ def _tables(folder: Path, broker: WorldBroker, count: int) -> Iterator[Reading]:
     from stagepost.pipeline.session import start_session
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
-    from stagepost.runtime.kafka_jars import default_folder
+    from stagepost.topics.kafka.jars import default_folder
 
     sets = folder / "sets.json"
     sets.write_bytes(SETS)

@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 from bench.pipeline_processes import Memory
 from bench.receipts import SETS, receipts
 from bench.whole_path import Reading
-from stagepost.bus.file_topic import create_topic, open_topic
-from stagepost.bus.topic import Record
 from stagepost.errors import ConfigError, StagepostError
 from stagepost.pipeline.manifest import LIVES, read_manifest
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.log.file_topic import create_topic, open_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record
 
 COMMAND = (sys.executable, "-m", "stagepost.cli.main")
 RECEIPTS_PER_S = 1_000

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 
 from bench.latency import fsyncs_per_s
 from bench.whole_path import Reading
-from stagepost.bus.file_topic import FileTopic, create_topic
-from stagepost.bus.topic import Record
+from stagepost.topics.log.file_topic import FileTopic, create_topic
+from stagepost.topics.topic import Record
 
 ROUNDS = 3
 RECORDS = 100_000

@@ -11,8 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
@@ -29,6 +27,8 @@ from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.topic import Record
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node with a desk").digest()

@@ -11,8 +11,6 @@ from collections import Counter
 from hashlib import sha256
 from random import Random
 
-from stagepost.bus.memory import MemoryFaults, MemoryTopic
-from stagepost.bus.topic import Record
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
@@ -29,6 +27,8 @@ from stagepost.remp.messages import RempMessage
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.memory import MemoryFaults, MemoryTopic
+from stagepost.topics.topic import Record
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node that is killed").digest()

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stagepost.bus.kafka_access import KafkaAccess, Secret
+from stagepost.topics.kafka.access import KafkaAccess, Secret
 
 ROWS_MAX = 100
 KILLED = -signal.SIGKILL
@@ -30,7 +30,7 @@ def main(path: str) -> None:
     from stagepost.pipeline.session import start_session
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
-    from stagepost.runtime.kafka_jars import default_folder
+    from stagepost.topics.kafka.jars import default_folder
     from tests.pipeline_spark import SETTINGS
 
     told = json.loads(Path(path).read_text())

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from stagepost.bus.file_topic import open_topic
-from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.node.devnet import Devnet, DevnetPlan, devnet
 from stagepost.node.devnet_messages import DevnetMessages, StatusBook
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.kafka.admin import KafkaSettings
+from stagepost.topics.log.file_topic import open_topic
 from tests.kafka_world import Seen, WorldBroker, seen_by_another_library
 
 WITHIN_S = 120.0

@@ -12,13 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from stagepost.bus.kafka_access import KafkaAccess, Secret
-from stagepost.bus.kafka_admin import BrokerDesk, KafkaSettings, TopicPlan, require_client
 from stagepost.errors import ConfigError
 from stagepost.node.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
 from stagepost.pipeline.java_home import find_java_home
 from stagepost.pipeline.session import cache_folder
-from stagepost.runtime.kafka_jars import Artifacts, default_folder, fetch_jars
+from stagepost.topics.kafka.access import KafkaAccess, Secret
+from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, TopicPlan, require_client
+from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
 from tests.conftest import require
 
 USER, PASSWORD = "alice", "open sesame"

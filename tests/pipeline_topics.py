@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from stagepost.bus.dump import dump_lines
-from stagepost.bus.file_topic import FileTopic, create_topic, open_topic
-from stagepost.bus.topic import Record
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.dump import dump_lines
+from stagepost.topics.log.file_topic import FileTopic, create_topic, open_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record
 
 
 def records_of(lines: list[bytes]) -> list[Record]:

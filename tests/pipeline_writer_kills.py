@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagepost.bus.file_topic import create_topic, open_topic
-from stagepost.bus.topic import Record
 from stagepost.pipeline.manifest import Manifest, read_manifest
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.summary import counts
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.log.file_topic import create_topic, open_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record
 from tests.pipeline_oracle import recompute
 from tests.pipeline_topics import lines_held, records_of
 from tests.pipeline_world import a_dump, sets_bytes, world_sets

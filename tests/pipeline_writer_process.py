@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from stagepost.bus.file_topic import open_topic
 from stagepost.ground.files.files import Files
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.names import STATUSES
 from tests.line_reports import open_report
 from tests.pipeline_topics import records_of
 

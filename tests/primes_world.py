@@ -14,7 +14,6 @@ from random import Random
 
 import msgspec
 
-from stagepost.bus.memory import MemoryTopic
 from stagepost.catchain.member import MemberOptions as GraphOptions
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
@@ -47,6 +46,7 @@ from stagepost.remp.receipts.status import Kind, Level, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.runtime.remp.session_plan import SessionOptions
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
+from stagepost.topics.memory import MemoryTopic
 from tests.chain_world import START_MS
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays
 from tests.primes_checks import Wiretap

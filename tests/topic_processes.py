@@ -10,14 +10,14 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from stagepost.bus import file_topic
-from stagepost.bus.block import Row
-from stagepost.bus.end_mark import write_mark
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.partition_log import PartitionLog
-from stagepost.bus.topic import Place, Record
 from stagepost.errors import StorageError
 from stagepost.ground.files.files import Files, write_all
+from stagepost.topics.log import file_topic
+from stagepost.topics.log.block import Row
+from stagepost.topics.log.end_mark import write_mark
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.log.partition_log import PartitionLog
+from stagepost.topics.topic import Place, Record
 from tests.line_reports import open_report
 from tests.topic_disks import QuickFiles
 

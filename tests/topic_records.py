@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from stagepost.bus.batch import Read
-from stagepost.bus.file_topic import FileTopic, FileTopicWriter, create_topic
-from stagepost.bus.topic import Place, Record, TopicReader, TopicWriter
+from stagepost.topics.batch import Read
+from stagepost.topics.log.file_topic import FileTopic, FileTopicWriter, create_topic
+from stagepost.topics.topic import Place, Record, TopicReader, TopicWriter
 from tests.topic_disks import QuickFiles
 
 NAME = "stagepost.test"

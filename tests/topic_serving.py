@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stagepost.bus.topic_client import RemoteTopics
-from stagepost.bus.topic_server import serve_topics
 from stagepost.ground.net.addresses import parse_address
 from stagepost.ground.net.network import Address, TcpAddress
+from stagepost.topics.remote.client import RemoteTopics
+from stagepost.topics.remote.server import serve_topics
 
 LOOPBACK = TcpAddress("127.0.0.1", 0)
 WITHIN_S = 30

@@ -8,8 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from stagepost.bus.file_topic import FileTopicWriter, create_topic
-from stagepost.bus.topic import Record
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
@@ -24,6 +22,8 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
+from stagepost.topics.topic import Record
 from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
 
 TIMEOUT_MS = 240_000

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import open_topic
-from stagepost.bus.kafka import KafkaTopic
-from stagepost.bus.topic import Record
 from stagepost.pipeline.manifest import Manifest, read_manifest
 from stagepost.pipeline.pack import pack
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.summary import counts
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.kafka.topic import KafkaTopic
+from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record
 from tests.cluster_driver_process import BATCHES, rows_per_batch, run_driver
 from tests.kafka_world import WorldBroker
 from tests.pipeline_driver_process import KILLED

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import open_topic
 from stagepost.cli import main as command
 from stagepost.node.trace_reading import topic_records
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.log.file_topic import open_topic
 from tests.devnet_runs import devnet
 
 pytestmark = pytest.mark.xdist_group("devnet")

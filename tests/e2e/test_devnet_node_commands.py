@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.dmq.key_texts import ColdSigningKey
@@ -24,6 +22,8 @@ from stagepost.node.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_
 from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.node.remp_network import NETWORK_FILE, RempNetwork
 from stagepost.node.trace_reading import topic_records
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.topic import Record
 from tests.devnet_runs import COMMAND, ENVIRONMENT
 
 pytestmark = pytest.mark.xdist_group("devnet")

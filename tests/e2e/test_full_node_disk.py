@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import pytest
 
-from stagepost.bus.file_topic import TOPICS_FOLDER, open_topic
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.errors import StagepostError, StorageError
@@ -29,6 +28,7 @@ from stagepost.node.devnet_process import COMMANDS
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.runtime.remp.message_client import ExternalMessages
+from stagepost.topics.log.file_topic import TOPICS_FOLDER, open_topic
 from tests.hostile.bad_disks import small_filesystem
 from tests.hostile.disk_shim import FOR_EVER, Calls, DiskControl, NotToBeHad
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.kafka import KafkaTopic
-from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.node.devnet import devnet
 from stagepost.node.devnet_messages import StatusBook
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.topics.kafka.topic import KafkaTopic
+from stagepost.topics.topic import Record
 from tests.chain_world import address
 from tests.kafka_runs import PLAN, WITHIN_S, differences, drained, local_records, outages
 from tests.kafka_world import WorldBroker, seen_by_another_library

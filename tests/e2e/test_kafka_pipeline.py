@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record
 from stagepost.node.devnet import devnet
 from stagepost.node.devnet_messages import StatusBook
 from stagepost.pipeline.manifest import read_manifest
@@ -16,6 +14,8 @@ from stagepost.pipeline.schemas import TABLES
 from stagepost.pipeline.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.topic import Record
 from tests.kafka_driver_process import KILLED, run_driver
 from tests.kafka_runs import PLAN, drained, local_records, send, table_rows
 from tests.kafka_world import WorldBroker

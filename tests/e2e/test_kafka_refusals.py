@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.kafka_access import PASSWORD_VARIABLE
-from stagepost.bus.kafka_admin import BrokerDesk, TopicPlan
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError
 from stagepost.node.kafka_broker import BrokerPlan, start_broker
+from stagepost.topics.kafka.access import PASSWORD_VARIABLE
+from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
 from tests.kafka_world import PASSWORD, USER, WEAK_PASSWORD, WEAK_USER, WorldBroker
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes

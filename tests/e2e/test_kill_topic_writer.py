@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
 from stagepost.errors import StorageError
+from stagepost.topics.log.file_topic import create_topic
 from tests.topic_processes import DEFECTS, NAME, PARTITIONS, name_in
 
 CYCLES = 10

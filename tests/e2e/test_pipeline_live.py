@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 
-from stagepost.bus.dump import dump_lines
-from stagepost.bus.file_topic import create_topic, open_topic
-from stagepost.bus.topic import Record
 from stagepost.pipeline.manifest import Manifest, read_manifest
 from stagepost.pipeline.reader import TABLES, Reader
 from stagepost.pipeline.summary import counts
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.dump import dump_lines
+from stagepost.topics.log.file_topic import create_topic, open_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record
 from tests.conftest import require
 from tests.devnet_runs import COMMAND, ENVIRONMENT
 from tests.pipeline_devnet import play

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
 from stagepost.cli.main import run
+from stagepost.topics.log.file_topic import create_topic
 from tests.topic_records import NAME, a_record, a_writer, append_now
 
 WITHIN_S = 30.0

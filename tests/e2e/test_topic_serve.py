@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic_client import RemoteTopics
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError
 from stagepost.ground.net.addresses import parse_address
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.remote.client import RemoteTopics
 from tests.topic_records import NAME, a_record, a_writer, append_now
 
 WITHIN_S = 30.0

@@ -83,7 +83,7 @@ def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]
     from stagepost.pipeline.dump_lines import Record
     from stagepost.pipeline.partial_state import PartialState
     from stagepost.pipeline.record_checks import ROLES, described
-    from stagepost.pipeline.topics import STATUSES
+    from stagepost.topics.names import STATUSES
 
     state = PartialState()
     for counting, hint in said:

@@ -23,16 +23,16 @@ from tempfile import TemporaryDirectory
 
 from _pytest.outcomes import Skipped
 
-from stagepost.bus.dump import dump_lines
-from stagepost.bus.file_topic import open_topic
-from stagepost.bus.kafka_admin import KafkaSettings
-from stagepost.bus.kafka_spool import GROUP
 from stagepost.node.devnet import Devnet, devnet
 from stagepost.node.devnet_messages import DevnetMessages, StatusBook
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.dump import dump_lines
+from stagepost.topics.kafka.admin import KafkaSettings
+from stagepost.topics.kafka.spool import GROUP
+from stagepost.topics.log.file_topic import open_topic
 from tests.kafka_driver_process import run_driver
 from tests.kafka_runs import PLAN, differences, drained, local_records, table_rows
 from tests.kafka_world import WorldBroker, world_broker

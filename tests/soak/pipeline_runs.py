@@ -8,14 +8,14 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from stagepost.bus.file_topic import FileTopic, create_topic
 from stagepost.errors import ConfigError
 from stagepost.pipeline.java_home import find_java_home
 from stagepost.pipeline.manifest import Manifest, read_manifest
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.session import cache_folder, refuse_missing_packages, start_session
 from stagepost.pipeline.summary import counts
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.log.file_topic import FileTopic, create_topic
+from stagepost.topics.names import STATUSES
 from tests.pipeline_driver_process import KILLED, POINTS, ROWS_MAX, run_driver
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import SETTINGS

@@ -58,7 +58,7 @@ def start(data: Path, port: int, jars_folder: Path | None, as_json: bool) -> Non
     from stagepost.node.kafka_broker import BrokerPlan, describe, start_broker
     from stagepost.pipeline.java_home import find_java_home
     from stagepost.pipeline.session import cache_folder
-    from stagepost.runtime.kafka_jars import Artifacts, default_folder, fetch_jars
+    from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
 
     java = find_java_home(os.environ, cache_folder()) / "bin" / "java"
     jars = fetch_jars(Artifacts.BROKER, jars_folder or default_folder(os.environ), os.environ)
@@ -126,7 +126,7 @@ def jars(jars_folder: Path | None, properties: Sequence[str], as_json: bool) -> 
     Example:
       stagepost kafka jars
     """
-    from stagepost.runtime.kafka_jars import Artifacts, default_folder, fetch_jars
+    from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
 
     folder = jars_folder or default_folder(os.environ)
     for artifacts in Artifacts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stagepost.bus.kafka_admin import KafkaSettings
+    from stagepost.topics.kafka.admin import KafkaSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

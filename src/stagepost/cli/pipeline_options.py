@@ -91,7 +91,7 @@ def before_spark(
     from stagepost.pipeline.kafka_source import KafkaRecords, connector_settings
     from stagepost.pipeline.sources import Topics
     from stagepost.pipeline.topic_marks import require_going_on
-    from stagepost.runtime.kafka_jars import default_folder
+    from stagepost.topics.kafka.jars import default_folder
 
     if not isinstance(source, KafkaRecords):
         refuse_kafka_checkpoint(out)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from stagepost.bus.file_topic import open_topic
 from stagepost.cli.heard_message import printable
 from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.topics.log.file_topic import open_topic
 
 LOOK_EVERY_S = 0.2
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from stagepost.bus.dump import dump_line
-from stagepost.bus.topic_client import RemoteTopics
 from stagepost.cli.topic_serve import TOKEN_VARIABLE
 from stagepost.errors import ConfigError
 from stagepost.ground.net.addresses import parse_address
+from stagepost.topics.dump import dump_line
+from stagepost.topics.remote.client import RemoteTopics
 
 PATIENCE_S = 3.0
 """Whoever types a command wants to hear soon that nobody is there."""

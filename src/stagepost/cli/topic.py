@@ -77,7 +77,7 @@ def list_topics(context: click.Context, data: Path | None, address: str | None, 
         assert address is not None, "one of the two was given"
         facts = remote_facts(address)
     else:
-        from stagepost.bus.file_topic import topic_facts, topic_names
+        from stagepost.topics.log.file_topic import topic_facts, topic_names
 
         facts = [one for name in topic_names(folder) for one in topic_facts(folder, name)]
     if as_json:
@@ -147,8 +147,8 @@ def dump(
                 written += 1
         click.echo(f"{written:,} records of {name} written", err=True)
         return
-    from stagepost.bus.dump import dump_lines
-    from stagepost.bus.file_topic import open_topic
+    from stagepost.topics.dump import dump_lines
+    from stagepost.topics.log.file_topic import open_topic
 
     found = open_topic(folder, name)
     if partition is not None and partition >= found.partitions:
@@ -200,7 +200,7 @@ def check(name: str, data: Path, as_json: bool) -> None:
     """
     import json
 
-    from stagepost.bus.file_topic import open_topic
+    from stagepost.topics.log.file_topic import open_topic
 
     found = open_topic(data, name)
     reader = found.reader()

@@ -49,7 +49,7 @@ def serve(data: Path, address: str, as_json: bool) -> None:
     async def run() -> None:
         import signal
 
-        from stagepost.bus.topic_server import serve_topics
+        from stagepost.topics.remote.server import serve_topics
 
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

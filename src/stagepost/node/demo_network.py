@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.bus.file_topic import create_topic
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.shell.publisher import ReliablePublisher
@@ -49,6 +48,7 @@ from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.topics.log.file_topic import create_topic
 
 VALIDATORS = 7
 LIAR = 5

@@ -19,7 +19,6 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
@@ -40,6 +39,7 @@ from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork
 from stagepost.node.remp_validator_main import RunningValidator, start_validator
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
+from stagepost.topics.kafka.admin import KafkaSettings
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = 0x5350_0007

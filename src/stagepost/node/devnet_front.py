@@ -7,8 +7,6 @@ import contextlib
 from pathlib import Path
 from typing import Protocol
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record, TopicReader, TopicWriter
 from stagepost.chain.accounts import Account
 from stagepost.chain.messages import read_message
 from stagepost.chain.node.reading import read_ledger
@@ -21,6 +19,8 @@ from stagepost.node.remp_full_node_main import CHAIN_FOLDER, RunningFullNode
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.topic import Record, TopicReader, TopicWriter
 
 LOOK_EVERY_S = 0.05
 

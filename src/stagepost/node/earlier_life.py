@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from stagepost.bus.batch import Read
-from stagepost.bus.topic import TopicReader
 from stagepost.errors import DecodeError
 from stagepost.node.status_topics import FINALIZED, REJECTED, SENT, EarlierIds
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.topics.batch import Read
+from stagepost.topics.topic import TopicReader
 
 FINALS_KEPT_MAX = 100_000
 """Messages that are known to be final, so that sending one again is answered at once; the oldest is forgotten. No fewer

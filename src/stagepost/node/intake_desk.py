@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from stagepost.bus.topic import Record
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.node.followed_statuses import Followed, FollowedStatuses
 from stagepost.node.remp_full_node import RempFullNode
@@ -18,6 +17,7 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.verdict import Verdict
 from stagepost.remp.verdict.words import verdict_words
 from stagepost.runtime.remp.local_intake import Taken
+from stagepost.topics.topic import Record
 
 READ_AT_ONCE = 4
 """Rows that are read from the disk at the same time."""

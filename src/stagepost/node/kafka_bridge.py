@@ -14,19 +14,19 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from stagepost.bus.file_topic import FileTopic
-from stagepost.bus.kafka import KafkaTopic
-from stagepost.bus.kafka_admin import BrokerDesk, KafkaSettings, Unreachable, require_client
-from stagepost.bus.kafka_far import KafkaFar
-from stagepost.bus.kafka_feed import KafkaFeed
-from stagepost.bus.kafka_positions import KafkaPositions
-from stagepost.bus.kafka_spool import GROUP, KafkaSpool
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.files.data_folder import FILE_MODE
 from stagepost.ground.files.small_files import replace_file
 from stagepost.node.kafka_metrics import KafkaMetrics
 from stagepost.node.message_intake import MessageIntake
 from stagepost.node.remp_full_node import RempFullNode
+from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, Unreachable, require_client
+from stagepost.topics.kafka.feed import KafkaFeed
+from stagepost.topics.kafka.kafka_far import KafkaFar
+from stagepost.topics.kafka.positions import KafkaPositions
+from stagepost.topics.kafka.spool import GROUP, KafkaSpool
+from stagepost.topics.kafka.topic import KafkaTopic
+from stagepost.topics.log.file_topic import FileTopic
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from stagepost.bus.kafka_spool import SpoolCounters
 from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind
+from stagepost.topics.kafka.spool import SpoolCounters
 
 KAFKA_SPOOL_RECORDS = Declared(
     "stagepost_kafka_spool_records",

@@ -6,11 +6,11 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from stagepost.bus.kafka_access import KafkaAccess, password_from
-from stagepost.bus.kafka_admin import BROKERS_CHOICE, KafkaSettings, TopicPlan
-from stagepost.bus.topic import Retention, require_name
 from stagepost.errors import ConfigError, ErrorCode, KeyFileError
 from stagepost.node.effective_config import ConfigRequest, EffectiveConfig, Flag, effective_config
+from stagepost.topics.kafka.access import KafkaAccess, password_from
+from stagepost.topics.kafka.admin import BROKERS_CHOICE, KafkaSettings, TopicPlan
+from stagepost.topics.topic import Retention, require_name
 
 HOUR_MS = 3_600_000
 

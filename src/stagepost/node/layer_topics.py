@@ -13,11 +13,11 @@ import logging
 
 import msgspec
 
-from stagepost.bus.topic import Place, Record, TopicWriter
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.delivery.shell.events import TOPIC as DELIVERY_EVENTS_TOPIC
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
+from stagepost.topics.topic import Place, Record, TopicWriter
 
 DMQ_MESSAGES_TOPIC = "stagepost.dmq.messages"
 

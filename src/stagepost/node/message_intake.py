@@ -11,13 +11,13 @@ import logging
 from collections import deque
 from typing import NamedTuple
 
-from stagepost.bus.batch import Read
-from stagepost.bus.consumer import POLL_S, Consumer
-from stagepost.bus.topic import Positions, TopicReader
 from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
 from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.status_topics import EarlierIds
 from stagepost.remp.message import MESSAGES_TOPIC as MESSAGES_TOPIC
+from stagepost.topics.batch import Read
+from stagepost.topics.consumer import POLL_S, Consumer
+from stagepost.topics.topic import Positions, TopicReader
 
 log = logging.getLogger(__name__)
 

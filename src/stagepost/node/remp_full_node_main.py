@@ -21,8 +21,6 @@ from random import Random
 
 import msgspec
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.store import open_chain_store
 from stagepost.delivery.config import ReceiverConfig
@@ -53,6 +51,8 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
 from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
+from stagepost.topics.kafka.admin import KafkaSettings
+from stagepost.topics.log.file_topic import create_topic
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.bus.kafka_admin import KafkaSettings
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
@@ -21,6 +20,7 @@ from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
 from stagepost.node.remp_network import load_network
 from stagepost.node.remp_status import full_node_status
+from stagepost.topics.kafka.admin import KafkaSettings
 
 STOP_WITHIN_S = 8.0
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stagepost.bus.kafka_access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 from stagepost.dmq.node.config import NodeConfig
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
 from stagepost.ground.files.expected import (
@@ -28,6 +27,7 @@ from stagepost.ground.files.expected import (
     unfit,
     whole,
 )
+from stagepost.topics.kafka.access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 
 COUNT_MAX = 1_000_000
 MEMPOOL_BYTES_MAX = 64 * 1024**3

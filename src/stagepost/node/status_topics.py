@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from stagepost.bus.awaited_appends import LoopAnswers
-from stagepost.bus.group_commit import ROW_BYTES
-from stagepost.bus.topic import Place, Record, RetryingWriter
 from stagepost.errors import StorageError
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.topics.log.awaited_appends import LoopAnswers
+from stagepost.topics.log.group_commit import ROW_BYTES
+from stagepost.topics.topic import Place, Record, RetryingWriter
 
 log = logging.getLogger(__name__)
 

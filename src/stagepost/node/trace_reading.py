@@ -14,9 +14,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from stagepost.bus.batch import Read
-from stagepost.bus.file_topic import open_topic
-from stagepost.bus.topic import partition_of
 from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.remp.receipts.receipt import Quarantined
 from stagepost.remp.receipts.status_records import (
@@ -28,6 +25,9 @@ from stagepost.remp.receipts.status_records import (
 )
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict.trace import Point, Trace, trace_of
+from stagepost.topics.batch import Read
+from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.topic import partition_of
 
 PREFIX_DIGITS_MIN = 8
 ID_DIGITS = 64

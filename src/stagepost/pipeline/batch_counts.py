@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stagepost.pipeline.manifest import LIVES, RECORDS, Batch
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.names import STATUSES
 
 _RECORDS = """
     SELECT topic = ? AS is_status, reason, count(*) FROM read_parquet(?) GROUP BY ALL ORDER BY ALL

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from stagepost.pipeline import topics
 from stagepost.pipeline.arrow_columns import arrays_of, arrays_of_columns, arrow_schema
 from stagepost.pipeline.dump_lines import Record, read_line
 from stagepost.pipeline.dumps import Piece, lines_of
@@ -34,6 +33,7 @@ from stagepost.pipeline.partial_state import ROWS_MAX, PartialState
 from stagepost.pipeline.record_checks import ROLES, Checked, RecordChecks
 from stagepost.pipeline.schemas import RAW, RECORDS, STATE
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
+from stagepost.topics import names as topics
 
 ROWS_PER_BATCH = 4_096
 BYTES_PER_ROW_GROUP = 32 * 1024 * 1024

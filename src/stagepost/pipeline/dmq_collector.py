@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from stagepost.bus.file_topic import FileTopic, FileTopicWriter, create_topic
-from stagepost.bus.topic import Record
 from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
 from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
@@ -30,7 +28,9 @@ from stagepost.ground.files.owner_lock import HeldByAnother
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
-from stagepost.pipeline.topics import DMQ_MESSAGES
+from stagepost.topics.log.file_topic import FileTopic, FileTopicWriter, create_topic
+from stagepost.topics.names import DMQ_MESSAGES
+from stagepost.topics.topic import Record
 
 RECENT_MAX = 60_000
 """So many ids are looked up at the end of the topic; a node holds 50,000 messages."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from stagepost.ground.wire.foreign_json import is_too_deep
-from stagepost.pipeline.topics import STATUSES
 from stagepost.remp.hex_text import read_hash
+from stagepost.topics.names import STATUSES
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1

@@ -9,13 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.kafka_admin import BrokerDesk
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.small_files import replace_file
 from stagepost.pipeline.checkpoint_fit import read_offsets
 from stagepost.pipeline.own_files import CHECKPOINT_FOLDER, KAFKA_NOTE_FILE
 from stagepost.pipeline.topic_marks import offsets_of
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.admin import BrokerDesk
 
 ANOTHER_FOLDER = "choose another --out, or go on with the source that these tables were made from"
 

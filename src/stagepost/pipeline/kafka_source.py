@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagepost.bus.kafka_access import KafkaAccess
 from stagepost.errors import ConfigError
-from stagepost.pipeline.topics import KNOWN, STATUSES
-from stagepost.runtime.kafka_jars import Artifacts, found_jars
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.jars import Artifacts, found_jars
+from stagepost.topics.names import KNOWN, STATUSES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,7 @@ def _as_raw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _read(row: tuple[Any, ...]) -> Any:
-    from stagepost.bus.batch import NO_HEADERS, Read
+    from stagepost.topics.batch import NO_HEADERS, Read
 
     _, _, offset, arrived_ms, key, value, headers = row
     texts = (

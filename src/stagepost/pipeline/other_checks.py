@@ -16,8 +16,8 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.proof import check_proof
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.pipeline import topics
 from stagepost.pipeline.record_checks import NOT_CHECKED, Checked, hash_number, short_hash
+from stagepost.topics import names as topics
 
 OUTCOMES_REMEMBERED_MAX = 10_000
 """Per task: a message comes from many peers, and its signature is looked at once."""

@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError, StagepostError
-from stagepost.pipeline import topics
 from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
 from stagepost.pipeline.other_checks import PROFILE
 from stagepost.pipeline.schemas import DELIVERY_EVENTS, DMQ_MESSAGES
+from stagepost.topics import names as topics
 
 
 def dmq_messages(records: DataFrame) -> DataFrame:

@@ -17,11 +17,11 @@ from stagepost.errors import DecodeError, ErrorCode, StorageError
 from stagepost.pipeline.manifest import RECORDS, Manifest
 from stagepost.pipeline.reader import Reader
 from stagepost.pipeline.record_checks import quarantined_id
-from stagepost.pipeline.topics import STATUSES
 from stagepost.remp.receipts.receipt import Counting, Receipt, check
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import evaluate
+from stagepost.topics.names import STATUSES
 
 ROWS_PER_FETCH = 10_000
 DIFFERENCES_SHOWN_MAX = 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from stagepost.bus.file_topic import topic_names
 from stagepost.errors import ConfigError
 from stagepost.pipeline.sources import RecordSource, Topics
-from stagepost.pipeline.topics import KNOWN
+from stagepost.topics.log.file_topic import topic_names
+from stagepost.topics.names import KNOWN
 
 
 class StreamOptions(NamedTuple):

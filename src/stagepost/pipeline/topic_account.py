@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stagepost.pipeline.manifest import RECORDS, Manifest
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.names import STATUSES
 
 # What is not looked at has no hash, and every record of it counts.
 _QUERY = """

@@ -15,13 +15,13 @@ from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 
-from stagepost.bus.batch import Read
 from stagepost.errors import ConfigError
 from stagepost.pipeline.checkpoint_fit import Marked, planned_offsets
 from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.topic_ranges import Offsets, Range
-from stagepost.pipeline.topics import KNOWN
+from stagepost.topics.batch import Read
+from stagepost.topics.names import KNOWN
 
 MARK_DIGITS = 32
 PUT_BACK = "put the former topic back (after a power cut, start its node first)"

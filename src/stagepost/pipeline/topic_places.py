@@ -11,9 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stagepost.bus.batch import Read
-from stagepost.bus.file_topic import open_topic, topic_names
-from stagepost.bus.topic_client import RemoteTopics
 from stagepost.dmq.profiles import DEFAULT_PROFILE, profile_named
 from stagepost.errors import ConfigError
 from stagepost.ground.files.local_paths import require_local_path
@@ -21,7 +18,10 @@ from stagepost.ground.net.addresses import parse_address
 from stagepost.ground.net.version_data import NETWORK_MAGIC_BITS
 from stagepost.pipeline.dmq_collector import DmqSocket, collect_once, keep_collecting
 from stagepost.pipeline.topic_ranges import Offsets, Range
-from stagepost.pipeline.topics import DMQ_MESSAGES
+from stagepost.topics.batch import Read
+from stagepost.topics.log.file_topic import open_topic, topic_names
+from stagepost.topics.names import DMQ_MESSAGES
+from stagepost.topics.remote.client import RemoteTopics
 
 TOKEN_VARIABLE = "STAGEPOST_TOKEN"
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from stagepost.bus.batch import Read
 from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
 from stagepost.pipeline.dump_lines import INT64_MAX, Record, session_hint, whole
 from stagepost.pipeline.schemas import RAW
 from stagepost.pipeline.topic_places import TopicPlace
 from stagepost.pipeline.topic_ranges import Range
+from stagepost.topics.batch import Read
 
 
 def read_range(place: TopicPlace, wanted: Range) -> Iterator[pa.RecordBatch]:

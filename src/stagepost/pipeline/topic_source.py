@@ -36,7 +36,7 @@ from stagepost.pipeline.topic_marks import offsets_of, require_same_topics, with
 from stagepost.pipeline.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.topic_ranges import Offsets, Range, at_most, divided, tasks
 from stagepost.pipeline.topic_records import read_range
-from stagepost.pipeline.topics import KNOWN
+from stagepost.topics.names import KNOWN
 
 FORMAT = "stagepost"
 ROWS_MAX = 200_000

@@ -14,7 +14,7 @@ from stagepost.ground.files.durations import parse_moment
 from stagepost.pipeline.topic_marks import content_of
 from stagepost.pipeline.topic_places import TopicPlace
 from stagepost.pipeline.topic_ranges import Range
-from stagepost.pipeline.topics import KNOWN
+from stagepost.topics.names import KNOWN
 
 _Update = Callable[[bytes], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from stagepost.pipeline import topics
+from stagepost.topics import names as topics
 
 
 def passing(records: DataFrame) -> DataFrame:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from stagepost.bus.file_topic import open_topic
 from stagepost.errors import ErrorCode
 from stagepost.remp.receipts.receipt import Quarantined
 from stagepost.remp.receipts.status import Status
@@ -16,6 +15,7 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict.trace import Mark, Point, Trace, block_named, signatures_valid
 from stagepost.remp.verdict.words import verdict_words
+from stagepost.topics.log.file_topic import open_topic
 from stagepost.web.trace_drawing import draw_trace
 from stagepost.web.words import span, tone
 

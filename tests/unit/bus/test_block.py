@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.bus import block
-from stagepost.bus.batch import Batch
-from stagepost.bus.errors import RecordRefused
-from stagepost.bus.routing import Router
-from stagepost.bus.topic import Record, partition_of
 from stagepost.errors import ErrorCode
+from stagepost.topics.batch import Batch
+from stagepost.topics.errors import RecordRefused
+from stagepost.topics.log import block
+from stagepost.topics.log.appends import Router
+from stagepost.topics.topic import Record, partition_of
 from tests.topic_records import a_record, as_read
 
 RECORDS = st.builds(

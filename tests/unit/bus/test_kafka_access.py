@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stagepost.bus.kafka_access import (
+from stagepost.errors import ConfigError
+from stagepost.topics.kafka.access import (
     PASSWORD_VARIABLE,
     SASL_MECHANISMS,
     KafkaAccess,
     Secret,
     password_from,
 )
-from stagepost.bus.kafka_admin import BROKERS_CHOICE, TopicPlan
-from stagepost.bus.topic import Retention
-from stagepost.errors import ConfigError
+from stagepost.topics.kafka.admin import BROKERS_CHOICE, TopicPlan
+from stagepost.topics.topic import Retention
 
 
 def test_a_plain_broker_needs_nothing_but_its_address() -> None:

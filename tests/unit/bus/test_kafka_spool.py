@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from stagepost.bus.batch import Read
-from stagepost.bus.kafka_spool import GROUP, KafkaSpool, digest_of
-from stagepost.bus.memory import MemoryFaults, MemoryTopic, MemoryTopicWriter
-from stagepost.bus.topic import Record
 from stagepost.errors import StorageError
+from stagepost.topics.batch import Read
+from stagepost.topics.kafka.spool import GROUP, KafkaSpool, digest_of
+from stagepost.topics.memory import MemoryFaults, MemoryTopic, MemoryTopicWriter
+from stagepost.topics.topic import Record
 
 WITHIN_S = 60.0
 POLL_S = 0.001

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stagepost.bus.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, RECORDS_MAX, VALUE_BYTES_MAX
-from stagepost.bus.errors import RecordRefused
-from stagepost.bus.group_commit import ROW_BYTES
-from stagepost.bus.kafka import KafkaTopic, KafkaTopicWriter
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.kafka_admin import require_client
-from stagepost.bus.kafka_records import batches_of
-from stagepost.bus.topic import Place, Record, partition_of
 from stagepost.errors import ConfigError, ErrorCode, StorageError
+from stagepost.topics.errors import RecordRefused
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.admin import require_client
+from stagepost.topics.kafka.kafka_records import batches_of
+from stagepost.topics.kafka.topic import KafkaTopic, KafkaTopicWriter
+from stagepost.topics.log.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, RECORDS_MAX, VALUE_BYTES_MAX
+from stagepost.topics.log.group_commit import ROW_BYTES
+from stagepost.topics.topic import Place, Record, partition_of
 from tests.conftest import require
 
 PARTITIONS = 4

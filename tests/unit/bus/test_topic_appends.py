@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.topic import (
-    Place,
-    Record,
-)
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.topics.topic import Place, Record
 from tests.topic_disks import QuickFiles
 from tests.topic_records import (
     a_record,

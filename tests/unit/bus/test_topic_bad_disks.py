@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from stagepost.bus import block
-from stagepost.bus.file_topic import FileTopic, FileTopicWriter, open_topic, partition_folder
-from stagepost.bus.partition_log import PartitionLog
-from stagepost.bus.topic import Record, Retention
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.topics.log import block
+from stagepost.topics.log.file_topic import FileTopic, FileTopicWriter, open_topic, partition_folder
+from stagepost.topics.log.partition_log import PartitionLog
+from stagepost.topics.topic import Record, Retention
 from tests.damaged_files import run_alone
 from tests.topic_disks import CuttableFiles, FailingFiles, PowerCut, QuickFiles
 from tests.topic_records import NAME, a_record, a_topic, a_writer, all_records, append_now, as_read
@@ -163,7 +163,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     printed = run_alone(
         "import resource, signal\n"
         "from pathlib import Path\n"
-        "from stagepost.bus.file_topic import create_topic\n"
+        "from stagepost.topics.log.file_topic import create_topic\n"
         "from stagepost.errors import StorageError\n"
         "from tests.topic_records import NAME, a_record, all_records, append_now\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus import block, segment
-from stagepost.bus.batch import Read
-from stagepost.bus.errors import DamagedLog
-from stagepost.bus.file_topic import FileTopic, open_topic, partition_folder
-from stagepost.bus.topic import Place
 from stagepost.errors import StorageError
+from stagepost.topics.batch import Read
+from stagepost.topics.errors import DamagedLog
+from stagepost.topics.log import block, segment
+from stagepost.topics.log.file_topic import FileTopic, open_topic, partition_folder
+from stagepost.topics.topic import Place
 from tests.damaged_files import cut, damaged, flip
 from tests.topic_records import NAME, a_record, a_topic, a_writer, all_records, append_now, as_read
 
@@ -240,7 +240,7 @@ def test_segments_that_were_exchanged_are_noticed(written: Path, tmp_path: Path)
 
 
 def test_a_mark_that_says_more_than_the_blocks_is_noticed(written: Path, tmp_path: Path) -> None:
-    from stagepost.bus.end_mark import read_mark, write_mark
+    from stagepost.topics.log.end_mark import read_mark, write_mark
 
     file = segments(written)[0].with_name("end")
     mark = read_mark(file.parent)

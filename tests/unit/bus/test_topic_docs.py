@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from stagepost.bus import block, group_commit, segment, topic
-from stagepost.bus.file_topic import FileTopic, partition_folder
-from stagepost.bus.topic import Retention
+from stagepost.topics import topic
+from stagepost.topics.log import block, group_commit, segment
+from stagepost.topics.log.file_topic import FileTopic, partition_folder
+from stagepost.topics.topic import Retention
 from tests.topic_records import a_topic, a_writer, all_records, append_now, odd_record
 
 PAGE = (Path(__file__).parents[3] / "docs" / "topics.md").read_text(encoding="utf-8")

@@ -9,17 +9,17 @@ from random import Random
 
 import pytest
 
-from stagepost.bus import segment
-from stagepost.bus.errors import RecordRefused
-from stagepost.bus.file_topic import create_topic, open_topic, partition_folder, topic_facts, topic_names
-from stagepost.bus.topic import (
-    NAME_CHARACTERS_MAX,
-    PARTITIONS_MAX,
-    Place,
-    Record,
-    partition_of,
-)
 from stagepost.errors import ConfigError, StorageError
+from stagepost.topics.errors import RecordRefused
+from stagepost.topics.log import segment
+from stagepost.topics.log.file_topic import (
+    create_topic,
+    open_topic,
+    partition_folder,
+    topic_facts,
+    topic_names,
+)
+from stagepost.topics.topic import NAME_CHARACTERS_MAX, PARTITIONS_MAX, Place, Record, partition_of
 from tests.damaged_files import run_alone
 from tests.topic_records import (
     NAME,
@@ -189,7 +189,7 @@ def test_another_process_reads_what_is_acknowledged(tmp_path: Path) -> None:
 
     printed = run_alone(
         "from pathlib import Path\n"
-        "from stagepost.bus.file_topic import open_topic\n"
+        "from stagepost.topics.log.file_topic import open_topic\n"
         f"reader = open_topic(Path({str(tmp_path)!r}), {NAME!r}).reader()\n"
         "print([read.value for batch in reader.batches(0, 7) for read in batch])"
     )
@@ -277,7 +277,7 @@ def test_subprocess_is_refused_while_we_write_and_names_us(tmp_path: Path) -> No
     writer = a_writer(topic)
     printed = run_alone(
         "from pathlib import Path\n"
-        "from stagepost.bus.file_topic import open_topic\n"
+        "from stagepost.topics.log.file_topic import open_topic\n"
         "from stagepost.errors import StorageError\n"
         "try:\n"
         f"    open_topic(Path({str(tmp_path)!r}), {NAME!r}).writer()\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.errors import DamagedLog
-from stagepost.bus.file_positions import OFFSET_MAX, FilePositions, group_names, read_positions
 from stagepost.errors import ConfigError, StorageError
+from stagepost.topics.errors import DamagedLog
+from stagepost.topics.log.positions import OFFSET_MAX, FilePositions, group_names, read_positions
 from tests.damaged_files import cut, damaged, flip
 from tests.topic_disks import FailingFiles
 from tests.topic_records import a_topic

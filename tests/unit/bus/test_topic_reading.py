@@ -10,11 +10,6 @@ from typing import Any
 import cbor2
 import pytest
 
-from stagepost.bus import topic_protocol as protocol
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record
-from stagepost.bus.topic_protocol import TOPIC_READING, codec_table, is_proof, proof_of
-from stagepost.bus.topic_server import TOKEN_CHARACTERS_MIN, serve_topics
 from stagepost.errors import (
     ConfigError,
     DecodeError,
@@ -27,6 +22,11 @@ from stagepost.ground.net.addresses import is_on_this_machine, parse_address
 from stagepost.ground.net.network import Address, TcpAddress, UnixAddress
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.remote import protocol
+from stagepost.topics.remote.protocol import TOPIC_READING, codec_table, is_proof, proof_of
+from stagepost.topics.remote.server import TOKEN_CHARACTERS_MIN, serve_topics
+from stagepost.topics.topic import Record
 from tests.topic_records import NAME, a_topic, a_writer, append_now, odd_record
 from tests.topic_serving import LOOPBACK, served
 

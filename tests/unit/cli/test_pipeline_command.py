@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
 from stagepost.cli.main import run
 from stagepost.cli.pipeline_watch import COMMITTED, watched
 from stagepost.pipeline.manifest import Batch, Manifest, write_manifest
@@ -21,7 +20,8 @@ from stagepost.pipeline.pipeline_metrics import (
     STALE_AFTER_S,
     PipelineMetrics,
 )
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.names import STATUSES
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 

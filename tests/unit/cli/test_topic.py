@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic, partition_folder
-from stagepost.bus.topic import Record
 from stagepost.cli.main import run
+from stagepost.topics.log.file_topic import create_topic, partition_folder
+from stagepost.topics.topic import Record
 from tests.topic_records import a_record, a_writer, append_now
 
 STATUSES = "stagepost.remp.statuses"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import FileTopicReader, create_topic
-from stagepost.bus.topic import Record, partition_of
 from stagepost.cli import main as command
 from stagepost.cli.trace_follow import follow_trace
 from stagepost.node.trace_reading import NotOneMessage, TraceTail, read_trace, require_prefix
@@ -20,6 +18,8 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.log.file_topic import FileTopicReader, create_topic
+from stagepost.topics.topic import Record, partition_of
 from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file
 
 START_MS = 1_700_000_000_000

@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from stagepost.bus.memory import MemoryTopic
-from stagepost.bus.topic import Record
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.node import earlier_life as module
 from stagepost.node.earlier_life import EarlierLife, earlier_life
@@ -18,6 +16,8 @@ from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New,
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.memory import MemoryTopic
+from stagepost.topics.topic import Record
 
 OURS, OTHER_FULL_NODE = b"f" * 32, b"g" * 32
 VALIDATORS = [bytes([number]) * 32 for number in range(4)]

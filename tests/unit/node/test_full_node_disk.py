@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.memory import MemoryTopic
-from stagepost.bus.topic import Record
 from stagepost.delivery.identity import delivery_id
 from stagepost.delivery.shell.handling import Busy, Message
 from stagepost.errors import ErrorCode, StagepostError
@@ -26,6 +24,8 @@ from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
+from stagepost.topics.memory import MemoryTopic
+from stagepost.topics.topic import Record
 from stagepost.web.intake_server import serving_intake
 from stagepost.web.settings import WebSettings
 from tests.full_node_desk import a_served_desk

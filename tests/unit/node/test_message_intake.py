@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from random import Random
 
-from stagepost.bus.memory import MemoryTopic
-from stagepost.bus.topic import Record
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.clock import LoopClock
@@ -23,6 +21,8 @@ from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.memory import MemoryTopic
+from stagepost.topics.topic import Record
 from tests.chain_world import START_MS, DecidedChain, address
 
 SEED = sha256(b"a full node").digest()

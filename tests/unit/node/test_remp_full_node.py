@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from stagepost.bus.memory import MemoryTopic
-from stagepost.bus.topic import RetryingWriter
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.master_state import PlanKind
@@ -34,6 +32,8 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
+from stagepost.topics.memory import MemoryTopic
+from stagepost.topics.topic import RetryingWriter
 from tests.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
 
 SEED = sha256(b"a full node").digest()

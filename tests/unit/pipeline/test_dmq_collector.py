@@ -13,7 +13,7 @@ from stagepost.pipeline import dmq_collector
 from stagepost.pipeline.dmq_collector import DmqSocket, collect_once, keep_collecting, stop_collecting
 from stagepost.pipeline.topic_places import FolderPlace
 from stagepost.pipeline.topic_ranges import ranges
-from stagepost.pipeline.topics import DMQ_MESSAGES
+from stagepost.topics.names import DMQ_MESSAGES
 from tests.background_node import node_in_background
 from tests.pool_signers import Signer
 from tests.small_node import MAGIC

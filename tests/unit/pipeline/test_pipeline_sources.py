@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record
 from stagepost.cli.main import run
 from stagepost.pipeline.reader import Reader
-from stagepost.pipeline.topics import DELIVERY_EVENTS, DMQ_MESSAGES, KNOWN, STATUSES
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, KNOWN, STATUSES
+from stagepost.topics.topic import Record
 from tests.background_node import node_in_background
 from tests.pipeline_oracle import recompute
 from tests.pipeline_others import EVENT, GOOD, broken

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record, Retention
 from stagepost.cli.main import run
 from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.summary import counts
 from stagepost.pipeline.topic_marks import TopicBegunAnew
 from stagepost.pipeline.topic_places import FolderPlace, NodePlace, TopicPlace
-from stagepost.pipeline.topics import STATUSES
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import Record, Retention
 from tests.pipeline_spark import need_packages, small_spark
 from tests.pipeline_topics import a_topic
 from tests.pipeline_world import a_dump, sets_bytes

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.file_topic import create_topic
-from stagepost.bus.topic import Record
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.topic_places import FolderPlace, NodePlace, RetainedPlace, place_of, topics_of
 from stagepost.pipeline.topic_ranges import Range
 from stagepost.pipeline.topic_survey import OPEN, Bound, parse_bound, survey_topics
-from stagepost.pipeline.topics import DELIVERY_EVENTS, DMQ_MESSAGES, STATUSES
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, STATUSES
+from stagepost.topics.topic import Record
 from tests.topic_records import a_writer, append_now
 
 # A clock that stepped back: the third record looks older than the two before it.

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stagepost.bus.topic import Record
 from stagepost.pipeline.message_filter import MessageFilter
 from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.topic import Record
 from stagepost.web import message_book
 from stagepost.web.figures import heat, lately, quantile, sessions_of
 from stagepost.web.listing import Cursor, Page, Source, page_of

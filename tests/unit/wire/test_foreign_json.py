@@ -21,11 +21,11 @@ from stagepost.node.remp_network import load_network
 from stagepost.pipeline.dump_lines import read_line
 from stagepost.pipeline.other_checks import OtherChecks
 from stagepost.pipeline.record_checks import RecordChecks
-from stagepost.pipeline.topics import DELIVERY_EVENTS
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import read_dump_line, read_record
 from stagepost.remp.validator_sets import parse_validator_sets
+from stagepost.topics.names import DELIVERY_EVENTS
 from tests.pipeline_others import EVENT
 from tests.pipeline_world import line_of, sets_bytes, signed
 

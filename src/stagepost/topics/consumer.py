@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 
-from stagepost.bus.batch import Batch
-from stagepost.bus.errors import OffsetGone
-from stagepost.bus.topic import Positions, TopicReader
+from stagepost.topics.batch import Batch
+from stagepost.topics.errors import OffsetGone
+from stagepost.topics.topic import Positions, TopicReader
 
 POLL_S = 0.02
 """How long a record may lie on the disk before a consumer that waits looks again."""

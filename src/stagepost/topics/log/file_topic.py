@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stagepost.bus import segment
-from stagepost.bus.awaited_appends import AwaitedAppends
-from stagepost.bus.batch import Batch
-from stagepost.bus.block import Row
-from stagepost.bus.file_positions import FilePositions, group_names, read_positions
-from stagepost.bus.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit
-from stagepost.bus.partition_log import PartitionLog
-from stagepost.bus.partition_reader import PartitionReader
-from stagepost.bus.routing import PendingAppend, Router
-from stagepost.bus.topic import Appended, Place, Record, Retention, require_name, require_partitions
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.files import Files, make_folder, replace_durably
+from stagepost.topics.batch import Batch
+from stagepost.topics.log import segment
+from stagepost.topics.log.appends import PendingAppend, Router
+from stagepost.topics.log.awaited_appends import AwaitedAppends
+from stagepost.topics.log.block import Row
+from stagepost.topics.log.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit
+from stagepost.topics.log.partition_log import PartitionLog
+from stagepost.topics.log.partition_reader import PartitionReader
+from stagepost.topics.log.positions import FilePositions, group_names, read_positions
+from stagepost.topics.topic import Appended, Place, Record, Retention, require_name, require_partitions
 
 TOPICS_FOLDER = "topics"
 TOPIC_FILE = "topic.json"

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from stagepost.bus.batch import Read
-from stagepost.bus.topic import TopicReader
+from stagepost.topics.batch import Read
+from stagepost.topics.topic import TopicReader
 
 _write = msgspec.json.Encoder().encode
 

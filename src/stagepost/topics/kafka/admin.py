@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.topic import Retention, require_partitions
 from stagepost.errors import ConfigError, TransportError
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.topic import Retention, require_partitions
 
 ANSWERS_WITHIN_S = 10.0
 DOWN_WITHIN_S = 1.0

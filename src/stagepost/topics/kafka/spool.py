@@ -19,11 +19,11 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.bus.batch import Batch, Read
-from stagepost.bus.block import RECORDS_MAX
-from stagepost.bus.consumer import POLL_S, Consumer
-from stagepost.bus.topic import Place, Positions, Record, TopicReader, TopicWriter
 from stagepost.errors import StagepostError, StorageError
+from stagepost.topics.batch import Batch, Read
+from stagepost.topics.consumer import POLL_S, Consumer
+from stagepost.topics.log.block import RECORDS_MAX
+from stagepost.topics.topic import Place, Positions, Record, TopicReader, TopicWriter
 
 log = logging.getLogger(__name__)
 

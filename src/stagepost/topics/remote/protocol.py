@@ -14,13 +14,13 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.bus.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
-from stagepost.bus.topic import NAME_CHARACTERS_MAX
 from stagepost.errors import ErrorCode
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import CodecTable, Dialect
 from stagepost.ground.wire.layout import Boolean, ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX
+from stagepost.topics.log.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
+from stagepost.topics.topic import NAME_CHARACTERS_MAX
 
 PROTOCOL_NUMBER = 0x410
 VERSION = 1

@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stagepost.bus.awaited_appends import AwaitedAppends
-from stagepost.bus.batch import Batch
-from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
-from stagepost.bus.errors import OffsetGone, RecordRefused, beyond_the_end
-from stagepost.bus.file_topic import system_now_ms
-from stagepost.bus.group_commit import ROW_BYTES, WAITING_BYTES_MAX, queue_full
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.kafka_admin import BrokerDesk
-from stagepost.bus.kafka_positions import KafkaPositions
-from stagepost.bus.kafka_records import batches_of
-from stagepost.bus.topic import Appended, Place, Record, partition_of
 from stagepost.errors import ConfigError, StorageError
+from stagepost.topics.batch import Batch
+from stagepost.topics.errors import OffsetGone, RecordRefused, beyond_the_end
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.admin import BrokerDesk
+from stagepost.topics.kafka.kafka_records import batches_of
+from stagepost.topics.kafka.positions import KafkaPositions
+from stagepost.topics.log.awaited_appends import AwaitedAppends
+from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
+from stagepost.topics.log.file_topic import system_now_ms
+from stagepost.topics.log.group_commit import ROW_BYTES, WAITING_BYTES_MAX, queue_full
+from stagepost.topics.topic import Appended, Place, Record, partition_of
 
 LINGER_MS = 5
 POLL_S = 0.1

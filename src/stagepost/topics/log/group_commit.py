@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row
-from stagepost.bus.partition_log import PartitionLog
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row
+from stagepost.topics.log.partition_log import PartitionLog
 
 WAITING_BYTES_MAX = 33_554_432
 """Per partition: what callers have handed over and the disk has not taken yet."""

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.kafka_admin import LOOK_EVERY_S, require_client
-from stagepost.bus.topic import require_name
 from stagepost.errors import StorageError
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.admin import LOOK_EVERY_S, require_client
+from stagepost.topics.topic import require_name
 
 COMMIT_WITHIN_S = 5.0
 READ_WITHIN_S = 15.0

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stagepost.bus import block, segment
-from stagepost.bus.block import Row
-from stagepost.bus.end_mark import NAME as MARK_NAME
-from stagepost.bus.end_mark import EndMark, read_mark, write_mark
-from stagepost.bus.errors import DamagedLog
-from stagepost.bus.recovery import Recovered, recover
-from stagepost.bus.topic import Retention
 from stagepost.errors import StorageError
 from stagepost.ground.files.files import FILE_MODE, Files, replace_durably, write_all
 from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.topics.errors import DamagedLog
+from stagepost.topics.log import block, segment
+from stagepost.topics.log.block import Row
+from stagepost.topics.log.end_mark import NAME as MARK_NAME
+from stagepost.topics.log.end_mark import EndMark, read_mark, write_mark
+from stagepost.topics.log.recovery import Recovered, recover
+from stagepost.topics.topic import Retention
 
 LOCK_NAME = "writer.lock"
 

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stagepost.bus.batch import Batch
-from stagepost.bus.kafka import KafkaTopic
-from stagepost.bus.kafka_positions import KafkaPositions
-from stagepost.bus.kafka_records import batches_of
+from stagepost.topics.batch import Batch
+from stagepost.topics.kafka.kafka_records import batches_of
+from stagepost.topics.kafka.positions import KafkaPositions
+from stagepost.topics.kafka.topic import KafkaTopic
 
 log = logging.getLogger(__name__)
 

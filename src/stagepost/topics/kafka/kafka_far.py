@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stagepost.bus.batch import Read
-from stagepost.bus.kafka import KafkaTopic, KafkaTopicWriter, range_consumer
-from stagepost.bus.kafka_access import KafkaAccess
-from stagepost.bus.kafka_admin import BrokerDesk, TopicPlan
-from stagepost.bus.kafka_spool import digest_of
 from stagepost.errors import StorageError
+from stagepost.topics.batch import Read
+from stagepost.topics.kafka.access import KafkaAccess
+from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
+from stagepost.topics.kafka.spool import digest_of
+from stagepost.topics.kafka.topic import KafkaTopic, KafkaTopicWriter, range_consumer
 
 LOOKED_AT_MAX = 500_000
 """Records at the end of the topic. Beyond them nothing is looked for: then some may come twice."""

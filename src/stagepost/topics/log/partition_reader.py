@@ -6,13 +6,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
-from stagepost.bus import segment
-from stagepost.bus.batch import Batch
-from stagepost.bus.end_mark import EndMark, read_mark
-from stagepost.bus.errors import DamagedLog, OffsetGone, beyond_the_end
-from stagepost.bus.recovery import recover
-from stagepost.bus.segment import SegmentScan, segment_path
 from stagepost.errors import StorageError
+from stagepost.topics.batch import Batch
+from stagepost.topics.errors import DamagedLog, OffsetGone, beyond_the_end
+from stagepost.topics.log import segment
+from stagepost.topics.log.end_mark import EndMark, read_mark
+from stagepost.topics.log.recovery import recover
+from stagepost.topics.log.segment import SegmentScan, segment_path
 
 _NOTHING = EndMark(0, 0, 0, 0)
 

@@ -14,10 +14,10 @@ from zlib import crc32
 
 import msgspec
 
-from stagepost.bus.batch import Columns, Strings
-from stagepost.bus.errors import RecordRefused
-from stagepost.bus.topic import Record
 from stagepost.errors import StorageError
+from stagepost.topics.batch import Columns, Strings
+from stagepost.topics.errors import RecordRefused
+from stagepost.topics.topic import Record
 
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 65_536

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from stagepost.bus.topic import Appended, Place, Record
 from stagepost.errors import StorageError
+from stagepost.topics.topic import Appended, Place, Record
 
 AppendSoon = Callable[[Sequence[Record], Appended], None]
 

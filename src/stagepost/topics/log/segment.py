@@ -10,9 +10,9 @@ from pathlib import Path
 from struct import Struct, unpack_from
 from typing import NamedTuple
 
-from stagepost.bus import block
-from stagepost.bus.batch import Batch, Columns
-from stagepost.bus.errors import DamagedLog
+from stagepost.topics.batch import Batch, Columns
+from stagepost.topics.errors import DamagedLog
+from stagepost.topics.log import block
 
 SUFFIX = ".segment"
 INDEX_SUFFIX = ".index"

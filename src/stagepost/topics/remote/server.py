@@ -15,9 +15,25 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from stagepost.bus.batch import Batch
-from stagepost.bus.file_topic import open_topic, topic_names
-from stagepost.bus.topic_protocol import (
+from stagepost.errors import (
+    ConfigError,
+    ErrorCode,
+    HandshakeRefused,
+    LimitExceeded,
+    StagepostError,
+    StorageError,
+    TransportError,
+)
+from stagepost.ground.net.addresses import is_on_this_machine
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.network import Address, Listener, Network, SocketNetwork
+from stagepost.ground.statemachine.spec import Role
+from stagepost.ground.wire.codec import Codec
+from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
+from stagepost.topics.batch import Batch
+from stagepost.topics.log.file_topic import open_topic, topic_names
+from stagepost.topics.remote.protocol import (
     BOUNDS_MAX,
     CONTENT_BYTES_MAX,
     DIALECT,
@@ -45,22 +61,6 @@ from stagepost.bus.topic_protocol import (
     codec_table,
     is_proof,
 )
-from stagepost.errors import (
-    ConfigError,
-    ErrorCode,
-    HandshakeRefused,
-    LimitExceeded,
-    StagepostError,
-    StorageError,
-    TransportError,
-)
-from stagepost.ground.net.addresses import is_on_this_machine
-from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.network import Address, Listener, Network, SocketNetwork
-from stagepost.ground.statemachine.spec import Role
-from stagepost.ground.wire.codec import Codec
-from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
 
 log = logging.getLogger(__name__)
 

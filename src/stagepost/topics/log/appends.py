@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from stagepost.bus.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
-from stagepost.bus.errors import RecordRefused
-from stagepost.bus.topic import Appended, Place, Record, partition_of
 from stagepost.errors import ConfigError, StorageError
+from stagepost.topics.errors import RecordRefused
+from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
+from stagepost.topics.topic import Appended, Place, Record, partition_of
 
 Routed = Mapping[int, tuple[list[Row], list[int]]]
 """By partition: rows, and the place of each in the append."""

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from zlib import crc32
 
-from stagepost.bus.errors import DamagedLog
-from stagepost.bus.topic import require_name
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.files import Files, make_folder, replace_durably
 from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.topics.errors import DamagedLog
+from stagepost.topics.topic import require_name
 
 GROUPS_FOLDER = "groups"
 POSITIONS_BYTES_MAX = 8_192

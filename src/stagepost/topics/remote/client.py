@@ -17,8 +17,21 @@ from types import TracebackType
 
 import msgspec
 
-from stagepost.bus.batch import NO_HEADERS, Read
-from stagepost.bus.topic_protocol import (
+from stagepost.errors import (
+    ConfigError,
+    ErrorCode,
+    HandshakeRefused,
+    ProtocolTimeout,
+    RemoteProtocolError,
+    StorageError,
+    TransportError,
+)
+from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.network import Address, SocketNetwork
+from stagepost.ground.statemachine.spec import Role
+from stagepost.topics.batch import NO_HEADERS, Read
+from stagepost.topics.remote.protocol import (
     PROOF_BYTES,
     VERSION,
     AskBounds,
@@ -35,20 +48,7 @@ from stagepost.bus.topic_protocol import (
     code_named,
     proof_of,
 )
-from stagepost.bus.topic_server import open_topic_reading
-from stagepost.errors import (
-    ConfigError,
-    ErrorCode,
-    HandshakeRefused,
-    ProtocolTimeout,
-    RemoteProtocolError,
-    StorageError,
-    TransportError,
-)
-from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.network import Address, SocketNetwork
-from stagepost.ground.statemachine.spec import Role
+from stagepost.topics.remote.server import open_topic_reading
 
 PATIENCE_S = 30.0
 RETRY_EVERY_S = 0.2

@@ -9,8 +9,8 @@ from zlib import crc32
 
 import msgspec
 
-from stagepost.bus.batch import Batch
 from stagepost.errors import ConfigError, StorageError
+from stagepost.topics.batch import Batch
 
 NAME_CHARACTERS_MAX = 249
 PARTITIONS_MAX = 64

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stagepost.bus import block
-from stagepost.bus.batch import Batch
+from stagepost.topics.batch import Batch
+from stagepost.topics.log import block
 
 _write_headers = msgspec.json.Encoder().encode
 

@@ -1,0 +1,1 @@
+"""The topic log in plain files."""
