@@ -14,16 +14,16 @@ from random import Random
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.intake_desk import IntakeDesk
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.local_server import LocalIntake, serving_programs
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.files import Files
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.net.network import SocketNetwork
-from stagepost.node.intake_desk import IntakeDesk
-from stagepost.node.known_sets import KnownSets
-from stagepost.node.local_intake import LocalIntake, serving_programs
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE

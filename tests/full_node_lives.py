@@ -16,12 +16,12 @@ from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.full_node.earlier_life import EarlierLife, earlier_life
+from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC, MessageIntake
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.node.earlier_life import EarlierLife, earlier_life
-from stagepost.node.known_sets import KnownSets
-from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.messages import RempMessage
 from stagepost.remp.receipts.message_status import New

@@ -29,14 +29,14 @@ from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.node.validator import ChainOptions
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.full_node.complaints import Complaint
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.complaints import Complaint
-from stagepost.node.known_sets import KnownSets
-from stagepost.node.remp_full_node import RempFullNode
 from stagepost.node.remp_validator import RempValidator
-from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.compact import CombinedReceipt

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from stagepost.full_node.links import DiallingFullNodeLinks
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
@@ -16,7 +17,6 @@ from stagepost.remp.links.authentication import NONCE_BYTES
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
-from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork

@@ -15,6 +15,7 @@ from random import Random
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
+from stagepost.full_node.sending import FullNode
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, OverlayEvents
@@ -29,7 +30,6 @@ from stagepost.remp.receipts.packing import Packing
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
-from stagepost.runtime.remp.full_node import FullNode
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.runtime.remp.validator import Validator

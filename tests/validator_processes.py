@@ -25,6 +25,8 @@ import msgspec
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Deliver
 from stagepost.catchain.member import MemberOptions
+from stagepost.full_node.links import DiallingFullNodeLinks
+from stagepost.full_node.sending import FullNode
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address, SocketNetwork, TcpAddress, UnixAddress
@@ -37,8 +39,6 @@ from stagepost.remp.queue.target_sets import Subset
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
-from stagepost.runtime.remp.full_node import FullNode
-from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.runtime.remp.session_store import SessionStore, Written, open_session_store
 from stagepost.runtime.remp.validator import Validator

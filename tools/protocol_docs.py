@@ -10,6 +10,7 @@ from stagepost.catchain import overlay_protocol
 from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
+from stagepost.full_node.local_client import INTAKE_VERSION, INTAKE_VERSIONS
 from stagepost.ground.net import handshake
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.net.version_data import CARDANO_VERSIONS, DMQ_VERSIONS, NETWORK_MAGICS
@@ -20,7 +21,6 @@ from stagepost.remp.links import local_intake
 from stagepost.remp.links import protocols as link_protocols
 from stagepost.remp.links.specs import LINK_SPECS, PROTOCOLS, LinkProtocol
 from stagepost.remp.links.versions import DATA_FIELDS, LinkVersion
-from stagepost.runtime.remp.local_intake import INTAKE_VERSION, INTAKE_VERSIONS
 
 SPECS = (*ALL_SPECS, *LINK_SPECS)
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"

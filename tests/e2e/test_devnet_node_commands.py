@@ -18,9 +18,9 @@ from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
+from stagepost.full_node.from_topic import MESSAGES_TOPIC
+from stagepost.full_node.network import NETWORK_FILE, RempNetwork
 from stagepost.node.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
-from stagepost.node.message_intake import MESSAGES_TOPIC
-from stagepost.node.remp_network import NETWORK_FILE, RempNetwork
 from stagepost.node.trace_reading import topic_records
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record

@@ -17,10 +17,10 @@ from stagepost.client import AsyncClient
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.node.devnet import DevnetPlan, devnet
 from stagepost.node.devnet_messages import StatusBook
-from stagepost.node.message_intake import MESSAGES_TOPIC
 from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
 
 pytestmark = pytest.mark.xdist_group("devnet")

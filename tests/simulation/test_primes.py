@@ -9,8 +9,8 @@ import pytest
 from stagepost.chain.accounts import Account
 from stagepost.chain.contracts import Ran
 from stagepost.chain.execution import Execution
+from stagepost.full_node.full_node import RempFullNode
 from stagepost.node.queue_bridge import QueueBridge
-from stagepost.node.remp_full_node import RempFullNode
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.effects import QueueEffect
 from stagepost.remp.queue.reliable_queue import ReliableQueue

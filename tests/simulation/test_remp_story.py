@@ -11,9 +11,9 @@ import pytest
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.delivery import ErrNacked, MemoryNetwork, Receiver, ReceiverConfig, ReliablePublisher
+from stagepost.full_node.from_delivery import DeliveryIntake
+from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.node.delivery_intake import DeliveryIntake
-from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.remp.verdict.trace import trace_of
 from tests.chain_world import address
 from tests.delivery_world import an_acked_config, settle

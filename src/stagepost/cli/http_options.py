@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stagepost.node.remp_full_node_main import RunningFullNode
+    from stagepost.full_node.running import RunningFullNode
     from stagepost.web.settings import WebSettings
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -184,7 +184,7 @@ def full(
     settings = http_settings(http, http_certificate, http_private_key, data)
     from stagepost.cli.core_dumps import disable_core_dumps
     from stagepost.cli.local_node_options import socket_and_magic
-    from stagepost.node.remp_process import DmqAccess, run_full_node
+    from stagepost.full_node.process import DmqAccess, run_full_node
 
     disable_core_dumps()
     dmq_access = None

@@ -16,6 +16,7 @@ import msgspec
 
 from stagepost.cli.delivery_session import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
+from stagepost.full_node.message_client import ExternalMessages, Progress, RefusedByFullNode
 from stagepost.ground.files.durations import format_duration
 from stagepost.ground.files.node_notes import find_full_node
 from stagepost.identifiers import abbreviated
@@ -25,7 +26,6 @@ from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
 from stagepost.remp.verdict.words import silent_words, verdict_words
-from stagepost.runtime.remp.message_client import ExternalMessages, Progress, RefusedByFullNode
 
 WAIT_TIMEOUT_S = 300.0
 """A little more than a message lives."""

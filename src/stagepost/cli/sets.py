@@ -45,7 +45,7 @@ def export(data: Path, out: str) -> None:
     import json
 
     from stagepost.errors import StorageError
-    from stagepost.node.known_sets import sets_document
+    from stagepost.full_node.known_sets import sets_document
     from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 
     # Read and written anew, so that nobody is given a file that nobody can use.

@@ -21,6 +21,13 @@ from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
+from stagepost.full_node.from_topic import MESSAGES_TOPIC
+from stagepost.full_node.layer_topics import (
+    DELIVERY_EVENTS_TOPIC,
+    DMQ_MESSAGES_TOPIC,
+    DeliveryEventsTopic,
+    DmqMessagesTopic,
+)
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.node.demo_dmq import (
@@ -37,13 +44,6 @@ from stagepost.node.demo_dmq import (
 from stagepost.node.demo_followed import Followed
 from stagepost.node.demo_messages import DemoMessage, Fate, demo_messages
 from stagepost.node.devnet import Devnet, DevnetPlan, HereValidator, devnet
-from stagepost.node.layer_topics import (
-    DELIVERY_EVENTS_TOPIC,
-    DMQ_MESSAGES_TOPIC,
-    DeliveryEventsTopic,
-    DmqMessagesTopic,
-)
-from stagepost.node.message_intake import MESSAGES_TOPIC
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt

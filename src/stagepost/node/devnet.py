@@ -24,6 +24,10 @@ from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.full_node.full_node import OnStatus, RempFullNode
+from stagepost.full_node.kafka import require_kafka
+from stagepost.full_node.network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
+from stagepost.full_node.running import RunningFullNode, start_full_node
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.loop.clock import SystemClock
@@ -32,10 +36,6 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
 from stagepost.node.devnet_process import COMMANDS, MemberProcess
-from stagepost.node.kafka_bridge import require_kafka
-from stagepost.node.remp_full_node import OnStatus, RempFullNode
-from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
-from stagepost.node.remp_network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
 from stagepost.node.remp_validator_main import RunningValidator, start_validator
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
+from stagepost.full_node.network import NETWORK_FILE
 from stagepost.ground.files.data_folder import make_private
-from stagepost.node.remp_network import NETWORK_FILE
 
 KEY_FILE = "member.skey"
 LOG_FILE = "log"

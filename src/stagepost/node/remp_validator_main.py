@@ -21,11 +21,11 @@ from stagepost.chain.node.agreement_runner import Notice
 from stagepost.chain.node.store import open_chain_store
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
+from stagepost.full_node.network import RempNetwork
+from stagepost.full_node.running import CHAIN_FOLDER, our_end
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.remp_full_node_main import CHAIN_FOLDER, our_end
-from stagepost.node.remp_network import RempNetwork
 from stagepost.node.remp_validator import RempValidator
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.links.listener import LinkListener

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from stagepost import __version__
 from stagepost.catchain.member import Member as QueueMember
 from stagepost.chain.agreement.member import Member as AgreementMember
+from stagepost.full_node.status import page_of, serving_status, shard_text
 from stagepost.ground.files.running_remp_node import VALIDATOR
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.node.remp_status import page_of, serving_status, shard_text
 from stagepost.node.remp_validator import RempValidator
 from stagepost.node.remp_validator_main import RunningValidator
 from stagepost.remp.receipts.message_status import kind_of

@@ -22,6 +22,7 @@ from stagepost.errors import (
     DecodeError,
     LocalProtocolError,
 )
+from stagepost.full_node.message_client import ExternalMessages, id_bytes
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
@@ -29,7 +30,6 @@ from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.trace import Trace
 from stagepost.runtime.client_places import find_places
-from stagepost.runtime.remp.message_client import ExternalMessages, id_bytes
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig

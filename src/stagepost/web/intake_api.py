@@ -18,9 +18,9 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.full_node.local_client import Taken
 from stagepost.node.trace_reading import NotOneMessage
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
-from stagepost.runtime.remp.local_intake import Taken
 from stagepost.web.problems import problem_response
 
 PREFIX = "/api/v1"
@@ -31,7 +31,7 @@ ID_DIGITS = 64
 
 
 class FullNodeHandle(Protocol):
-    """`stagepost.node.intake_desk.IntakeDesk` is one."""
+    """`stagepost.full_node.intake_desk.IntakeDesk` is one."""
 
     def submit(self, data: bytes) -> Taken: ...
 

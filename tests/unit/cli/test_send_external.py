@@ -16,6 +16,7 @@ from stagepost.cli import http_options
 from stagepost.cli import main as command
 from stagepost.cli.send_external import Handing, Telling, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
+from stagepost.full_node.message_client import Progress
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt
@@ -23,7 +24,6 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
-from stagepost.runtime.remp.message_client import Progress
 from tests.remp_world import MESSAGE, seed_of
 
 ROW = Verdict("sent", 1, None, None, None, None, None, None, "ab" * 32, 7, (), (), (1, 5), 1)

@@ -8,9 +8,9 @@ from hashlib import sha256
 import msgspec
 import pytest
 
+from stagepost.full_node.complaints import Complaint, ComplaintBook, ComplaintKind, fault_in
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.complaints import Complaint, ComplaintBook, ComplaintKind, fault_in
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,

@@ -18,10 +18,10 @@ from stagepost.catchain.block import (
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
 from stagepost.chain.node.switchboard import read_said, said
+from stagepost.full_node.complaints import ComplaintKind, broken
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.complaints import ComplaintKind, broken
 from stagepost.node.devnet import DevnetPlan
 from stagepost.node.devnet_behaviours import Behaviour, EquivocatingOverlay, Faulty
 from stagepost.node.devnet_faults import LOSS, with_faults

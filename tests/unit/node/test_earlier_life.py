@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from stagepost.full_node import earlier_life as module
+from stagepost.full_node.earlier_life import EarlierLife, earlier_life
+from stagepost.full_node.status_topic import EarlierIds
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.node import earlier_life as module
-from stagepost.node.earlier_life import EarlierLife, earlier_life
-from stagepost.node.status_topics import EarlierIds
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.staged_sending import MESSAGES_MAX
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError
-from stagepost.node import followed_statuses
-from stagepost.node.followed_statuses import FollowedStatuses
+from stagepost.full_node import followed as followed_statuses
+from stagepost.full_node.followed import FollowedStatuses
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import ValidatorSets
 

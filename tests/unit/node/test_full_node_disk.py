@@ -14,16 +14,16 @@ import pytest
 from stagepost.delivery.identity import delivery_id
 from stagepost.delivery.shell.handling import Busy, Message
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.full_node.from_delivery import DeliveryIntake
+from stagepost.full_node.intake_desk import IntakeDesk
+from stagepost.full_node.message_client import ExternalMessages, RefusedByFullNode
+from stagepost.full_node.owed_writes import RETRY_S as OWED_RETRY_S
+from stagepost.full_node.owed_writes import LinesFile, OwedWrites
+from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.node.delivery_intake import DeliveryIntake
-from stagepost.node.intake_desk import IntakeDesk
-from stagepost.node.owed_writes import RETRY_S as OWED_RETRY_S
-from stagepost.node.owed_writes import LinesFile, OwedWrites
-from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
 from stagepost.web.intake_server import serving_intake

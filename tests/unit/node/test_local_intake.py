@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, StagepostError, TransportError
+from stagepost.full_node import followed as followed_statuses
+from stagepost.full_node import local_server as local_intake
+from stagepost.full_node.local_client import IntakeAddress, IntakeConversation, Refused, Taken
+from stagepost.full_node.local_server import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
+from stagepost.full_node.message_client import ExternalMessages, RefusedByFullNode
 from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts, find_full_node
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.wire.codec import Codec
-from stagepost.node import followed_statuses, local_intake
-from stagepost.node.local_intake import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
 from stagepost.remp.links.local_intake import (
     FOLLOWING,
     READ_BYTES_MAX,
@@ -32,8 +35,6 @@ from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.remp.verdict.message_verdict import Awaited
-from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
-from stagepost.runtime.remp.message_client import ExternalMessages, RefusedByFullNode
 from tests.full_node_desk import MAGIC, REFUSING, FullNodeDesk, a_desk, a_served_desk, primes
 
 Scenario = Callable[[FullNodeDesk, FullNodeFacts], Awaitable[None]]

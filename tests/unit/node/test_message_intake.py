@@ -9,13 +9,13 @@ from random import Random
 
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.full_node.earlier_life import EarlierLife, earlier_life
+from stagepost.full_node.from_topic import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.node.earlier_life import EarlierLife, earlier_life
-from stagepost.node.known_sets import KnownSets
-from stagepost.node.message_intake import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.messages import RempMessage
 from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.message_status import New

@@ -18,13 +18,13 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.rotation import Plan
 from stagepost.cli import main as command
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.full_node.earlier_life import earlier_life
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.known_sets import KnownSets, sets_document
+from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.earlier_life import earlier_life
-from stagepost.node.known_sets import KnownSets, sets_document
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import RETRY_S, EarlierIds, StatusTopic
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
 from stagepost.remp.receipts.message_status import Accepted

@@ -8,10 +8,13 @@ import pytest
 
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.errors import StagepostError
+from stagepost.full_node import complaints
+from stagepost.full_node import from_delivery as delivery_intake
+from stagepost.full_node import full_node as remp_full_node
+from stagepost.full_node.complaints import Complaint, ComplaintBook
+from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.node import complaints, delivery_intake, queue_bridge, remp_full_node
-from stagepost.node.complaints import Complaint, ComplaintBook
-from stagepost.node.delivery_intake import DeliveryIntake
+from stagepost.node import queue_bridge
 from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import ShardCommitted

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stagepost.errors import ConfigError, ConfigFaults, StagepostError
+from stagepost.full_node.network import NETWORK_FILE, RempNetwork, load_network
 from stagepost.node.devnet import DevnetPlan, chain_of, genesis_of, member_of
-from stagepost.node.remp_network import NETWORK_FILE, RempNetwork, load_network
 
 PLAN = DevnetPlan(validators=3)
 

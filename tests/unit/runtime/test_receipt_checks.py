@@ -6,9 +6,9 @@ import asyncio
 from collections import defaultdict
 
 from stagepost.errors import ErrorCode
+from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.ground.signatures.verifier import KEPT_MESSAGES_MAX, Verifier
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
-from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
 from tests.remp_world import FULL_NODE, said, session, sets_of
 
 SETS = sets_of(session(1, range(7)))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError
+from stagepost.full_node.links import LEAVE_WITHIN_S, DiallingFullNodeLinks
 from stagepost.ground.net.back_off import PENALTY_FIRST_S
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.statemachine.spec import Role
@@ -18,7 +19,6 @@ from stagepost.remp.links.protocols import OBJECT_BYTES_MAX, Receipts
 from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
 from stagepost.remp.links.versions import LinkVersion
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, RempMessage
-from stagepost.runtime.remp.full_node_links import LEAVE_WITHIN_S, DiallingFullNodeLinks
 from stagepost.runtime.remp.validator_links import FULL_NODES_MAX
 from tests.remp_links import (
     MAGIC,

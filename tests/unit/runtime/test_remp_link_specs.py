@@ -17,6 +17,7 @@ from stagepost.catchain.overlay_protocol import CATCHAIN_OVERLAY, OBJECT_BYTES_M
 from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.full_node.local_client import INTAKE_VERSION
 from stagepost.ground.net.version_data import CARDANO_VERSIONS, DMQ_VERSIONS
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role
 from stagepost.ground.wire.codec import Codec
@@ -26,7 +27,6 @@ from stagepost.remp.links import local_intake
 from stagepost.remp.links import protocols as link_protocols
 from stagepost.remp.links.specs import LINK_SPECS, PROTOCOLS, LinkProtocol, codec_table
 from stagepost.remp.links.versions import LinkVersion, read_link_data
-from stagepost.runtime.remp.local_intake import INTAKE_VERSION
 
 ROOT = Path(__file__).parents[3]
 SIGNATURE = bytes(64)

@@ -11,13 +11,13 @@ from stagepost.catchain.block import Dependency
 from stagepost.catchain.effects import Blamed, Deliver, Recovered
 from stagepost.catchain.payloads import ForkProof
 from stagepost.errors import ErrorCode
+from stagepost.full_node import metrics as remp_metrics
+from stagepost.full_node.metrics import FULL_NODE_METRICS, FullNodeMetrics
 from stagepost.ground.telemetry.metrics import Declared, Kind
 from stagepost.remp.block_id import UNKNOWN_BLOCK
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.runtime.remp import remp_metrics
-from stagepost.runtime.remp.remp_metrics import FULL_NODE_METRICS, FullNodeMetrics
 from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS, ValidatorMetrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from stagepost.catchain.effects import Blamed, Deliver
+from stagepost.full_node.metrics import named, set_build_info
 from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
-from stagepost.runtime.remp.remp_metrics import named, set_build_info
 
 REMP_QUEUE_MESSAGES = Declared(
     "stagepost_remp_queue_messages",

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from stagepost.errors import DecodeError
-from stagepost.node.status_topics import FINALIZED, REJECTED, SENT, EarlierIds
+from stagepost.full_node.status_topic import FINALIZED, REJECTED, SENT, EarlierIds
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.batch import Read

@@ -16,13 +16,14 @@ from random import Random
 import msgspec
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.full_node.complaints import Complaint, ComplaintBook
+from stagepost.full_node.earlier_life import FINALS_KEPT_MAX, EarlierLife
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.sending import FullNode
+from stagepost.full_node.status_topic import FINALIZED, REJECTED, SENT, EarlierIds, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.signatures.verifier import SignatureVerifier
-from stagepost.node.complaints import Complaint, ComplaintBook
-from stagepost.node.earlier_life import FINALS_KEPT_MAX, EarlierLife
-from stagepost.node.known_sets import KnownSets
-from stagepost.node.status_topics import FINALIZED, REJECTED, SENT, EarlierIds, StatusTopic
 from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import FullNodeLinks
 from stagepost.remp.message import ExternalMessage
@@ -33,7 +34,6 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level, is_finally_accepted
 from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
-from stagepost.runtime.remp.full_node import FullNode
 
 OnStatus = Callable[[Receipt], None]
 

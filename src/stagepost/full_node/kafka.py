@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from stagepost.errors import StagepostError, StorageError
+from stagepost.full_node.from_topic import MessageIntake
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.kafka_metrics import KafkaMetrics
 from stagepost.ground.files.data_folder import FILE_MODE
 from stagepost.ground.files.small_files import replace_file
-from stagepost.node.kafka_metrics import KafkaMetrics
-from stagepost.node.message_intake import MessageIntake
-from stagepost.node.remp_full_node import RempFullNode
 from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, Unreachable, require_client
 from stagepost.topics.kafka.feed import KafkaFeed
 from stagepost.topics.kafka.kafka_far import KafkaFar

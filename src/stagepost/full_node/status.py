@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stagepost import __version__
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.metrics import FullNodeMetrics
+from stagepost.full_node.running import RunningFullNode
+from stagepost.full_node.sending import OnRefused
 from stagepost.ground.files.running_remp_node import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.telemetry.status_server import StatusSource, serve_status
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.remp_full_node_main import RunningFullNode
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.shard import Shard
-from stagepost.runtime.remp.full_node import OnRefused
-from stagepost.runtime.remp.remp_metrics import FullNodeMetrics
 
 
 def shard_text(shard: Shard) -> str:

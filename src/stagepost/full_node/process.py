@@ -15,11 +15,11 @@ import msgspec
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
+from stagepost.full_node.network import load_network
+from stagepost.full_node.running import RunningFullNode, start_full_node
+from stagepost.full_node.status import full_node_status
 from stagepost.ground.loop.garbage import look_less_often
 from stagepost.ground.telemetry.logs import configure_logs
-from stagepost.node.remp_full_node_main import RunningFullNode, start_full_node
-from stagepost.node.remp_network import load_network
-from stagepost.node.remp_status import full_node_status
 from stagepost.topics.kafka.admin import KafkaSettings
 
 STOP_WITHIN_S = 8.0

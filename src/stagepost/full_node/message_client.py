@@ -16,6 +16,7 @@ from stagepost.errors import (
     ProtocolTimeout,
     StagepostError,
 )
+from stagepost.full_node.local_client import IntakeAddress, IntakeConversation, Refused, Taken
 from stagepost.ground.files.node_notes import FullNodeFacts
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
@@ -24,7 +25,6 @@ from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.trace import ENDED, Trace, trace_of
 from stagepost.remp.verdict.verdict import Verdict
-from stagepost.runtime.remp.local_intake import IntakeAddress, IntakeConversation, Refused, Taken
 
 ID_DIGITS = 64
 ASKED_FOR_S = 2.0

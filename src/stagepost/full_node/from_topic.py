@@ -12,8 +12,8 @@ from collections import deque
 from typing import NamedTuple
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import EarlierIds
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.status_topic import EarlierIds
 from stagepost.remp.message import MESSAGES_TOPIC as MESSAGES_TOPIC
 from stagepost.topics.batch import Read
 from stagepost.topics.consumer import POLL_S, Consumer

@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
@@ -29,7 +30,6 @@ from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.runtime.remp.receipt_checks import ReceiptChecks, ReceiptJudge
 
 OnReceipt = Callable[[Receipt], None]
 OnRefused = Callable[[Receipt, Quarantined], None]

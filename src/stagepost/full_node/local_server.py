@@ -18,12 +18,13 @@ import msgspec
 
 from stagepost.dmq.node.local_service import owner_and_root, sent_away
 from stagepost.errors import StagepostError
+from stagepost.full_node.followed import Followed
+from stagepost.full_node.intake_desk import IntakeDesk
+from stagepost.full_node.local_client import respond_to_intake
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.network import Network, UnixAddress
 from stagepost.ground.net.supervision import run_conversations
-from stagepost.node.followed_statuses import Followed
-from stagepost.node.intake_desk import IntakeDesk
 from stagepost.remp.links.local_intake import (
     CODE_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -42,7 +43,6 @@ from stagepost.remp.links.local_intake import (
 )
 from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
 from stagepost.remp.receipts.status_records import StatusRecord
-from stagepost.runtime.remp.local_intake import respond_to_intake
 
 log = logging.getLogger(__name__)
 

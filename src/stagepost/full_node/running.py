@@ -27,30 +27,30 @@ from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
+from stagepost.full_node.complaints import Complaint
+from stagepost.full_node.earlier_life import earlier_life
+from stagepost.full_node.from_delivery import DeliveryIntake
+from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC, MessageIntake
+from stagepost.full_node.full_node import OnStatus, RempFullNode
+from stagepost.full_node.intake_desk import IntakeDesk
+from stagepost.full_node.kafka import KafkaBridge, require_kafka
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.links import DiallingFullNodeLinks
+from stagepost.full_node.local_server import LocalIntake, serving_programs
+from stagepost.full_node.network import RempNetwork
+from stagepost.full_node.owed_writes import LinesFile, OwedWrites
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.signatures.verifier import Verifier
-from stagepost.node.complaints import Complaint
-from stagepost.node.delivery_intake import DeliveryIntake
-from stagepost.node.earlier_life import earlier_life
-from stagepost.node.intake_desk import IntakeDesk
-from stagepost.node.kafka_bridge import KafkaBridge, require_kafka
-from stagepost.node.known_sets import KnownSets
-from stagepost.node.local_intake import LocalIntake, serving_programs
-from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC, MessageIntake
-from stagepost.node.owed_writes import LinesFile, OwedWrites
-from stagepost.node.remp_full_node import OnStatus, RempFullNode
-from stagepost.node.remp_network import RempNetwork
-from stagepost.node.status_topics import RETRY_S, StatusTopic
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
-from stagepost.runtime.remp.full_node_links import DiallingFullNodeLinks
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.log.file_topic import create_topic
 

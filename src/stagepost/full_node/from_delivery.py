@@ -25,9 +25,9 @@ from stagepost.delivery.transport import (
     Unsubscribe,
 )
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
-from stagepost.node.message_intake import MESSAGES_TOPIC, NOT_YET
-from stagepost.node.remp_full_node import RempFullNode
-from stagepost.node.status_topics import REJECTED, EarlierIds
+from stagepost.full_node.from_topic import MESSAGES_TOPIC, NOT_YET
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.status_topic import REJECTED, EarlierIds
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt
 

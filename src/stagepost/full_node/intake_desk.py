@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
-from stagepost.node.followed_statuses import Followed, FollowedStatuses
-from stagepost.node.remp_full_node import RempFullNode
+from stagepost.full_node.followed import Followed, FollowedStatuses
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.local_client import Taken
 from stagepost.node.trace_reading import NotOneMessage, records_of_key
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.verdict import Verdict
 from stagepost.remp.verdict.words import verdict_words
-from stagepost.runtime.remp.local_intake import Taken
 from stagepost.topics.topic import Record
 
 READ_AT_ONCE = 4
