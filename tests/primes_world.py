@@ -36,7 +36,6 @@ from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.remp_validator import RempValidator
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.compact import CombinedReceipt
@@ -44,9 +43,10 @@ from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status import Kind, Level, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
-from stagepost.runtime.remp.session_plan import SessionOptions
-from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
 from stagepost.topics.memory import MemoryTopic
+from stagepost.validator.session_plan import SessionOptions
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.validator import RempValidator
 from tests.chain_world import START_MS
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays
 from tests.primes_checks import Wiretap

@@ -17,9 +17,9 @@ from stagepost.remp.links.authentication import NONCE_BYTES
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
-from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import SimulatedNetwork
+from stagepost.validator.links import ListeningValidatorLinks
 
 MAGIC = 7_777
 SESSION = bytes(range(32))

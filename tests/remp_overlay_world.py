@@ -30,9 +30,9 @@ from stagepost.remp.receipts.packing import Packing
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
-from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
-from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
-from stagepost.runtime.remp.validator import Validator
+from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.sessions import Validator
 from tests.catchain_world import public_key_of, seed_of
 
 START_UNIX_S = 1_800_000_000.0

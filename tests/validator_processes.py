@@ -39,10 +39,10 @@ from stagepost.remp.queue.target_sets import Subset
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember
-from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
-from stagepost.runtime.remp.session_store import SessionStore, Written, open_session_store
-from stagepost.runtime.remp.validator import Validator
-from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
+from stagepost.validator.links import ListeningValidatorLinks
+from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_store import SessionStore, Written, open_session_store
+from stagepost.validator.sessions import Validator
 from tests.catchain_world import public_key_of, seed_of
 from tests.line_reports import Report
 from tests.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse

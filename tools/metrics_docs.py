@@ -12,7 +12,7 @@ from stagepost.full_node.metrics import FULL_NODE_METRICS
 from stagepost.ground.statemachine.render import table
 from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared
 from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
-from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS
+from stagepost.validator.metrics import VALIDATOR_METRICS
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 ABOUT = (

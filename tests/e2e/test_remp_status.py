@@ -19,7 +19,7 @@ from stagepost.full_node.status import full_node_status
 from stagepost.ground.files.running_remp_node import STATUS_FILES
 from stagepost.node.devnet import DevnetPlan, HereValidator, devnet
 from stagepost.node.devnet_messages import StatusBook
-from stagepost.node.validator_status import validator_status
+from stagepost.validator.status import validator_status
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

@@ -26,7 +26,7 @@ from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.links.specs import OBJECTS_INGRESS_BYTES_MAX
 from stagepost.remp.messages import RempMessage
-from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
+from stagepost.validator.links import ListeningValidatorLinks
 from tests.hostile.attacker import HANDSHAKE, OTHER_SIDE, segment, segments
 from tests.hostile.cbor_bytes import array, octets, read, text, uint
 from tests.hostile.link_attacker import (

@@ -10,11 +10,11 @@ from stagepost.chain.accounts import Account
 from stagepost.chain.contracts import Ran
 from stagepost.chain.execution import Execution
 from stagepost.full_node.full_node import RempFullNode
-from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.effects import QueueEffect
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.message_status import Accepted
+from stagepost.validator.queue_bridge import QueueBridge
 from tests.primes_runs import PrimesPlan, run_primes
 from tests.primes_world import FAULTS
 

@@ -112,7 +112,7 @@ def validator(
       stagepost node validator --network network.json --key validator-1/member.skey --data validator-1
     """
     from stagepost.cli.core_dumps import disable_core_dumps
-    from stagepost.node.validator_process import run_validator
+    from stagepost.validator.process import run_validator
 
     disable_core_dumps()
     status = run_validator(

@@ -36,10 +36,10 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
 from stagepost.node.devnet_process import COMMANDS, MemberProcess
-from stagepost.node.remp_validator_main import RunningValidator, start_validator
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.topics.kafka.admin import KafkaSettings
+from stagepost.validator.running import RunningValidator, start_validator
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = 0x5350_0007

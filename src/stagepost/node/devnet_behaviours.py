@@ -21,13 +21,13 @@ from stagepost.chain.agreement.votes import NO_BLOCK, VOTE_ID, Vote, VoteKind, s
 from stagepost.chain.node.switchboard import read_said, said
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
-from stagepost.node.remp_validator_main import Between
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.queue.records import encode_payload
 from stagepost.remp.receipts.compact import RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level, Status
+from stagepost.validator.running import Between
 
 LIE = "refused, says a validator that does not tell the truth"
 _BLOCK, _VOTE = constructor_bytes(UPDATE_ID), constructor_bytes(VOTE_ID)

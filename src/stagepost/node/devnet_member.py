@@ -14,7 +14,7 @@ from random import Random
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
 from stagepost.node.devnet_behaviours import Behaviour, Faulty
-from stagepost.node.validator_process import run_validator
+from stagepost.validator.process import run_validator
 
 HONEST = "none"
 

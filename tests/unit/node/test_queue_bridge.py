@@ -24,16 +24,16 @@ from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.queue_bridge import QueueBridge
-from stagepost.node.session_plans import queue_plan, queue_session_id
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.receipts.compact import CombinedReceipt
-from stagepost.runtime.remp.session_plan import SessionOptions, SessionPlan
-from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
-from stagepost.runtime.remp.validator import Validator
+from stagepost.validator.queue_bridge import QueueBridge
+from stagepost.validator.session_plan import SessionOptions, SessionPlan
+from stagepost.validator.session_plans import queue_plan, queue_session_id
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.sessions import Validator
 from tests.catchain_world import public_key_of, seed_of
 from tests.chain_world import START_MS, address, external
 from tests.memory_overlays import MemoryOverlay, MemoryOverlays

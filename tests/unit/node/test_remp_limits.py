@@ -14,15 +14,15 @@ from stagepost.full_node import full_node as remp_full_node
 from stagepost.full_node.complaints import Complaint, ComplaintBook
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.node import queue_bridge
-from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import ShardCommitted
 from stagepost.remp.receipts.message_status import New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk
-from stagepost.runtime.remp.validator import Validator
+from stagepost.validator import queue_bridge
+from stagepost.validator.queue_bridge import QueueBridge
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.sessions import Validator
 from tests.catchain_world import public_key_of, seed_of
 from tests.unit.node.test_queue_bridge import genesis_of
 from tests.unit.node.test_remp_full_node import Desk, at_a_desk, primes

@@ -19,7 +19,7 @@ from stagepost.remp.links.protocols import OBJECT_BYTES_MAX, Receipts
 from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
 from stagepost.remp.links.versions import LinkVersion
 from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, RempMessage
-from stagepost.runtime.remp.validator_links import FULL_NODES_MAX
+from stagepost.validator.links import FULL_NODES_MAX
 from tests.remp_links import (
     MAGIC,
     PORT,
@@ -141,7 +141,7 @@ def test_a_full_node_that_is_not_served_is_refused_by_name() -> None:
 
 
 def test_a_validator_serves_so_many_full_nodes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagepost.runtime.remp.validator_links.FULL_NODES_MAX", 2)
+    monkeypatch.setattr("stagepost.validator.links.FULL_NODES_MAX", 2)
     assert FULL_NODES_MAX == 256
 
     async def main() -> None:

@@ -18,7 +18,7 @@ from stagepost.remp.block_id import UNKNOWN_BLOCK
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.runtime.remp.validator_metrics import VALIDATOR_METRICS, ValidatorMetrics
+from stagepost.validator.metrics import VALIDATOR_METRICS, ValidatorMetrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -13,9 +13,9 @@ from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.runtime.remp.session_rows import StatementRow
-from stagepost.runtime.remp.session_store import MemorySessionStore, SessionsDisk, Written
-from stagepost.runtime.remp.statements import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements
+from stagepost.validator.session_rows import StatementRow
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk, Written
+from stagepost.validator.statements import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements
 
 SEED = bytes([1]) * 32
 ONE, OTHER = ExternalMessageId(bytes([1]) * 32), ExternalMessageId(bytes([2]) * 32)

@@ -26,12 +26,13 @@ from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored,
 from stagepost.remp.receipts.packing import CoalescingPacking
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.runtime.remp import held_back, lanes
-from stagepost.runtime.remp.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies
-from stagepost.runtime.remp.held_back import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_WAITED
-from stagepost.runtime.remp.receipt_sending import ReceiptSending
-from stagepost.runtime.remp.session_plan import SessionOptions
-from stagepost.runtime.remp.session_runner import SessionRunner
+from stagepost.validator import held_messages as held_back
+from stagepost.validator import lanes
+from stagepost.validator.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies
+from stagepost.validator.held_messages import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_WAITED
+from stagepost.validator.receipts import ReceiptSending
+from stagepost.validator.session_plan import SessionOptions
+from stagepost.validator.session_runner import SessionRunner
 from tests.catchain_world import seed_of
 from tests.remp_overlay_world import FULL_NODE_SEED, OPTIONS, House, OverlayWorld, message_bytes, parse
 

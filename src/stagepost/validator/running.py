@@ -26,17 +26,17 @@ from stagepost.full_node.running import CHAIN_FOLDER, our_end
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.remp_validator import RempValidator
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
-from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
-from stagepost.runtime.remp.session_store import open_session_store
-from stagepost.runtime.remp.validator import OnSessionEvent
-from stagepost.runtime.remp.validator_links import ListeningValidatorLinks
+from stagepost.validator.links import ListeningValidatorLinks
+from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_store import open_session_store
+from stagepost.validator.sessions import OnSessionEvent
+from stagepost.validator.validator import RempValidator
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from stagepost.remp.receipts.message_status import MessageStatus, kind_of
 from stagepost.remp.receipts.packing import ImmediatePacking, Packing
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import is_legal_step
-from stagepost.runtime.remp.statements import Statements
+from stagepost.validator.statements import Statements
 
 
 class ReceiptSending:

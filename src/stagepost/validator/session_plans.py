@@ -9,7 +9,7 @@ import msgspec
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.sessions import Member, SessionFacts, queue_id, queue_members
-from stagepost.runtime.remp.session_plan import SessionPlan
+from stagepost.validator.session_plan import SessionPlan
 
 
 def queue_session_id(session: LedgerSession) -> bytes:

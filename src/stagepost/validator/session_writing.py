@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from stagepost.errors import StorageError
-from stagepost.runtime.remp.session_rows import BodyRow
-from stagepost.runtime.remp.session_store import SessionStore, Written
+from stagepost.validator.session_rows import BodyRow
+from stagepost.validator.session_store import SessionStore, Written
 
 WRITE_AGAIN_S = 1.0
 

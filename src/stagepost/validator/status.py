@@ -15,11 +15,11 @@ from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.full_node.status import page_of, serving_status, shard_text
 from stagepost.ground.files.running_remp_node import VALIDATOR
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.node.remp_validator import RempValidator
-from stagepost.node.remp_validator_main import RunningValidator
 from stagepost.remp.receipts.message_status import kind_of
-from stagepost.runtime.remp.session_plan import SessionEvent, SessionPlan
-from stagepost.runtime.remp.validator_metrics import ValidatorMetrics
+from stagepost.validator.metrics import ValidatorMetrics
+from stagepost.validator.running import RunningValidator
+from stagepost.validator.session_plan import SessionEvent, SessionPlan
+from stagepost.validator.validator import RempValidator
 
 
 class ListeningSession(NamedTuple):

@@ -15,7 +15,7 @@ from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWri
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import Held
-from stagepost.runtime.remp.session_rows import (
+from stagepost.validator.session_rows import (
     BLOCKS,
     BODIES,
     SESSIONS,

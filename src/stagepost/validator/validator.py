@@ -29,13 +29,13 @@ from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.queue_bridge import QueueBridge
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import ExternalMessage
-from stagepost.runtime.remp.session_plan import SessionEvent, SessionOptions, SessionPlan
-from stagepost.runtime.remp.session_store import SessionStore
-from stagepost.runtime.remp.validator import Validator
+from stagepost.validator.queue_bridge import QueueBridge
+from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_store import SessionStore
+from stagepost.validator.sessions import Validator
 
 LOOK_AGAIN_MIN_S, LOOK_AGAIN_MAX_S = 0.02, 1.0
 """How often we look whether we have heard of a candidate's messages by now: less often, the longer it lasts."""

@@ -13,9 +13,9 @@ from stagepost.errors import StorageError
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.runtime.remp.lanes import Lanes
-from stagepost.runtime.remp.session_rows import StatementRow
-from stagepost.runtime.remp.session_store import SessionStore
+from stagepost.validator.lanes import Lanes
+from stagepost.validator.session_rows import StatementRow
+from stagepost.validator.session_store import SessionStore
 
 WRITE_AGAIN_S = 1.0
 ROW_RECEIPTS_MAX = 128

@@ -8,8 +8,8 @@ from pathlib import Path
 from stagepost.full_node.network import load_network
 from stagepost.full_node.process import NodeBeside, Running, run_until_signal, seed_of
 from stagepost.ground.telemetry.logs import configure_logs
-from stagepost.node.remp_validator_main import Between, start_validator
-from stagepost.node.validator_status import validator_status
+from stagepost.validator.running import Between, start_validator
+from stagepost.validator.status import validator_status
 
 
 def run_validator(

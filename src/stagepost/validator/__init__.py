@@ -1,0 +1,1 @@
+"""A validator: queues, sessions, receipts, and its process."""
