@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.whole_path import Reading
 from stagepost.errors import ConfigError
-from stagepost.pipeline.dump_lines import read_line
-from stagepost.pipeline.dumps import Dump, lines_of, survey
 from stagepost.pipeline.java_home import find_java_home
-from stagepost.pipeline.record_checks import RecordChecks
-from stagepost.pipeline.session import cache_folder, refuse_missing_packages
+from stagepost.pipeline.sources.dump_lines import read_line
+from stagepost.pipeline.sources.dumps import Dump, lines_of, survey
+from stagepost.pipeline.spark import cache_folder, refuse_missing_packages
+from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.validator_sets import parse_validator_sets
@@ -98,10 +98,10 @@ def measure(receipts: int = RECEIPTS, warm_up: int = WARM_UP_RECEIPTS) -> tuple[
 
 
 def _on_cluster(cluster: SparkCluster, folder: Path, warm: Dump, whole: Dump) -> tuple[list[Reading], Cost]:
-    from stagepost.pipeline.cluster import Cluster
-    from stagepost.pipeline.cluster_probe import Folders
-    from stagepost.pipeline.pack import pack
-    from stagepost.pipeline.submit import start_on_cluster
+    from stagepost.pipeline.cluster.cluster import Cluster
+    from stagepost.pipeline.cluster.pack import pack
+    from stagepost.pipeline.cluster.probe import Folders
+    from stagepost.pipeline.cluster.submit import start_on_cluster
 
     began = time.perf_counter()
     packed = pack(folder / "stagepost.zip")
@@ -134,7 +134,7 @@ def _on_cluster(cluster: SparkCluster, folder: Path, warm: Dump, whole: Dump) ->
 
 
 def _embedded(folder: Path, warm: Dump, whole: Dump) -> Cost:
-    from stagepost.pipeline.session import start_session
+    from stagepost.pipeline.spark import start_session
 
     spark = start_session("bench", master="local[2]")
     try:
@@ -202,7 +202,7 @@ def _verified(spark: Any, cluster: SparkCluster, warm: Dump, whole: Dump, folder
 
 def _verify(spark: Any, dump: Dump, folder: Path) -> float:
     """Wall time of the workers' own step: lines read, parsed, checked, and written with their partial state."""
-    from stagepost.pipeline.checked_files import ACCOUNT, checking_pieces
+    from stagepost.pipeline.steps.checked_files import ACCOUNT, checking_pieces
 
     place = folder / "checked" / secrets.token_hex(4)
     place.mkdir(parents=True)

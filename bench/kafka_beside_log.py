@@ -125,8 +125,8 @@ async def _append(open_writer: Callable[[], TopicWriter], records: Sequence[Reco
 
 
 def _tables(folder: Path, broker: WorldBroker, count: int) -> Iterator[Reading]:
-    from stagepost.pipeline.kafka_source import KafkaRecords, connector_settings
-    from stagepost.pipeline.session import start_session
+    from stagepost.pipeline.sources.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.spark import start_session
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
     from stagepost.topics.kafka.jars import default_folder

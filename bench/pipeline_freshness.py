@@ -23,7 +23,7 @@ from bench.pipeline_processes import Memory
 from bench.receipts import SETS, receipts
 from bench.whole_path import Reading
 from stagepost.errors import ConfigError, StagepostError
-from stagepost.pipeline.manifest import LIVES, read_manifest
+from stagepost.pipeline.tables.manifest import LIVES, read_manifest
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record
@@ -48,7 +48,7 @@ ENDED_WITHIN_S = 60.0
 def measure() -> tuple[list[Reading], list[str]]:
     """What was read, and each target that was missed, as a sentence."""
     try:
-        from stagepost.pipeline.session import refuse_missing_packages
+        from stagepost.pipeline.spark import refuse_missing_packages
 
         refuse_missing_packages()
     except ConfigError as error:

@@ -32,9 +32,9 @@ from bench.receipts import SETS, write_dump
 from bench.whole_path import Reading
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
-from stagepost.pipeline.dump_lines import read_line
-from stagepost.pipeline.dumps import PIECE_BYTES, Dump, Piece, lines_of, survey
-from stagepost.pipeline.record_checks import RecordChecks
+from stagepost.pipeline.sources.dump_lines import read_line
+from stagepost.pipeline.sources.dumps import PIECE_BYTES, Dump, Piece, lines_of, survey
+from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_world import EPOCH_MS, signed
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 def measure(receipts: int = RECEIPTS) -> tuple[list[Reading], list[str]]:
     """Readings, and a sentence for each target that was missed."""
     try:
-        from stagepost.pipeline.session import start_session
+        from stagepost.pipeline.spark import start_session
 
         with TemporaryDirectory() as name:
             began = time.perf_counter()
@@ -151,7 +151,7 @@ def _calmest(spark: object, whole: Dump, folder: Path) -> tuple[Run, float, floa
 
 def measure_large(few: int = RECEIPTS, many: int = LARGE) -> tuple[list[Reading], list[str]]:
     """Whether time grows with the records and memory does not."""
-    from stagepost.pipeline.session import start_session
+    from stagepost.pipeline.spark import start_session
 
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -277,8 +277,8 @@ def _check_piece(piece: Piece, out: str) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from stagepost.pipeline.arrow_columns import arrow_schema, batch_of
     from stagepost.pipeline.schemas import RECORDS
+    from stagepost.pipeline.steps.columns import arrow_schema, batch_of
 
     gc.disable()
     checks, schema = RecordChecks(parse_validator_sets(SETS, "sets")), arrow_schema(RECORDS)

@@ -36,11 +36,11 @@ def rows_per_batch(rows: int) -> int:
 def main(
     master: str, archive: str, python: str, data: str, sets: str, out: str, first: str, second: str, rows: str
 ) -> None:
-    from stagepost.pipeline.cluster import Cluster
-    from stagepost.pipeline.cluster_probe import Folders
+    from stagepost.pipeline.cluster.cluster import Cluster
+    from stagepost.pipeline.cluster.probe import Folders
+    from stagepost.pipeline.cluster.submit import start_on_cluster
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
-    from stagepost.pipeline.submit import start_on_cluster
 
     folders = Folders((Path(data),), Path(out))
     spark = start_on_cluster(Cluster(master, Path(archive), python, SETTINGS, HAPPENS_WITHIN_S), folders)
@@ -74,7 +74,7 @@ def main(
 
 def refusals(spark: Any, master: str, folders: Any, executors: list[int]) -> Iterator[tuple[str, str]]:
     """Each thing is made wrong for real, looked at, and put right again."""
-    from stagepost.pipeline.cluster_probe import probe
+    from stagepost.pipeline.cluster.probe import probe
 
     context = spark.sparkContext
     right = context.pythonVer, context.pythonExec

@@ -24,12 +24,12 @@ NEVER = "never"
 
 
 def main(path: str) -> None:
-    from stagepost.pipeline.kafka_checkpoint import require_broker
-    from stagepost.pipeline.kafka_source import KafkaRecords, connector_settings
-    from stagepost.pipeline.manifest import read_manifest
-    from stagepost.pipeline.session import start_session
+    from stagepost.pipeline.sources.kafka import require_broker
+    from stagepost.pipeline.sources.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.spark import start_session
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.tables.manifest import read_manifest
     from stagepost.topics.kafka.jars import default_folder
     from tests.pipeline_spark import SETTINGS
 

@@ -48,7 +48,7 @@ def differences(data: Path, broker: WorldBroker, settings: KafkaSettings) -> lis
 
 def table_rows(folder: Path, table: str) -> list[str]:
     """As texts that can be sorted. Where a record stood is the one thing that differs between two homes of a topic."""
-    from stagepost.pipeline.reader import Reader
+    from stagepost.pipeline.tables.reader import Reader
 
     reader = Reader(folder)
     try:

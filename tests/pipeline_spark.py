@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.session import refuse_missing_packages, start_session
+from stagepost.pipeline.spark import refuse_missing_packages, start_session
 from tests.conftest import require
 
 if TYPE_CHECKING:

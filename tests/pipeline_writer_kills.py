@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagepost.pipeline.manifest import Manifest, read_manifest
-from stagepost.pipeline.reader import Reader
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.reader import Reader
+from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from stagepost.errors import ConfigError
 from stagepost.pipeline.java_home import find_java_home
-from stagepost.pipeline.session import QUICK_START, cache_folder, refuse_missing_packages
+from stagepost.pipeline.spark import QUICK_START, cache_folder, refuse_missing_packages
 from tests.conftest import require
 
 STARTS_WITHIN_S = 300.0

@@ -11,7 +11,7 @@ from stagepost.full_node.kafka_metrics import KAFKA_METRICS
 from stagepost.full_node.metrics import FULL_NODE_METRICS
 from stagepost.ground.statemachine.render import table
 from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared
-from stagepost.pipeline.pipeline_metrics import PIPELINE_METRICS
+from stagepost.pipeline.metrics import PIPELINE_METRICS
 from stagepost.validator.metrics import VALIDATOR_METRICS
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.ground.statemachine.render import table
-from stagepost.pipeline.manifest import LIVES, MANIFEST_BYTES_MAX, RECORDS, STATE, Batch, Manifest
+from stagepost.pipeline.tables.manifest import LIVES, MANIFEST_BYTES_MAX, RECORDS, STATE, Batch, Manifest
 
 
 class Figure(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 
-from stagepost.pipeline.manifest import LIVES, RECORDS, Batch, Manifest, Reports, write_manifest
+from stagepost.pipeline.tables.manifest import LIVES, RECORDS, Batch, Manifest, Reports, write_manifest
 from tests.browser.dashboard_world import message_id
 from tests.remp_world import session_name, source_of
 

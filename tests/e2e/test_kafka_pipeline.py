@@ -9,9 +9,9 @@ import pytest
 
 from stagepost.node.devnet import devnet
 from stagepost.node.devnet_messages import StatusBook
-from stagepost.pipeline.manifest import read_manifest
 from stagepost.pipeline.schemas import TABLES
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic

@@ -80,9 +80,9 @@ def some_receipts(number: int, sets: ValidatorSets, choices: Random) -> list[tup
 
 
 def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]:
-    from stagepost.pipeline.dump_lines import Record
-    from stagepost.pipeline.partial_state import PartialState
-    from stagepost.pipeline.record_checks import ROLES, described
+    from stagepost.pipeline.sources.dump_lines import Record
+    from stagepost.pipeline.steps.partial_state import PartialState
+    from stagepost.pipeline.steps.record_checks import ROLES, described
     from stagepost.topics.names import STATUSES
 
     state = PartialState()
@@ -97,10 +97,10 @@ def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]
 
 def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: int) -> None:
     spark = small_spark()
-    from stagepost.pipeline.messages import Moment, lives, messages, newest
     from stagepost.pipeline.schemas import MESSAGES as COLUMNS
     from stagepost.pipeline.schemas import STATE
-    from stagepost.pipeline.small_tables import small_table
+    from stagepost.pipeline.steps.messages import Moment, lives, messages, newest
+    from stagepost.pipeline.steps.small_tables import small_table
 
     choices = Random(run_seed)
     sets = some_sets(choices)

@@ -25,8 +25,8 @@ from _pytest.outcomes import Skipped
 
 from stagepost.node.devnet import Devnet, devnet
 from stagepost.node.devnet_messages import DevnetMessages, StatusBook
-from stagepost.pipeline.manifest import read_manifest
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.dump import dump_lines
@@ -219,8 +219,8 @@ class Scene:
         self._run.say(f"{self.kills} brokers killed, {self.follower.rows:,} statuses in the tables")
 
     def _differences_of_tables(self) -> Iterator[str]:
-        from stagepost.pipeline.reader import Reader
         from stagepost.pipeline.schemas import TABLES
+        from stagepost.pipeline.tables.reader import Reader
 
         kafka, local = self._folder / "kafka", self._folder / "local"
         for name in TABLES:

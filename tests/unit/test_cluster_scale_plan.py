@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from stagepost.pipeline.manifest import Batch
+from stagepost.pipeline.tables.manifest import Batch
 from tests.pipeline_spark import need_packages
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_the_fullest_partition_is_never_below_the_average(tool: ModuleType) -> N
 
 def test_the_model_folds_the_batches_that_a_stream_folds(tool: ModuleType, run_seed: int) -> None:
     need_packages()
-    from stagepost.pipeline.folding import worth_folding
+    from stagepost.pipeline.tables.folding import worth_folding
 
     random = Random(run_seed)
     for _ in range(200):
@@ -111,7 +111,7 @@ def test_a_manifest_is_as_large_as_its_files_are_many(tool: ModuleType) -> None:
 
 def test_the_models_constants_are_those_of_the_pipeline(tool: ModuleType) -> None:
     need_packages()
-    from stagepost.pipeline.folding import ROWS_PER_FILE
     from stagepost.pipeline.stream import BATCHES_BEFORE_FOLDING
+    from stagepost.pipeline.tables.folding import ROWS_PER_FILE
 
     assert (tool.ROWS_PER_FILE, tool.BATCHES_BEFORE_FOLDING) == (ROWS_PER_FILE, BATCHES_BEFORE_FOLDING)

@@ -47,7 +47,7 @@ def make_tables(data: Path) -> None:
 
 def count_rows(data: Path) -> dict[str, int]:
     """Of every table that the run has made."""
-    from stagepost.pipeline.reader import TABLES, Reader  # as heavy as what it reads with
+    from stagepost.pipeline.tables.reader import TABLES, Reader  # as heavy as what it reads with
 
     reader = Reader(data / TABLES_FOLDER)
     try:

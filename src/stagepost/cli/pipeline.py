@@ -111,9 +111,9 @@ def backfill(
       stagepost pipeline backfill --data stagepost-data --topic stagepost.remp.statuses --from 2026-01-31T12:00:00Z \\
         --validator-sets sets.json --out tables
     """
-    from stagepost.pipeline.dumps import survey
-    from stagepost.pipeline.own_files import require_own_folder
-    from stagepost.pipeline.session import refuse_missing_packages, start_session
+    from stagepost.pipeline.sources.dumps import survey
+    from stagepost.pipeline.spark import refuse_missing_packages, start_session
+    from stagepost.pipeline.tables.own_files import require_own_folder
 
     is_range = is_range_asked(context, inputs, where, (partition, first, last))
     refuse_missing_packages()
@@ -187,8 +187,8 @@ def run(
       stagepost pipeline run --address 127.0.0.1:4200 --validator-sets sets.json --out tables --metrics-port 9101
       stagepost pipeline run --kafka 127.0.0.1:9092 --validator-sets sets.json --out tables
     """
-    from stagepost.pipeline.own_files import require_own_folder
-    from stagepost.pipeline.session import refuse_missing_packages, start_session
+    from stagepost.pipeline.spark import refuse_missing_packages, start_session
+    from stagepost.pipeline.tables.own_files import require_own_folder
 
     source = source_from(where)
     refuse_missing_packages()
@@ -221,9 +221,9 @@ def compact(folder: Path, keep_s: float | None, master: str, as_json: bool) -> N
     Example:
       stagepost pipeline compact --tables tables --keep 30d
     """
-    from stagepost.pipeline.manifest import read_manifest
-    from stagepost.pipeline.own_files import require_own_folder
-    from stagepost.pipeline.session import start_session
+    from stagepost.pipeline.spark import start_session
+    from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.own_files import require_own_folder
 
     require_own_folder(folder)
     if read_manifest(folder) is None:
@@ -249,10 +249,10 @@ def check(context: click.Context, folder: Path, as_json: bool) -> None:
     Example:
       stagepost pipeline check --tables tables
     """
-    from stagepost.pipeline.manifest import read_manifest
-    from stagepost.pipeline.recomputation import DIFFERENCES_SHOWN_MAX, check_tables
-    from stagepost.pipeline.session import refuse_missing_packages
-    from stagepost.pipeline.sets_copies import kept_sets
+    from stagepost.pipeline.spark import refuse_missing_packages
+    from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.recomputation import DIFFERENCES_SHOWN_MAX, check_tables
+    from stagepost.pipeline.tables.sets_copies import kept_sets
     from stagepost.remp.validator_sets import parse_validator_sets
 
     refuse_missing_packages(("duckdb",))
@@ -285,8 +285,8 @@ def export(table: str, folder: Path, out: Path, as_json: bool) -> None:
     Example:
       stagepost pipeline export messages --tables tables --out messages.csv
     """
-    from stagepost.pipeline.reader import Reader
-    from stagepost.pipeline.session import refuse_missing_packages
+    from stagepost.pipeline.spark import refuse_missing_packages
+    from stagepost.pipeline.tables.reader import Reader
 
     refuse_missing_packages(("duckdb",))
     reader = Reader(folder)
@@ -309,8 +309,8 @@ def report(folder: Path, out: Path) -> None:
     Example:
       stagepost pipeline report --tables tables --out report.html
     """
-    from stagepost.pipeline.page import write_page
-    from stagepost.pipeline.session import refuse_missing_packages
+    from stagepost.pipeline.spark import refuse_missing_packages
+    from stagepost.pipeline.tables.page import write_page
 
     refuse_missing_packages(("duckdb",))
     write_page(folder, out)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from stagepost.pipeline.manifest import Manifest
+    from stagepost.pipeline.tables.manifest import Manifest
 
 
 def print_counts(manifest: Manifest, folder: Path, *, as_json: bool) -> None:
-    from stagepost.pipeline.summary import counts
-    from stagepost.pipeline.topic_account import topic_accounts
+    from stagepost.pipeline.tables.account import topic_accounts
+    from stagepost.pipeline.tables.summary import counts
 
     found = counts(manifest)
     others = topic_accounts(folder, manifest)

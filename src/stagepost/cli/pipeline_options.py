@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stagepost.pipeline.sources import RecordSource, Topics
+    from stagepost.pipeline.sources.sources import RecordSource, Topics
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,10 +87,10 @@ def before_spark(
     """Settings that Spark needs for this source, once everything that can be wrong with it has been looked at."""
     import os
 
-    from stagepost.pipeline.kafka_checkpoint import refuse_kafka_checkpoint, require_broker
-    from stagepost.pipeline.kafka_source import KafkaRecords, connector_settings
-    from stagepost.pipeline.sources import Topics
-    from stagepost.pipeline.topic_marks import require_going_on
+    from stagepost.pipeline.sources.kafka import refuse_kafka_checkpoint, require_broker
+    from stagepost.pipeline.sources.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.sources.sources import Topics
+    from stagepost.pipeline.sources.topic_marks import require_going_on
     from stagepost.topics.kafka.jars import default_folder
 
     if not isinstance(source, KafkaRecords):
@@ -107,7 +107,7 @@ def _kafka_from(given: Mapping[str, Any]) -> RecordSource:
     import os
 
     from stagepost.node.kafka_settings import load_kafka_settings
-    from stagepost.pipeline.kafka_source import KafkaRecords
+    from stagepost.pipeline.sources.kafka_source import KafkaRecords
 
     settings = load_kafka_settings(given["kafka"], given["kafka_config"], os.environ)
     assert settings is not None
@@ -116,8 +116,8 @@ def _kafka_from(given: Mapping[str, Any]) -> RecordSource:
 
 def topics_from(given: Mapping[str, Any]) -> Topics:
     """Topics that can be read by ranges, too."""
-    from stagepost.pipeline.sources import Topics
-    from stagepost.pipeline.topic_places import place_of
+    from stagepost.pipeline.sources.sources import Topics
+    from stagepost.pipeline.sources.topic_places import place_of
 
     _require_one(given)
     if given.get("kafka") is not None:

@@ -11,8 +11,8 @@ import click
 from stagepost.cli.pipeline_options import topics_from
 
 if TYPE_CHECKING:
-    from stagepost.pipeline.sources import Topics
-    from stagepost.pipeline.topic_survey import Surveyed
+    from stagepost.pipeline.sources.sources import Topics
+    from stagepost.pipeline.sources.survey import Surveyed
 
 
 def is_range_asked(
@@ -30,8 +30,8 @@ def survey_range(
 ) -> tuple[Topics, Surveyed]:
     import time
 
-    from stagepost.pipeline.topic_places import place_of, topics_of
-    from stagepost.pipeline.topic_survey import OPEN, parse_bound, survey_topics
+    from stagepost.pipeline.sources.survey import OPEN, parse_bound, survey_topics
+    from stagepost.pipeline.sources.topic_places import place_of, topics_of
 
     topics, now = topics_from(where), time.time()
     surveyed = survey_topics(

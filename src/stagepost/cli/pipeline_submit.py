@@ -25,7 +25,7 @@ def pack(out: Path, as_json: bool) -> None:
     Example:
       stagepost pipeline pack --out stagepost.zip
     """
-    from stagepost.pipeline.pack import pack as make
+    from stagepost.pipeline.cluster.pack import pack as make
 
     made = make(out)
     label = made.label
@@ -75,7 +75,7 @@ def submit(
       stagepost pipeline submit --master spark://10.0.0.1:7077 --archive stagepost.zip \\
         run --once --data /shared/node --validator-sets sets.json --out /shared/tables
     """
-    from stagepost.pipeline.cluster import Cluster, parse_conf, parse_master
+    from stagepost.pipeline.cluster.cluster import Cluster, parse_conf, parse_master
 
     parse_master(master)
     try:
@@ -91,11 +91,11 @@ def submit(
     # Its options are read before anything starts.
     inner = command.make_context(job, [*arguments, "--master", master], parent=context)
 
-    from stagepost.pipeline.submit import on_cluster, require_ready
+    from stagepost.pipeline.cluster.submit import on_cluster, require_ready
 
     require_ready(cluster)
     _refuse_another_checkpoint(job, inner.params)
-    from stagepost.pipeline.cluster_probe import Folders
+    from stagepost.pipeline.cluster.probe import Folders
 
     with on_cluster(cluster, Folders(*_folders(inner.params))), inner:
         command.invoke(inner)
@@ -115,9 +115,9 @@ def _refuse_another_checkpoint(job: str, parameters: dict[str, Any]) -> None:
     """The stream looks at it, too; here it is said before a cluster is asked for anything."""
     if job != "run" or (out := parameters.get("out")) is None:
         return
-    from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
-    from stagepost.pipeline.manifest import Manifest, read_manifest
-    from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
+    from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
     from stagepost.pipeline.stream import STREAM
+    from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+    from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 
     require_fitting_checkpoint(Path(out) / CHECKPOINT_FOLDER, read_manifest(Path(out)) or Manifest(), STREAM)

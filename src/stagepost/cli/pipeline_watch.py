@@ -23,8 +23,8 @@ def watched(out: Path, port: int | None, say: Callable[[str], None]) -> Iterator
         yield lambda point: None
         return
     from stagepost.ground.telemetry.status_server import HOST, serve_status
-    from stagepost.pipeline.manifest import read_manifest
-    from stagepost.pipeline.pipeline_metrics import PipelineMetrics
+    from stagepost.pipeline.metrics import PipelineMetrics
+    from stagepost.pipeline.tables.manifest import read_manifest
 
     metrics = PipelineMetrics(read_manifest(out))
 

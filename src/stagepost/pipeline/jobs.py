@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stagepost.pipeline.batch_names import OfDump
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-from stagepost.pipeline.dumps import Dump
-from stagepost.pipeline.manifest import Manifest
-from stagepost.pipeline.tables import Point, Tables, pass_by
+from stagepost.pipeline.sources.dumps import Dump
+from stagepost.pipeline.tables.batch_names import OfDump
+from stagepost.pipeline.tables.manifest import Manifest
+from stagepost.pipeline.tables.tables import Point, Tables, pass_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stagepost.pipeline.batch_names import OfDump
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-from stagepost.pipeline.manifest import Manifest
-from stagepost.pipeline.sources import Topics
-from stagepost.pipeline.tables import Point, Tables, pass_by
-from stagepost.pipeline.topic_survey import Surveyed
+from stagepost.pipeline.sources.sources import Topics
+from stagepost.pipeline.sources.survey import Surveyed
+from stagepost.pipeline.tables.batch_names import OfDump
+from stagepost.pipeline.tables.manifest import Manifest
+from stagepost.pipeline.tables.tables import Point, Tables, pass_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,17 +12,17 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.errors import ConfigFaults, StorageError
-from stagepost.pipeline.batch_names import OfStream
-from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-from stagepost.pipeline.folding import worth_folding
-from stagepost.pipeline.manifest import Manifest
-from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
-from stagepost.pipeline.session import UPKEEP
-from stagepost.pipeline.sources import RecordSource, Topics
+from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
+from stagepost.pipeline.sources.sources import RecordSource, Topics
+from stagepost.pipeline.sources.topic_marks import require_going_on
+from stagepost.pipeline.spark import UPKEEP
 from stagepost.pipeline.stream_options import StreamOptions
-from stagepost.pipeline.tables import Point, Tables, pass_by, root_cause
-from stagepost.pipeline.topic_marks import require_going_on
+from stagepost.pipeline.tables.batch_names import OfStream
+from stagepost.pipeline.tables.folding import worth_folding
+from stagepost.pipeline.tables.manifest import Manifest
+from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
+from stagepost.pipeline.tables.tables import Point, Tables, pass_by, root_cause
 from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
 
 STREAM = "topics"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.sources import RecordSource, Topics
+from stagepost.pipeline.sources.sources import RecordSource, Topics
 from stagepost.topics.log.file_topic import topic_names
 from stagepost.topics.names import KNOWN
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.pipeline.manifest import Manifest
+from stagepost.pipeline.tables.manifest import Manifest
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
 from stagepost.web.tables import Asking

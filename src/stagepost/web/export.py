@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.message_filter import MessageFilter
+from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.web.listing import COLUMNS, Source, live_messages, tables_query
 from stagepost.web.message_book import row_of
 from stagepost.web.outcomes import Nothing, Unreadable

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.message_filter import MESSAGE_TIME, MessageFilter
+from stagepost.pipeline.tables.filter import MESSAGE_TIME, MessageFilter
 from stagepost.remp.verdict.words import WORDS
 from stagepost.web.message_book import Kept, MessageBook, row_of
 from stagepost.web.outcomes import Nothing, Unreadable

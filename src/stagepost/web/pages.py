@@ -17,8 +17,8 @@ from stagepost import __version__
 from stagepost.delivery.stores.outbox import OutboxContent
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.node.trace_reading import NotOneMessage, read_trace, require_prefix
-from stagepost.pipeline.manifest import Manifest
-from stagepost.pipeline.message_filter import KIND_NAMES, NAMES, OUTCOMES, MessageFilter
+from stagepost.pipeline.tables.filter import KIND_NAMES, NAMES, OUTCOMES, MessageFilter
+from stagepost.pipeline.tables.manifest import Manifest
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.verdict.trace import Trace
 from stagepost.remp.verdict.words import WORDS

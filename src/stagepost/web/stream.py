@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from stagepost.pipeline.message_filter import MessageFilter
+from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.web.live import LiveRow, Since, event_id
 from stagepost.web.message_book import Told
 from stagepost.web.sources import Sources

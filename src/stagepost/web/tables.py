@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
-from stagepost.pipeline.manifest import MANIFEST_FILE, Manifest
-from stagepost.pipeline.reader import TABLES, Reader
+from stagepost.pipeline.tables.manifest import MANIFEST_FILE, Manifest
+from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.web.outcomes import Nothing, Unreadable, attempt
 
 if TYPE_CHECKING:

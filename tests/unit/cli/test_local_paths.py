@@ -14,8 +14,8 @@ from stagepost.cli.main import SUBCOMMANDS, run, stagepost
 from stagepost.errors import ConfigError
 from stagepost.ground.files.data_folder import DataFolder
 from stagepost.ground.files.local_paths import require_local_path
-from stagepost.pipeline.own_files import require_own_folder
-from stagepost.pipeline.topic_places import place_of
+from stagepost.pipeline.sources.topic_places import place_of
+from stagepost.pipeline.tables.own_files import require_own_folder
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 

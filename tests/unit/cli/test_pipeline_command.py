@@ -13,13 +13,8 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.cli.pipeline_watch import COMMITTED, watched
-from stagepost.pipeline.manifest import Batch, Manifest, write_manifest
-from stagepost.pipeline.pipeline_metrics import (
-    PIPELINE_METRICS,
-    QUARANTINE_REASONS,
-    STALE_AFTER_S,
-    PipelineMetrics,
-)
+from stagepost.pipeline.metrics import PIPELINE_METRICS, QUARANTINE_REASONS, STALE_AFTER_S, PipelineMetrics
+from stagepost.pipeline.tables.manifest import Batch, Manifest, write_manifest
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import STATUSES
 from tests.pipeline_spark import need_packages

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.pipeline.dumps import survey
-from stagepost.pipeline.manifest import RECORDS, STATE, Batch
+from stagepost.pipeline.sources.dumps import survey
+from stagepost.pipeline.tables.manifest import RECORDS, STATE, Batch
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import need_packages
@@ -20,7 +20,7 @@ def _packages() -> None:
 
 
 def task_of(folder: Path, lines: list[bytes]) -> Batch:
-    from stagepost.pipeline import checked_files
+    from stagepost.pipeline.steps import checked_files
 
     path = folder / "dump.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -61,7 +61,7 @@ def test_a_task_without_records_leaves_no_file(tmp_path: Path) -> None:
 def test_a_task_that_has_so_much_state_begins_another_part(
     tmp_path: Path, run_seed: int, monkeypatch: pytest.MonkeyPatch, more: int, files: int
 ) -> None:
-    from stagepost.pipeline import checked_files
+    from stagepost.pipeline.steps import checked_files
 
     lines = a_dump(4, run_seed)
     whole = task_of(tmp_path, lines)
@@ -80,7 +80,7 @@ def test_a_task_writes_before_it_holds_too_much(
 ) -> None:
     import pyarrow.parquet as pq
 
-    from stagepost.pipeline import checked_files
+    from stagepost.pipeline.steps import checked_files
 
     lines = a_dump(4, run_seed)
     monkeypatch.setattr(checked_files, "ROWS_PER_BATCH", 50)
@@ -95,7 +95,7 @@ def test_a_task_writes_before_it_holds_too_much(
 def test_so_many_touched_messages_are_named_and_no_more(
     tmp_path: Path, run_seed: int, monkeypatch: pytest.MonkeyPatch, less: int, is_named: bool
 ) -> None:
-    from stagepost.pipeline import touched
+    from stagepost.pipeline.tables import touched
 
     lines = a_dump(5, run_seed)
     files = task_of(tmp_path, lines).files[STATE]

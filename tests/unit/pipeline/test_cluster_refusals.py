@@ -14,9 +14,8 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, ErrorCode, StorageError, TransportError
-from stagepost.pipeline import pack as packing
-from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
-from stagepost.pipeline.cluster import (
+from stagepost.pipeline.cluster import pack as packing
+from stagepost.pipeline.cluster.cluster import (
     Address,
     Cluster,
     for_job,
@@ -25,9 +24,17 @@ from stagepost.pipeline.cluster import (
     reach,
     settings_for,
 )
-from stagepost.pipeline.manifest import Manifest
-from stagepost.pipeline.pack import LABEL_FILE, Label, pack, python_version, read_label, require_fitting
-from stagepost.pipeline.submit import start_on_cluster
+from stagepost.pipeline.cluster.pack import (
+    LABEL_FILE,
+    Label,
+    pack,
+    python_version,
+    read_label,
+    require_fitting,
+)
+from stagepost.pipeline.cluster.submit import start_on_cluster
+from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
+from stagepost.pipeline.tables.manifest import Manifest
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 
@@ -196,7 +203,7 @@ def test_an_archive_that_was_made_for_something_else_is_refused_with_both_sides(
 
 def test_a_python_that_this_machine_does_not_have_is_refused(tmp_path: Path, label: Label) -> None:
     archive = an_archive(tmp_path / "a.zip", label)
-    from stagepost.pipeline.cluster_probe import Folders
+    from stagepost.pipeline.cluster.probe import Folders
 
     with pytest.raises(ConfigError, match="there is no no-such-python on this machine"):
         start_on_cluster(Cluster("spark://127.0.0.1:1", archive, "no-such-python", {}), Folders((), None))
@@ -299,7 +306,7 @@ def test_a_checkpoint_of_other_tables_or_another_stream_is_refused(
 
 def test_an_output_folder_that_cannot_be_made_is_named_before_any_worker_is_asked(tmp_path: Path) -> None:
     need_packages()
-    from stagepost.pipeline.cluster_probe import Folders, probe
+    from stagepost.pipeline.cluster.probe import Folders, probe
 
     (tmp_path / "file").write_bytes(b"")
     out = tmp_path / "file" / "tables"
@@ -312,7 +319,7 @@ def test_a_worker_looks_at_every_folder_and_leaves_its_mark_where_it_finds_the_d
     tmp_path: Path,
 ) -> None:
     need_packages()
-    from stagepost.pipeline.cluster_probe import look, refuse_faults
+    from stagepost.pipeline.cluster.probe import look, refuse_faults
 
     mark, absent = tmp_path / "mark", str(tmp_path / "absent")
     mark.touch()
@@ -350,7 +357,7 @@ def test_a_worker_looks_at_every_folder_and_leaves_its_mark_where_it_finds_the_d
 )
 def test_what_spark_says_of_a_first_task_becomes_one_sentence(text: str, code: ErrorCode, said: str) -> None:
     need_packages()
-    from stagepost.pipeline.cluster_probe import explained
+    from stagepost.pipeline.cluster.probe import explained
 
     error = explained(text, "M")
 

@@ -9,10 +9,10 @@ import pytest
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import HandshakeRefused, TransportError
-from stagepost.pipeline import dmq_collector
-from stagepost.pipeline.dmq_collector import DmqSocket, collect_once, keep_collecting, stop_collecting
-from stagepost.pipeline.topic_places import FolderPlace
-from stagepost.pipeline.topic_ranges import ranges
+from stagepost.pipeline.sources import dmq_collector
+from stagepost.pipeline.sources.dmq_collector import DmqSocket, collect_once, keep_collecting, stop_collecting
+from stagepost.pipeline.sources.topic_places import FolderPlace
+from stagepost.pipeline.sources.topic_ranges import ranges
 from stagepost.topics.names import DMQ_MESSAGES
 from tests.background_node import node_in_background
 from tests.pool_signers import Signer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stagepost.cli.export import FILTERS
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.message_filter import (
+from stagepost.pipeline.tables.filter import (
     KIND_NAMES,
     NAMES,
     OUTCOMES,
@@ -157,7 +157,7 @@ def small_reader() -> Iterator[Any]:
 def test_a_filter_lets_through_what_it_says(
     small_reader: Any, texts: dict[str, str], messages: list[str], receipts: list[int]
 ) -> None:
-    from stagepost.pipeline.message_export import Exported, query_of, rows
+    from stagepost.pipeline.tables.export import Exported, query_of, rows
 
     wanted = MessageFilter.read(texts, NOW_S)
 
@@ -167,7 +167,7 @@ def test_a_filter_lets_through_what_it_says(
 
 
 def test_an_export_is_one_whole_file_or_none(small_reader: Any, tmp_path: Path) -> None:
-    from stagepost.pipeline.message_export import Exported, FileFormat, export
+    from stagepost.pipeline.tables.export import Exported, FileFormat, export
 
     for form in FileFormat:
         out = tmp_path / f"it's.{form.value}"

@@ -8,9 +8,9 @@ import pytest
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import ErrorCode
-from stagepost.pipeline import other_checks
-from stagepost.pipeline.other_checks import OtherChecks
-from stagepost.pipeline.record_checks import NOT_CHECKED, Checked
+from stagepost.pipeline.steps import other_checks
+from stagepost.pipeline.steps.other_checks import OtherChecks
+from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked
 from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, MESSAGES
 from tests.pipeline_others import EVENT, GOOD, broken
 from tests.pool_signers import Signer

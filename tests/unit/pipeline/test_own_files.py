@@ -14,12 +14,12 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.manifest import MANIFEST_FILE, Batch, Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import MANIFEST_FILE, Batch, Manifest, read_manifest
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 
 if TYPE_CHECKING:
-    from stagepost.pipeline.tables import Tables
+    from stagepost.pipeline.tables.tables import Tables
 
 STRANGE = (
     "notes.txt",
@@ -59,7 +59,7 @@ def a_commit(tables: Tables, digits: str) -> str:
 
 def tables_in(folder: Path, now: Callable[[], float] = lambda: 0.0) -> Tables:
     need_packages()
-    from stagepost.pipeline.tables import Tables
+    from stagepost.pipeline.tables.tables import Tables
 
     return Tables(folder, now=now)
 
@@ -182,8 +182,8 @@ def test_what_a_killed_driver_left_is_known_by_name_and_removed_also_when_it_com
 def test_a_file_is_named_by_manifest_or_journal_until_it_is_gone(tmp_path: Path) -> None:
     """So wherever a driver ends, its successor knows every file."""
     need_packages()
-    from stagepost.pipeline.own_files import require_own_folder
-    from stagepost.pipeline.tables import GRACE_MS, JOURNAL_KEPT_MS, Tables
+    from stagepost.pipeline.tables.own_files import require_own_folder
+    from stagepost.pipeline.tables.tables import GRACE_MS, JOURNAL_KEPT_MS, Tables
 
     now_s, points = 0.0, 0
 
@@ -209,8 +209,8 @@ def test_a_file_is_named_by_manifest_or_journal_until_it_is_gone(tmp_path: Path)
 
 def test_a_work_that_takes_longer_than_names_are_kept_stays_in_the_journal(tmp_path: Path) -> None:
     need_packages()
-    from stagepost.pipeline.own_files import read_journal
-    from stagepost.pipeline.tables import JOURNAL_KEPT_MS
+    from stagepost.pipeline.tables.own_files import read_journal
+    from stagepost.pipeline.tables.tables import JOURNAL_KEPT_MS
 
     now_s = 0.0
     tables = tables_in(tmp_path, lambda: now_s)

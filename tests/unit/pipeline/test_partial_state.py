@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from stagepost.pipeline.dump_lines import Record, read_line
-from stagepost.pipeline.partial_state import OF_MESSAGES, QUARANTINE, VALIDATORS, PartialState
-from stagepost.pipeline.record_checks import Checked, RecordChecks
 from stagepost.pipeline.schemas import STATE
+from stagepost.pipeline.sources.dump_lines import Record, read_line
+from stagepost.pipeline.steps.partial_state import OF_MESSAGES, QUARANTINE, VALIDATORS, PartialState
+from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.message_status import New, SentToValidators, Timeout
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from stagepost.remp.validator_sets import parse_validator_sets

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.pipeline.dumps import survey
-from stagepost.pipeline.joined_batches import joined
-from stagepost.pipeline.manifest import LIVES, Batch
-from stagepost.pipeline.reader import Reader
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.sources.dumps import survey
+from stagepost.pipeline.tables.joined_batches import joined
+from stagepost.pipeline.tables.manifest import LIVES, Batch
+from stagepost.pipeline.tables.reader import Reader
+from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import need_packages, small_spark
 from tests.pipeline_world import TIMEOUT_MS, a_dump, sets_bytes, world_sets
@@ -35,9 +35,9 @@ def test_batches_that_are_folded_while_others_come_give_what_everything_at_once_
     tmp_path: Path, lines: list[bytes]
 ) -> None:
     spark = small_spark()
-    from stagepost.pipeline.batch_names import OfDump
     from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-    from stagepost.pipeline.tables import Tables
+    from stagepost.pipeline.tables.batch_names import OfDump
+    from stagepost.pipeline.tables.tables import Tables
 
     now_ms = 0
     folded: list[int] = []
@@ -83,7 +83,7 @@ def test_batches_that_are_folded_while_others_come_give_what_everything_at_once_
 
 def test_what_is_being_written_or_read_is_not_removed_by_another_commit(tmp_path: Path) -> None:
     need_packages()
-    from stagepost.pipeline.tables import GRACE_MS, Tables
+    from stagepost.pipeline.tables.tables import GRACE_MS, Tables
 
     now_s = 0.0
     tables = Tables(tmp_path, now=lambda: now_s)
@@ -113,7 +113,7 @@ def test_batches_are_folded_from_the_first_that_is_no_larger_than_all_after_it(
     rows: tuple[int, ...], place: int
 ) -> None:
     need_packages()
-    from stagepost.pipeline.folding import worth_folding
+    from stagepost.pipeline.tables.folding import worth_folding
 
     assert worth_folding(sized(*rows)) == place
 
@@ -121,7 +121,7 @@ def test_batches_are_folded_from_the_first_that_is_no_larger_than_all_after_it(
 @given(rows=st.lists(st.integers(1, 1_000), min_size=1, max_size=400))
 def test_a_record_is_written_again_a_few_times_only_however_long_a_stream_runs(rows: list[int]) -> None:
     need_packages()
-    from stagepost.pipeline.folding import worth_folding
+    from stagepost.pipeline.tables.folding import worth_folding
 
     batches: list[Batch] = []
     written = 0

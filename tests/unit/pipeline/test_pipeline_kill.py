@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.pipeline.manifest import Manifest, read_manifest
-from stagepost.pipeline.reader import Reader
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.reader import Reader
+from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_driver_process import KILLED, ROWS_MAX, run_driver
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import small_spark

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline import manifest as manifest_module
-from stagepost.pipeline.batch_names import OfDump, OfStream
-from stagepost.pipeline.driver_lock import DriverLock
-from stagepost.pipeline.manifest import (
+from stagepost.pipeline.sources.topic_ranges import Offsets, at_most, ranges, tasks
+from stagepost.pipeline.tables import manifest as manifest_module
+from stagepost.pipeline.tables.batch_names import OfDump, OfStream
+from stagepost.pipeline.tables.driver_lock import DriverLock
+from stagepost.pipeline.tables.manifest import (
     MANIFEST_FILE,
     SCHEMA_VERSION,
     Batch,
@@ -26,8 +27,7 @@ from stagepost.pipeline.manifest import (
     read_manifest,
     write_manifest,
 )
-from stagepost.pipeline.summary import counts
-from stagepost.pipeline.topic_ranges import Offsets, at_most, ranges, tasks
+from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 
@@ -109,7 +109,7 @@ def test_a_second_driver_is_refused_and_told_who_holds_the_tables(tmp_path: Path
 def test_a_driver_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from stagepost.pipeline.driver_lock import DriverLock\n"
+        "from stagepost.pipeline.tables.driver_lock import DriverLock\n"
         "lock = DriverLock(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, tmp_path], check=False)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import StorageError
-from stagepost.pipeline import record_checks
-from stagepost.pipeline.dump_lines import read_line
-from stagepost.pipeline.dumps import lines_of, survey
-from stagepost.pipeline.record_checks import Checked, RecordChecks
+from stagepost.pipeline.sources.dump_lines import read_line
+from stagepost.pipeline.sources.dumps import lines_of, survey
+from stagepost.pipeline.steps import record_checks
+from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.pipeline_oracle import read_row, recompute

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost.cli.main import run
-from stagepost.pipeline.reader import Reader
+from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, KNOWN, STATUSES
 from stagepost.topics.topic import Record
@@ -38,7 +38,7 @@ def spark() -> SparkSession:
 def test_topics_of_a_running_node_are_a_source_that_gives_what_its_files_hold(
     spark: SparkSession, tmp_path: Path, run_seed: int
 ) -> None:
-    from stagepost.pipeline.topic_source import FORMAT, register
+    from stagepost.pipeline.sources.topic_source import FORMAT, register
 
     lines = a_topic(tmp_path / "data", a_dump(3, run_seed), partitions=2).read_bytes().splitlines()
     register(spark)
@@ -128,7 +128,7 @@ def test_what_a_dmq_node_tells_and_all_other_topics_go_through_one_stream_with_e
 
 
 def test_a_stream_follows_a_dmq_node_also_over_its_restart(spark: SparkSession, tmp_path: Path) -> None:
-    from stagepost.pipeline.topic_source import FORMAT, register
+    from stagepost.pipeline.sources.topic_source import FORMAT, register
 
     register(spark)
     socket, told = tmp_path / "node.socket", list(GOOD[:2])

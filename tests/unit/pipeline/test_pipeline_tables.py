@@ -12,10 +12,10 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import StorageError
-from stagepost.pipeline.dumps import survey
-from stagepost.pipeline.manifest import LIVES, Manifest
-from stagepost.pipeline.reader import TABLES, Reader
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.sources.dumps import survey
+from stagepost.pipeline.tables.manifest import LIVES, Manifest
+from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from tests.pipeline_oracle import Recomputed, recompute
@@ -128,9 +128,9 @@ def test_receipts_are_there_once_each(tables: Path, oracle: Recomputed) -> None:
 
 def test_the_readers_views_and_the_steps_of_spark_are_the_same(spark: SparkSession, tables: Path) -> None:
     from stagepost.pipeline import schemas
-    from stagepost.pipeline.manifest import read_manifest
-    from stagepost.pipeline.receipts import quarantine, receipts
-    from stagepost.pipeline.tables import read_files
+    from stagepost.pipeline.steps.receipts import quarantine, receipts
+    from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.tables import read_files
 
     manifest = read_manifest(tables)
     assert manifest is not None
@@ -327,9 +327,9 @@ def test_old_messages_are_forgotten_when_asked_to(
 def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
-    from stagepost.pipeline.own_files import CHECKPOINT_FOLDER
     from stagepost.pipeline.stream import follow
     from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 
     lines = a_topic(tmp_path / "data", dump).read_bytes().splitlines()
     (tmp_path / "sets.json").write_bytes(sets_bytes())
@@ -359,7 +359,7 @@ def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
 def test_the_topics_are_a_source_for_any_spark_query(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
-    from stagepost.pipeline.topic_source import FORMAT, register
+    from stagepost.pipeline.sources.topic_source import FORMAT, register
 
     lines = a_topic(tmp_path / "data", dump, partitions=1).read_bytes().splitlines()
     register(spark)
@@ -375,7 +375,7 @@ def test_the_topics_are_a_source_for_any_spark_query(
 def test_two_drivers_on_one_folder_the_second_is_refused(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
-    from stagepost.pipeline.tables import Tables
+    from stagepost.pipeline.tables.tables import Tables
 
     first = Tables(tmp_path / "tables")
     try:
@@ -389,7 +389,7 @@ def test_a_batch_that_cannot_be_written_leaves_the_tables_as_they_were(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
     from stagepost.pipeline.jobs import backfill
-    from stagepost.pipeline.manifest import read_manifest
+    from stagepost.pipeline.tables.manifest import read_manifest
 
     before = taken(spark, tmp_path, [dump[:20]])
     data = tmp_path / "tables" / "data"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagepost.pipeline.batch_names import OfDump
-from stagepost.pipeline.dumps import survey
-from stagepost.pipeline.reader import TABLES, Reader
+from stagepost.pipeline.sources.dumps import survey
 from stagepost.pipeline.stream_options import StreamOptions
-from stagepost.pipeline.summary import counts
+from stagepost.pipeline.tables.batch_names import OfDump
+from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import small_spark
 from tests.pipeline_topics import a_topic
@@ -40,7 +40,7 @@ def spark() -> SparkSession:
 def following(spark: SparkSession, tmp_path: Path) -> Iterator[Following]:
     """A stream into empty tables, to which no batch has come."""
     from stagepost.pipeline.stream import Following
-    from stagepost.pipeline.tables import Tables
+    from stagepost.pipeline.tables.tables import Tables
 
     (tmp_path / "sets.json").write_bytes(sets_bytes())
     options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
@@ -99,7 +99,7 @@ def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
     spark: SparkSession, tmp_path: Path, run_seed: int
 ) -> None:
     from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-    from stagepost.pipeline.tables import Tables
+    from stagepost.pipeline.tables.tables import Tables
 
     dump = tmp_path / "dump.jsonl"
     dump.write_bytes(b"".join(line + b"\n" for line in a_dump(2, run_seed)))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagepost.cli.main import run
-from stagepost.pipeline.manifest import read_manifest
-from stagepost.pipeline.summary import counts
-from stagepost.pipeline.topic_marks import TopicBegunAnew
-from stagepost.pipeline.topic_places import FolderPlace, NodePlace, TopicPlace
+from stagepost.pipeline.sources.topic_marks import TopicBegunAnew
+from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, TopicPlace
+from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record, Retention
@@ -26,7 +26,7 @@ from tests.topic_serving import served_at
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 
 if TYPE_CHECKING:
-    from stagepost.pipeline.topic_source import TopicStreamReader
+    from stagepost.pipeline.sources.topic_source import TopicStreamReader
 
 READ = 10
 
@@ -48,7 +48,7 @@ def begun_anew(data: Path, count: int, text: str = "second") -> None:
 
 def a_reader(place: TopicPlace, rows_max: int = 100) -> TopicStreamReader:
     need_packages()
-    from stagepost.pipeline.topic_source import TopicStreamReader
+    from stagepost.pipeline.sources.topic_source import TopicStreamReader
 
     return TopicStreamReader(place, None, rows_max)
 

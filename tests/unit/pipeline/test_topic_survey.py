@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.topic_places import FolderPlace, NodePlace, RetainedPlace, place_of, topics_of
-from stagepost.pipeline.topic_ranges import Range
-from stagepost.pipeline.topic_survey import OPEN, Bound, parse_bound, survey_topics
+from stagepost.pipeline.sources.survey import OPEN, Bound, parse_bound, survey_topics
+from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, RetainedPlace, place_of, topics_of
+from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, STATUSES
 from stagepost.topics.topic import Record

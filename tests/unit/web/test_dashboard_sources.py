@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.pipeline.message_filter import MessageFilter
+from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.topic import Record
 from stagepost.web import message_book

@@ -18,9 +18,9 @@ from stagepost.full_node.network import load_network
 from stagepost.ground.files.node_notes import NodeFacts, _found
 from stagepost.ground.files.running_nodes import decoded
 from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
-from stagepost.pipeline.dump_lines import read_line
-from stagepost.pipeline.other_checks import OtherChecks
-from stagepost.pipeline.record_checks import RecordChecks
+from stagepost.pipeline.sources.dump_lines import read_line
+from stagepost.pipeline.steps.other_checks import OtherChecks
+from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import read_dump_line, read_record

@@ -1,0 +1,125 @@
+"""A Spark master as people name it, whether anybody is there, and the settings that a run on its workers needs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stagepost.errors import ConfigError, TransportError
+from stagepost.pipeline.cluster.pack import python_version
+from stagepost.pipeline.spark import quiet_log
+
+ANSWERS_WITHIN_S = 5.0
+WORKERS_WITHIN_S = 60.0
+PACKAGES_FOLDER = "stagepost-packages"
+"""What the archive is called in the folder of a task, where every worker unpacks it."""
+
+JARS = "spark.jars"
+
+_MASTER = re.compile(r"spark://(.+)")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+):(?P<port>\d{1,5})")
+_OWN = {
+    "spark.master": "--master",
+    "spark.archives": "--archive",
+    "spark.pyspark.python": "--worker-python",
+    "spark.executorEnv.PYTHONPATH": "--archive",
+}
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class Cluster(NamedTuple):
+    """What `stagepost pipeline submit` is told. Nothing in it has been tried yet."""
+
+    master: str
+    archive: Path
+    worker_python: str
+    conf: Mapping[str, str]
+    wait_s: float = WORKERS_WITHIN_S
+
+
+def parse_master(text: str) -> list[Address]:
+    """spark://HOST:PORT, or several of them with a comma in between, of which one is in charge."""
+    found = _MASTER.fullmatch(text)
+    parts = found[1].split(",") if found else []
+    matches = [_ADDRESS.fullmatch(part) for part in parts]
+    if not matches or any(one is None or not 0 < int(one["port"]) < 65_536 for one in matches):
+        raise ConfigError(
+            f"--master {text} is no address of a Spark master",
+            advice="write spark://HOST:PORT; for one machine leave `submit` out and use `stagepost pipeline run`",
+            found=text,
+        )
+    return [Address(one["host"].strip("[]"), int(one["port"])) for one in matches if one is not None]
+
+
+def parse_conf(given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE as Spark has them. Those that carry the package are refused: it would arrive nowhere."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name.startswith("spark."):
+            raise ConfigError(
+                f"--conf {text} is no setting of Spark", advice="write spark.NAME=VALUE", found=text
+            )
+        if name in _OWN:
+            raise ConfigError(f"--conf {name} is set by this command", advice=f"use {_OWN[name]}", found=text)
+        found[name] = value
+    return found
+
+
+def reach(masters: Sequence[Address], within_s: float = ANSWERS_WITHIN_S) -> str:
+    """This machine's address as seen on the way to the first master that answers: workers find the driver there.
+
+    Spark itself tries for a minute and then ends with a page of Java; a look at the port says it at once.
+    """
+    reasons = []
+    for master in masters:
+        try:
+            with socket.create_connection(master, timeout=within_s) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            reasons.append(f"{master.host}:{master.port}: {reason.lower()}")
+    raise TransportError(
+        f"no Spark master answers at {'; '.join(reasons)}",
+        advice="is it running, and is --master its address? docs/cluster.md shows how to start one",
+        found=reasons,
+    )
+
+
+def require_worker_python(name: str) -> None:
+    """Sources of a stream are planned on the driver's machine, with the same command as on the workers."""
+    if shutil.which(name) is None:
+        raise ConfigError(
+            f"there is no {name} on this machine, and workers are to run it",
+            advice=f"name a Python {python_version()} that is on every machine with --worker-python",
+            found=name,
+        )
+
+
+def for_job(cluster: Cluster, needed: Mapping[str, str]) -> Cluster:
+    """With what a job's source needs. The jars of both go along; in everything else the caller has the last word."""
+    jars = [jar for given in (needed, cluster.conf) for jar in given.get(JARS, "").split(",") if jar]
+    joined = {JARS: ",".join(dict.fromkeys(jars))} if jars else {}
+    return cluster._replace(conf={**needed, **cluster.conf, **joined})
+
+
+def settings_for(cluster: Cluster, driver_host: str) -> dict[str, str]:
+    """What is needed, then what the caller wants."""
+    return {
+        "spark.archives": f"{cluster.archive.resolve()}#{PACKAGES_FOLDER}",
+        "spark.executorEnv.PYTHONPATH": PACKAGES_FOLDER,
+        "spark.driver.host": driver_host,
+        "spark.driver.bindAddress": driver_host,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet_log()}",
+        # A task that a lost machine had begun is not its fault; one that fails everywhere ends the job soon enough.
+        "spark.excludeOnFailure.enabled": "false",
+        **cluster.conf,
+    }

@@ -1,0 +1,1 @@
+"""Sources of the pipeline: topics, dumps, Kafka, DMQ nodes."""

@@ -1,0 +1,41 @@
+"""Where `stagepost pipeline` takes its records from, as a plain value: made before Spark starts, opened when it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from stagepost.pipeline.sources.topic_ranges import Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class RecordSource(Protocol):
+    """A broker is another one. Whatever it is, its rows are those of `schemas.RAW`."""
+
+    def stream(self, spark: SparkSession, rows_max: int) -> DataFrame:
+        """Without an end; at most so many records at a time."""
+        ...
+
+
+class Topics(NamedTuple):
+    """Topics by the options of `format("stagepost")`."""
+
+    options: Mapping[str, str]
+
+    def stream(self, spark: SparkSession, rows_max: int) -> DataFrame:
+        from stagepost.pipeline.sources.topic_source import FORMAT, register
+
+        register(spark)
+        reading = spark.readStream.format(FORMAT).options(**self.options)
+        return reading.option("maxRows", str(rows_max)).load()
+
+    def ranges(self, spark: SparkSession, wanted: Sequence[Range]) -> DataFrame:
+        """These records and no others."""
+        from stagepost.pipeline.sources.topic_source import FORMAT, register
+
+        register(spark)
+        reading = spark.read.format(FORMAT).options(**self.options)
+        return reading.option("ranges", json.dumps([list(one) for one in wanted])).load()

@@ -1,0 +1,122 @@
+"""A range of topics for a backfill: by offsets or by times of arrival, and known by its content, as a dump is.
+
+Needs no Spark: the range is read once before Spark starts, so what is not there in full is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from stagepost.errors import ConfigError
+from stagepost.ground.files.durations import parse_moment
+from stagepost.pipeline.sources.topic_marks import content_of
+from stagepost.pipeline.sources.topic_places import TopicPlace
+from stagepost.pipeline.sources.topic_ranges import Range
+from stagepost.topics.names import KNOWN
+
+_Update = Callable[[bytes], None]
+
+
+class Bound(NamedTuple):
+    """One of the two: an offset, or a time of arrival in Unix milliseconds."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+OPEN = Bound()
+"""As far as the log goes."""
+
+
+class Surveyed(NamedTuple):
+    """`digest` names the records themselves: where and when they were read does not matter."""
+
+    ranges: tuple[Range, ...]
+    rows: int
+    digest: str
+
+
+def parse_bound(name: str, text: str, now_unix_s: float) -> Bound:
+    """Digits are an offset; anything else is ISO 8601, or how long ago."""
+    if text.isascii() and text.isdigit():
+        if len(text) > len(str(1 << 63)):
+            raise ConfigError(f"{name} {text} is no offset", advice="offsets are below 2^63")
+        return Bound(offset=int(text))
+    try:
+        return Bound(time_ms=round(parse_moment(text, now_unix_s) * 1_000))
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            f"{name}: {error}", advice="write an offset, as in 1000, or 2026-01-31T12:00:00Z, or 10m"
+        ) from None
+
+
+def survey_topics(
+    place: TopicPlace,
+    topics: tuple[str, ...] | None,
+    *,
+    partition: int | None = None,
+    first: Bound = OPEN,
+    last: Bound = OPEN,
+) -> Surveyed:
+    """From `first` on, up to and not including `last`. Offsets need one partition: each has its own."""
+    place.catch_up()
+    oldest, newest = place.bounds()
+    names = _names(topics, newest)
+    hashing = sha256(b"a range of topics\0")
+    found: list[Range] = []
+    rows = 0
+    for name in names:
+        partitions = sorted(map(int, newest[name]))
+        if partition is not None and partition not in partitions:
+            raise ConfigError(f"{name} has partitions 0 to {partitions[-1]}, not {partition}")
+        has_offset = first.offset is not None or last.offset is not None
+        if has_offset and (len(names) > 1 or (partition is None and len(partitions) > 1)):
+            raise ConfigError(
+                "an offset belongs to one partition of one topic",
+                advice="name them with --topic and --partition, or give times",
+            )
+        for one in partitions if partition is None else [partition]:
+            begin = oldest[name][str(one)] if first.offset is None else first.offset
+            end = newest[name][str(one)] if last.offset is None else last.offset
+            for part in _runs(
+                place, Range(name, one, begin, end), first.time_ms, last.time_ms, hashing.update
+            ):
+                found.append(part)
+                rows += part.end - part.start
+    return Surveyed(tuple(found), rows, hashing.hexdigest())
+
+
+def _names(topics: tuple[str, ...] | None, newest: dict[str, dict[str, int]]) -> list[str]:
+    if topics is None:
+        return [name for name in KNOWN if name in newest]
+    for name in topics:
+        if name not in newest:
+            raise ConfigError(
+                f"there is no topic {name} there",
+                advice=f"topics there: {', '.join(sorted(newest)) or 'none'}",
+            )
+    return list(topics)
+
+
+def _runs(
+    place: TopicPlace, whole: Range, first_ms: int | None, last_ms: int | None, update: _Update
+) -> Iterator[Range]:
+    """Records that follow one another and arrived in the time; a clock that stepped back makes several."""
+    begin: int | None = None
+    if whole.start >= whole.end:
+        return
+    for reads in place.reads(whole):
+        for read in reads:
+            is_wanted = (first_ms is None or read.timestamp_ms >= first_ms) and (
+                last_ms is None or read.timestamp_ms < last_ms
+            )
+            if is_wanted:
+                begin = read.offset if begin is None else begin
+                update(content_of(whole.topic, whole.partition, read))
+            elif begin is not None:
+                yield whole._replace(start=begin, end=read.offset)
+                begin = None
+    if begin is not None:
+        yield whole._replace(start=begin)

@@ -1,0 +1,168 @@
+"""`format("stagepost")`: topics as a Spark source, by batch and by stream.
+
+One of these options says where they are read:
+
+    path       a data folder of this machine, also while its node writes it
+    address    HOST:PORT or socket of a node that serves its topics; with `token`, or STAGEPOST_TOKEN, if it needs one
+    socket     the local socket of any CIP-0137 node, with `network_magic` and, if need be, `profile`; what it tells is kept in
+               the folder `retained`, and read from there
+
+`topic` names the topics, with commas (those of the pipeline if it is not given); `maxRows` is the most records of one
+batch of a stream; `ranges` is for a batch: a JSON list of [topic, partition, first offset, offset behind the last].
+Nothing is open between two calls: every task opens the log for itself, and the log gives the same records for the same
+offsets every time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from stagepost.errors import ConfigError
+from stagepost.pipeline.schemas import RAW
+from stagepost.pipeline.sources.checkpoint_fit import Marked
+from stagepost.pipeline.sources.topic_marks import offsets_of, require_same_topics, with_marks
+from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
+from stagepost.pipeline.sources.topic_ranges import Offsets, Range, at_most, divided, tasks
+from stagepost.pipeline.sources.topic_records import read_range
+from stagepost.topics.names import KNOWN
+
+FORMAT = "stagepost"
+ROWS_MAX = 200_000
+
+
+class RangePartition(InputPartition):  # type: ignore[misc]  # Spark comes without types where it is not installed
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+class TopicSource(DataSource):  # type: ignore[misc]  # Spark comes without types where it is not installed
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return RAW
+
+    def reader(self, schema: StructType) -> TopicReader:
+        return TopicReader(place_of(self.options), topics_of(self.options), _ranges(self.options))
+
+    def streamReader(self, schema: StructType) -> TopicStreamReader:  # Spark's name
+        return TopicStreamReader(place_of(self.options), topics_of(self.options), _rows_max(self.options))
+
+
+class TopicReader(DataSourceReader):  # type: ignore[misc]  # Spark comes without types where it is not installed
+    """All that is there when the plan is made, or the ranges that were asked for."""
+
+    def __init__(
+        self, place: TopicPlace, topics: tuple[str, ...] | None, ranges: list[Range] | None = None
+    ) -> None:
+        self._place = place
+        self._topics = topics
+        self._ranges = ranges
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self._ranges is not None:
+            return [RangePartition(one) for one in divided(self._ranges)]
+        self._place.catch_up()
+        start, end = self._place.bounds()
+        missing = [name for name in self._topics or () if name not in end]
+        if missing:
+            raise ConfigError(
+                f"there is no topic {missing[0]} there",
+                advice=f"topics there: {', '.join(sorted(end)) or 'none'}",
+            )
+        return [
+            RangePartition(one) for one in tasks(_chosen(start, self._topics), _chosen(end, self._topics))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._place, Range(*partition.value))
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # Spark comes without types where it is not installed
+    """A topic that is not there yet is followed when it has begun."""
+
+    def __init__(self, place: TopicPlace, topics: tuple[str, ...] | None, rows_max: int) -> None:
+        self._place = place
+        self._topics = topics
+        self._rows_max = rows_max
+        self._bound: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:
+        return _chosen(self._place.bounds()[0], self._topics)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._place.catch_up()
+        self._bound = self._newest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._rows_max)
+
+    def latestOffset(self, start: Marked, limit: ReadLimit) -> Marked:
+        if self._bound is None:
+            self._place.keep_up()
+        end = self._bound if self._bound is not None else self._newest()
+        before = offsets_of(start)
+        if end == before:
+            return start
+        # Before a batch is planned: offsets of another topic must not get into the checkpoint.
+        require_same_topics(self._place, start, self._topics)
+        if not isinstance(limit, ReadAllAvailable):
+            rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
+            end = at_most(before, end, rows_max)
+        return with_marks(self._place, start, end)
+
+    def partitions(self, start: Marked, end: Marked) -> Sequence[InputPartition]:
+        # A batch that was planned before a restart comes here without being asked for anew.
+        require_same_topics(self._place, end, self._topics)
+        return [RangePartition(one) for one in tasks(offsets_of(start), offsets_of(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._place, Range(*partition.value))
+
+    def commit(self, end: Marked) -> None:
+        """The log keeps its records by its own retention; nothing is to be let go of here."""
+
+    def _newest(self) -> Offsets:
+        return _chosen(self._place.bounds()[1], self._topics)
+
+
+def register(spark: SparkSession) -> None:
+    spark.dataSource.register(TopicSource)
+
+
+def _chosen(offsets: Offsets, topics: Iterable[str] | None) -> Offsets:
+    names = set(KNOWN if topics is None else topics)
+    return {name: partitions for name, partitions in offsets.items() if name in names}
+
+
+def _rows_max(options: Mapping[str, str]) -> int:
+    text = options.get("maxrows", str(ROWS_MAX))
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"maxRows is {text!r}", advice="give a number of records from 1 on")
+    return int(text)
+
+
+def _ranges(options: Mapping[str, str]) -> list[Range] | None:
+    text = options.get("ranges")
+    if text is None:
+        return None
+    try:
+        return [Range(str(topic), *map(int, numbers)) for topic, *numbers in json.loads(text)]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the option ranges is no list of ranges: {error}",
+            advice='write [["topic", partition, from, to], …]',
+        ) from None

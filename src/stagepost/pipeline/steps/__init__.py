@@ -1,0 +1,1 @@
+"""Steps of the pipeline, from data frame to data frame."""

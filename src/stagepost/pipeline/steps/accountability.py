@@ -1,0 +1,137 @@
+"""The tables `validators` and `complaints`: how each member of each session did, and what can be held against it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from stagepost.errors import ErrorCode
+from stagepost.pipeline.schemas import COMPLAINTS, VALIDATORS
+from stagepost.pipeline.steps.memberships import members, memberships
+from stagepost.pipeline.steps.sessions import is_queued, members_said, said, with_holding_sessions
+from stagepost.pipeline.steps.small_tables import small_table
+from stagepost.pipeline.steps.state import merged
+from stagepost.pipeline.steps.verified import passing, quarantined
+from stagepost.remp.receipts.status import FIRST_KINDS, LEGAL_STEPS
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.verdict.verdict import Conclusion
+
+MEMBER = ("session_id", "validator")
+BEFORE_ANYTHING = ""
+CONTRADICTION, UNANSWERED = "contradiction", "unanswered"
+
+
+def members_of_deciding_sessions(state: DataFrame, messages: DataFrame, sets: ValidatorSets) -> DataFrame:
+    """What each member said last in the session that decides, with `sent_ms` of the message."""
+    spoken = members_said(with_holding_sessions(merged(state), sets)).where(F.col("last").isNotNull())
+    everyone = F.broadcast(members(state.sparkSession, sets))
+    named = spoken.join(everyone, on=["session", "validator"], how="inner")
+    decided = messages.select("message_id", "session_id", "sent_ms", "verdict")
+    return named.join(decided, on=["message_id", "session_id"], how="inner")
+
+
+def with_session_then(rows: DataFrame, sets: ValidatorSets) -> DataFrame:
+    """`session_id` and `validator`: the newest session of the source at the time that it gave; others fall away."""
+    table = F.broadcast(memberships(rows.sparkSession, sets))
+    held = rows.join(table, on="source_id", how="inner").withColumn("held", F.filter("memberships", _is_then))
+    newest = F.array_max(F.transform("held", _by_age))
+    return (
+        held.withColumn("then", newest)
+        .where(F.col("then").isNotNull())
+        .select(*rows.columns, "then.session_id", "then.validator")
+    )
+
+
+def _is_then(session: Column) -> Column:
+    time = F.col("timestamp_ms")
+    return (session["from_ms"].isNull() | (session["from_ms"] <= time)) & (
+        session["to_ms"].isNull() | (time < session["to_ms"])
+    )
+
+
+def _by_age(session: Column) -> Column:
+    return F.struct(*(session[name].alias(name) for name in ("session", "session_id", "validator")))
+
+
+def contradictions(distinct: DataFrame, sets: ValidatorSets) -> DataFrame:
+    """Steps that no validator may take, one row each: `kind` said after `before` by one source about one message."""
+    spoken = distinct.where(F.col("role") == "validator")
+    one_voice = Window.partitionBy("message_id", "source_id").orderBy("timestamp_ms", "level", "rank")
+    steps = spoken.withColumn("before", F.coalesce(F.lag("kind").over(one_voice), F.lit(BEFORE_ANYTHING)))
+    legal = F.broadcast(_legal_steps(distinct.sparkSession))
+    illegal = steps.where(F.col("before") != F.col("kind")).join(
+        legal, on=["before", "kind"], how="left_anti"
+    )
+    return with_session_then(
+        illegal.select("message_id", "source_id", "timestamp_ms", "before", "kind"), sets
+    )
+
+
+def _legal_steps(spark: SparkSession) -> DataFrame:
+    steps = [(BEFORE_ANYTHING, kind) for kind in sorted(FIRST_KINDS)]
+    steps += [(before, kind) for before, following in LEGAL_STEPS.items() for kind in sorted(following)]
+    return small_table(spark, steps, "before string, kind string")
+
+
+def validators(
+    spoken: DataFrame, messages: DataFrame, records: DataFrame, illegal: DataFrame, sets: ValidatorSets
+) -> DataFrame:
+    """Every member of every session in the sets file, also one of which nothing was heard."""
+    found = members(messages.sparkSession, sets).drop("session")
+    first = Window.partitionBy("message_id").orderBy(F.col("queued_ms").asc_nulls_last(), "validator")
+    heard = spoken.withColumn("is_first", (F.row_number().over(first) == 1) & F.col("queued_ms").isNotNull())
+    heard = heard.withColumn("queue_ms", F.col("queued_ms") - F.col("sent_ms"))
+    of_member = heard.groupBy(*MEMBER).agg(
+        F.count("*").alias("messages"),
+        F.count_if("is_first").alias("queued_first"),
+        _percentile("queue_ms", 0.5).alias("median_queue_ms"),
+        _percentile("queue_ms", 0.95).alias("p95_queue_ms"),
+        F.count_if(said(is_queued)).alias("open_new"),
+    )
+    silent = (
+        messages.select("session_id", F.explode("silent").alias("validator"))
+        .groupBy(*MEMBER)
+        .agg(F.count("*").alias("silent"))
+    )
+    forged = quarantined(records).where(F.col("reason") == str(ErrorCode.RECEIPT_SIGNATURE))
+    forged = with_session_then(forged.select("source_id", "timestamp_ms", "raw_hash").distinct(), sets)
+    counts = {
+        "bad_signatures": forged.groupBy(*MEMBER).agg(F.count("*").alias("bad_signatures")),
+        "contradictions": illegal.groupBy(*MEMBER).agg(F.count("*").alias("contradictions")),
+        "silent": silent,
+        "messages": of_member,
+    }
+    for table in counts.values():
+        found = found.join(table, on=list(MEMBER), how="left")
+    numbers = ("messages", "queued_first", "silent", "contradictions", "bad_signatures", "open_new")
+    return found.fillna(0, subset=list(numbers)).select(*VALIDATORS.fieldNames())
+
+
+def _percentile(column: str, share: float) -> Column:
+    """Of the values themselves, none invented between two of them."""
+    return F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("bigint")
+
+
+def complaints(spoken: DataFrame, illegal: DataFrame, records: DataFrame) -> DataFrame:
+    """Contradictions, and messages that expired in the hands of a validator that had them and never closed them.
+
+    The evidence is all that the validator signed about the message, as it came: anybody can check it.
+    """
+    open_at_end = spoken.where((F.col("verdict") == Conclusion.EXPIRED.value) & said(is_queued))
+    unanswered = open_at_end.select(F.lit(UNANSWERED).alias("kind"), "message_id", "source_id", "session_id")
+    contradicting = illegal.select(
+        F.lit(CONTRADICTION).alias("kind"), "message_id", "source_id", "session_id"
+    )
+    found = unanswered.unionByName(contradicting).distinct()
+    named = ("kind", "message_id", "source_id", "session_id")
+    proofs = passing(records).select(
+        "message_id", "source_id", F.col("value").cast("string").alias("receipt")
+    )
+    proven = (
+        found.join(proofs, on=["message_id", "source_id"], how="inner")
+        .groupBy(*named)
+        .agg(F.to_json(F.array_sort(F.collect_set("receipt"))).alias("evidence"))
+    )
+    return proven.withColumn("complaint_id", F.sha2(F.concat_ws("|", *named), 256)).select(
+        *COMPLAINTS.fieldNames()
+    )

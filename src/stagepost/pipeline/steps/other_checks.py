@@ -1,0 +1,95 @@
+"""The checks of records on topics other than that of statuses: plain Python, run in Spark's workers.
+
+A DMQ message must be one, under its own id, with a certificate, a KES period and a signature that hold: what only a clock
+and a list of pools can tell is not looked at. A delivery event must be one JSON object with the fields of an event, under
+its own id. Copies are told by `signed_hash`, as those of receipts are.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.delivery.events import DeliveryEvent
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.proof import check_proof
+from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.wire.foreign_json import decode_foreign
+from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_number, short_hash
+from stagepost.topics import names as topics
+
+OUTCOMES_REMEMBERED_MAX = 10_000
+"""Per task: a message comes from many peers, and its signature is looked at once."""
+
+INT64_MAX = (1 << 63) - 1
+PROFILE = "seed"
+"""The one that reads every layout of a message."""
+
+_Outcome = tuple[ErrorCode | None, bytes | None]
+"""Reason and id."""
+
+
+class OtherChecks:
+    """One task's."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[bytes, _Outcome] = {}
+        self.signatures_looked_at = 0
+
+    def check(self, topic: str, key: str | None, value: bytes | None) -> Checked:
+        match topic:
+            case topics.DMQ_MESSAGES:
+                return self._dmq_message(key, value)
+            case topics.DELIVERY_EVENTS:
+                return _delivery_event(key, value)
+        return NOT_CHECKED
+
+    def _dmq_message(self, key: str | None, value: bytes | None) -> Checked:
+        if value is None:
+            return _bad(ErrorCode.CBOR_TRUNCATED, key, value)
+        reason, message_id = self._outcome(value)
+        if message_id is None:
+            return _bad(reason or ErrorCode.CBOR_INVALID, key, value)
+        named = message_id.hex()
+        if key is not None and key.lower() != named:
+            return _bad(ErrorCode.MSG_BAD_ID, key, value)
+        if reason is not None:
+            return _bad(reason, key or named, value)
+        return Checked(message_id=named, signed_hash=hash_number(sha256(message_id).digest()))
+
+    def _outcome(self, value: bytes) -> _Outcome:
+        digest = sha256(value).digest()
+        known = self._outcomes.get(digest)
+        if known is not None:
+            return known
+        outcome = self._judged(value)
+        if len(self._outcomes) >= OUTCOMES_REMEMBERED_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+        self._outcomes[digest] = outcome
+        return outcome
+
+    def _judged(self, value: bytes) -> _Outcome:
+        try:
+            message = DmqMessage.decode(value, profile=PROFILE)
+        except StagepostError as error:
+            return error.code, None
+        self.signatures_looked_at += 1
+        fault = check_proof(message)
+        return None if fault is None else fault.code or ErrorCode.KES_SIGNATURE, message.message_id
+
+
+def _delivery_event(key: str | None, value: bytes | None) -> Checked:
+    try:
+        event = decode_foreign(value or b"", DeliveryEvent)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _bad(ErrorCode.RECEIPT_FORMAT, key, value)
+    is_in_range = 0 <= event.timestamp_ms <= INT64_MAX and 0 <= event.attempt <= INT64_MAX
+    if not is_in_range or (key is not None and key.lower() != event.delivery_id.lower()):
+        return _bad(ErrorCode.RECEIPT_FORMAT, key, value)
+    # Not its bytes: the same event may be written in several ways.
+    return Checked(message_id=event.delivery_id.lower(), signed_hash=short_hash(msgspec.json.encode(event)))
+
+
+def _bad(reason: ErrorCode, key: str | None, value: bytes | None) -> Checked:
+    return Checked(str(reason), key, raw_hash=short_hash(value))

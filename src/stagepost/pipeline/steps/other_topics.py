@@ -1,0 +1,67 @@
+"""The tables `dmq_messages` and `delivery_events`: the same messages in the layers before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from stagepost.dmq.message import DmqMessage
+from stagepost.errors import DecodeError, StagepostError
+from stagepost.pipeline.schemas import DELIVERY_EVENTS, DMQ_MESSAGES
+from stagepost.pipeline.steps.columns import arrow_schema, batch_of
+from stagepost.pipeline.steps.other_checks import PROFILE
+from stagepost.topics import names as topics
+
+
+def dmq_messages(records: DataFrame) -> DataFrame:
+    """One row for each id and content, with its first arrival. `valid`: it passed its checks; what did not is in
+    `quarantine` as well, with the reason. What is no message at all has only its key.
+    """
+    found = records.where(F.col("topic") == topics.DMQ_MESSAGES)
+    once = found.groupBy("key", "value").agg(
+        F.min("arrived_ms").alias("received_ms"), F.min("reason").alias("reason")
+    )
+    return once.mapInArrow(_described, DMQ_MESSAGES)
+
+
+def _described(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = arrow_schema(DMQ_MESSAGES)
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("key", "value", "received_ms", "reason"))
+        yield batch_of([_describe(*row) for row in zip(*columns, strict=True)], schema)
+
+
+def _describe(
+    key: str | None, value: bytes | None, received_ms: int | None, reason: str | None
+) -> tuple[Any, ...]:
+    try:
+        if value is None:
+            raise DecodeError("no value")
+        message = DmqMessage.decode(value, profile=PROFILE)
+    except StagepostError:
+        return key, None, None, None, received_ms, None if value is None else len(value), False
+    return (
+        message.message_id.hex(),
+        message.pool_id.hex(),
+        message.kes_period,
+        message.expires_at,
+        received_ms,
+        len(message.body),
+        reason is None,
+    )
+
+
+def delivery_events(records: DataFrame) -> DataFrame:
+    """As the topic has them, each once; what is no event is in `quarantine` alone."""
+    found = records.where((F.col("topic") == topics.DELIVERY_EVENTS) & F.col("reason").isNull()).select(
+        F.col("value").cast("string").alias("event")
+    )
+    columns = [
+        F.get_json_object("event", f"$.{field.name}").try_cast(field.dataType).alias(field.name)
+        for field in DELIVERY_EVENTS.fields
+    ]
+    return found.select(*columns).distinct()
