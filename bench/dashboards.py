@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.whole_path import Reading
-from stagepost.node.trace_reading import topic_records
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.trace import trace_of
+from stagepost.trace.drawing import draw_trace
+from stagepost.trace.reading import topic_records
 from stagepost.web.figures import quantile
-from stagepost.web.trace_drawing import draw_trace
 
 DASHBOARDS = 50
 OVERVIEWS = 10

@@ -25,7 +25,7 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
 from stagepost.remp.verdict.trace import trace_of
-from stagepost.web.trace_drawing import draw_trace
+from stagepost.trace.drawing import draw_trace
 
 VALIDATORS = 7
 FULL_NODE = 100

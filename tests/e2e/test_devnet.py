@@ -60,7 +60,7 @@ def test_every_receipt_of_its_topic_holds_by_the_sets_that_it_wrote(
 
 
 def test_a_message_is_traced_from_the_folder_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from stagepost.node.trace_reading import topic_records
+    from stagepost.trace.reading import topic_records
 
     key = next(record.key for record in topic_records(folder) if record.key)
     status, output = run(capsys, "trace", key[:12], "--data", str(folder), "--json")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.node.trace_reading import topic_records
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.log.file_topic import open_topic
+from stagepost.trace.reading import topic_records
 from tests.devnet_runs import devnet
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -21,9 +21,9 @@ from stagepost.dmq.keys import key_files
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.full_node.network import NETWORK_FILE, RempNetwork
 from stagepost.node.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
-from stagepost.node.trace_reading import topic_records
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record
+from stagepost.trace.reading import topic_records
 from tests.devnet_runs import COMMAND, ENVIRONMENT
 
 pytestmark = pytest.mark.xdist_group("devnet")

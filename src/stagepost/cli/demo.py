@@ -123,7 +123,7 @@ def _show(run: DemoRun, data: Path, output: Output) -> None:
     import time
 
     from stagepost.node.demo_findings import findings_in
-    from stagepost.node.trace_reading import read_trace
+    from stagepost.trace.reading import read_trace
 
     now_ms = int(time.time() * 1_000)
     output.findings(findings_in(data, now_ms), run.refused)

@@ -74,7 +74,7 @@ class Output:
         self._say("receipts", _receipt_facts(found), _labelled("receipts", _receipts(found)))
 
     def close_up(self, trace: Trace) -> None:
-        from stagepost.node.trace_reading import trace_object
+        from stagepost.trace.reading import trace_object
 
         if self._as_json:
             self._say("trace", trace_object(trace), "")

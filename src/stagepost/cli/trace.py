@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from stagepost.node.trace_reading import NotOneMessage
     from stagepost.remp.verdict.trace import Trace
+    from stagepost.trace.reading import NotOneMessage
 
 PREFIX_DIGITS_MIN = 8
 NOT_THAT_OUTCOME = 1
@@ -82,7 +82,7 @@ def trace(
       stagepost trace 16923245 --dump statuses.jsonl --validator-sets sets.json
     """
     from stagepost.cli.trace_lanes import trace_lines
-    from stagepost.node.trace_reading import NotOneMessage, trace_object
+    from stagepost.trace.reading import NotOneMessage, trace_object
 
     if data is None and (dump is None or sets_path is None):
         raise click.UsageError("give --data, or both --dump and --validator-sets", context)
@@ -108,9 +108,9 @@ def trace(
 
 
 def _read(data: Path | None, dump: str | None, sets_path: Path | None, prefix: str, as_of_ms: int) -> Trace:
-    from stagepost.node.trace_reading import dump_records, matching, only_one, read_trace, topic_records
     from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
     from stagepost.remp.verdict.trace import trace_of
+    from stagepost.trace.reading import dump_records, matching, only_one, read_trace, topic_records
 
     if data is not None and dump is None and sets_path is None:
         return read_trace(data, prefix, as_of_ms)
@@ -129,7 +129,7 @@ def _read(data: Path | None, dump: str | None, sets_path: Path | None, prefix: s
 
 def _draw(result: Trace, path: Path) -> None:
     from stagepost.errors import StorageError
-    from stagepost.web.trace_drawing import draw_trace
+    from stagepost.trace.drawing import draw_trace
 
     try:
         path.write_text(draw_trace(result), encoding="utf-8")

@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from stagepost.cli.trace_lanes import headline, trace_lines
-from stagepost.node.trace_reading import TraceTail, trace_object
 from stagepost.remp.verdict.trace import Trace
 from stagepost.remp.verdict.words import silent_words, verdict_words
+from stagepost.trace.reading import TraceTail, trace_object
 
 POLL_S = 0.2
 DRAWN_AGAIN_AFTER_S = 1.0

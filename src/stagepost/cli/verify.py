@@ -37,10 +37,10 @@ def verify(source: str, sets_path: Path, as_json: bool) -> int:
     """
     from hashlib import sha256
 
-    from stagepost.node.trace_reading import dump_records
     from stagepost.remp.receipts.receipt import Quarantined
     from stagepost.remp.receipts.status_records import check_record
     from stagepost.remp.validator_sets import ValidatorSets
+    from stagepost.trace.reading import dump_records
 
     sets = ValidatorSets.load(sets_path)
     counts: Counter[str] = Counter()

@@ -13,11 +13,11 @@ from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.followed import Followed, FollowedStatuses
 from stagepost.full_node.full_node import RempFullNode
 from stagepost.full_node.local_client import Taken
-from stagepost.node.trace_reading import NotOneMessage, records_of_key
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.verdict import Verdict
 from stagepost.remp.verdict.words import verdict_words
 from stagepost.topics.topic import Record
+from stagepost.trace.reading import NotOneMessage, records_of_key
 
 READ_AT_ONCE = 4
 """Rows that are read from the disk at the same time."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.node.trace_reading import topic_records
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt
 from stagepost.remp.receipts.status_records import check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
+from stagepost.trace.reading import topic_records
 
 FULL_NODE = "full node"
 

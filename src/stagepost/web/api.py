@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
-from stagepost.node.trace_reading import NotOneMessage, read_trace, require_prefix, trace_object
 from stagepost.pipeline.tables.filter import NAMES, MessageFilter
 from stagepost.remp.verdict.words import verdict_words
+from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix, trace_object
 from stagepost.web.export import MEDIA_TYPES, Form, Table, exported, written
 from stagepost.web.figures import as_objects, sessions_of
 from stagepost.web.forms import require_own_form

@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect
 
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.local_client import Taken
-from stagepost.node.trace_reading import NotOneMessage
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.trace.reading import NotOneMessage
 from stagepost.web.problems import problem_response
 
 PREFIX = "/api/v1"

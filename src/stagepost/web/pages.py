@@ -16,12 +16,15 @@ from jinja2 import Environment, FileSystemLoader
 from stagepost import __version__
 from stagepost.delivery.stores.outbox import OutboxContent
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.node.trace_reading import NotOneMessage, read_trace, require_prefix
 from stagepost.pipeline.tables.filter import KIND_NAMES, NAMES, OUTCOMES, MessageFilter
 from stagepost.pipeline.tables.manifest import Manifest
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.verdict.trace import Trace
 from stagepost.remp.verdict.words import WORDS
+from stagepost.trace.drawing import draw_trace
+from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix
+from stagepost.trace.view import receipt_view, trace_view
+from stagepost.trace.words import FILTERS, ago
 from stagepost.web.api import require_delivery_id, status_for
 from stagepost.web.charts import charts_of, run_of
 from stagepost.web.figures import heat, lately, sessions_of
@@ -36,9 +39,6 @@ from stagepost.web.security import COOKIE, SESSION_LIFE_S, Sessions
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.static_files import plotly_marks, versions
 from stagepost.web.stream import row_filter
-from stagepost.web.trace_drawing import draw_trace
-from stagepost.web.trace_view import receipt_view, trace_view
-from stagepost.web.words import FILTERS, ago
 
 FRAGMENT_HEADER = "x-fragment"
 """A script that keeps a page up to date asks for the inner part alone."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from fastapi import APIRouter, Response
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.web.trace_drawing import STYLE
+from stagepost.trace.drawing import STYLE
 
 FOLDER = Path(__file__).parent / "static"
 CACHE = "public, max-age=31536000, immutable"

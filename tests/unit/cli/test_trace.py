@@ -287,7 +287,7 @@ def test_a_bad_sets_file_is_refused_with_all_its_faults(
 def test_a_line_without_end_is_refused_at_the_limit(
     files: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stagepost.node import trace_reading
+    from stagepost.trace import reading as trace_reading
 
     monkeypatch.setattr(trace_reading, "LINE_BYTES_MAX", 100)
     files.dump.write_bytes(b" " * 99 + b"\n")

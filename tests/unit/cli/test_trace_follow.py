@@ -11,7 +11,6 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.cli.trace_follow import follow_trace
-from stagepost.node.trace_reading import NotOneMessage, TraceTail, read_trace, require_prefix
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
@@ -20,6 +19,7 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicReader, create_topic
 from stagepost.topics.topic import Record, partition_of
+from stagepost.trace.reading import NotOneMessage, TraceTail, read_trace, require_prefix
 from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file
 
 START_MS = 1_700_000_000_000

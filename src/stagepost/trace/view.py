@@ -16,8 +16,8 @@ from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict.trace import Mark, Point, Trace, block_named, signatures_valid
 from stagepost.remp.verdict.words import verdict_words
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.web.trace_drawing import draw_trace
-from stagepost.web.words import span, tone
+from stagepost.trace.drawing import draw_trace
+from stagepost.trace.words import span, tone
 
 HEX_GROUP = 8
 HEX_GROUPS_OF_LINE = 8

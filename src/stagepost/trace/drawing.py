@@ -14,7 +14,7 @@ from itertools import pairwise
 from stagepost.errors import ErrorCode
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.verdict.trace import Lane, Mark, Point, Trace
-from stagepost.web.time_scale import Fold, TimeScale
+from stagepost.trace.time_scale import Fold, TimeScale
 
 WIDTH = 760
 NAMES_WIDTH = 116

@@ -1,0 +1,1 @@
+"""One life line of a message, for people and programs."""
