@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from stagepost.node.settings import SETTINGS
+from stagepost.config.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from stagepost.cli.common_options import file_and_context
 from stagepost.cli.node_flags import request_from, with_node_flags
 
 if TYPE_CHECKING:
-    from stagepost.node.effective_config import EffectiveConfig, Value
+    from stagepost.config.effective import EffectiveConfig, Value
 
 _ORIGIN_COLUMN = 46
 
@@ -39,8 +39,8 @@ def init(config_file: str | None, as_json: bool) -> None:
     Example:
       stagepost config init
     """
+    from stagepost.config.settings_file import SETTINGS_FILE, initial_file
     from stagepost.errors import ConfigError, StorageError
-    from stagepost.node.settings_file import SETTINGS_FILE, initial_file
 
     path = Path(file_and_context(config_file, None)[0] or SETTINGS_FILE)
     try:
@@ -72,8 +72,8 @@ def check(context: click.Context, /, as_json: bool, **given: Any) -> None:
       stagepost config check --pools pools.json
     """
     from stagepost.cli.main import USAGE
+    from stagepost.config.config_loading import check_files
     from stagepost.errors import ErrorCode
-    from stagepost.node.config_loading import check_files
 
     effective = check_files(request_from(given))
     faults = effective.faults.error()
@@ -107,7 +107,7 @@ def show(as_json: bool, **given: Any) -> None:
     Example:
       stagepost config show --context preview
     """
-    from stagepost.node.effective_config import effective_config
+    from stagepost.config.effective import effective_config
 
     effective = effective_config(request_from(given))
     effective.faults.raise_if_any()
@@ -120,7 +120,7 @@ def show(as_json: bool, **given: Any) -> None:
 
 def _as_toml(effective: EffectiveConfig) -> str:
     """Valid TOML again: the origin is a comment, and what is not set is one as well."""
-    from stagepost.node.settings import SECTIONS
+    from stagepost.config.settings import SECTIONS
 
     blocks = []
     for section, settings in SECTIONS.items():
@@ -130,7 +130,7 @@ def _as_toml(effective: EffectiveConfig) -> str:
 
 
 def _toml_line(name: str, value: Value) -> str:
-    from stagepost.node.settings_file import toml_value
+    from stagepost.config.settings_file import toml_value
 
     is_unset = value.value is None and value.is_default
     line = f"# {name} is not set" if is_unset else f"{name} = {toml_value(value.value)}"

@@ -12,8 +12,8 @@ from stagepost.cli.common_options import file_and_context
 from stagepost.delivery.config import OUTBOX_DIR
 
 if TYPE_CHECKING:
+    from stagepost.config.effective import EffectiveConfig
     from stagepost.delivery.config import ReliablePublisherConfig
-    from stagepost.node.effective_config import EffectiveConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -107,7 +107,7 @@ def with_settings_file(command: F) -> F:
 
 def delivery_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
     """What the file sets of `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
-    from stagepost.node.effective_config import ConfigRequest, effective_config
+    from stagepost.config.effective import ConfigRequest, effective_config
 
     file, name = file_and_context(None if config_file is None else str(config_file), config_context)
     config = effective_config(ConfigRequest(config_file=None if file is None else Path(file), context=name))

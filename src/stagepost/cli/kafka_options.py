@@ -46,7 +46,7 @@ class KafkaWay(NamedTuple):
         """`ConfigError` if it does not fit together."""
         import os
 
-        from stagepost.node.kafka_settings import load_kafka_settings
+        from stagepost.config.kafka import load_kafka_settings
 
         named = () if bootstrap is None else ("--kafka", bootstrap)
         file = () if config is None else ("--config", str(config.absolute()))

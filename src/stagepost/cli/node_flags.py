@@ -12,7 +12,7 @@ import click
 from stagepost.cli.common_options import file_and_context
 
 if TYPE_CHECKING:
-    from stagepost.node.effective_config import ConfigRequest
+    from stagepost.config.effective import ConfigRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,7 +96,7 @@ def with_node_flags(*, with_log_flags: bool = True) -> Callable[[F], F]:
 
 def request_from(given: dict[str, Any]) -> ConfigRequest:
     """What was given on the command line, by setting; the rest is for files and defaults to say."""
-    from stagepost.node.effective_config import ConfigRequest, Flag
+    from stagepost.config.effective import ConfigRequest, Flag
 
     flags: dict[str, Flag] = {}
     for flag in FLAGS:

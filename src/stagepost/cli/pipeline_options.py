@@ -106,7 +106,7 @@ def before_spark(
 def _kafka_from(given: Mapping[str, Any]) -> RecordSource:
     import os
 
-    from stagepost.node.kafka_settings import load_kafka_settings
+    from stagepost.config.kafka import load_kafka_settings
     from stagepost.pipeline.sources.kafka_source import KafkaRecords
 
     settings = load_kafka_settings(given["kafka"], given["kafka_config"], os.environ)

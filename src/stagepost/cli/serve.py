@@ -76,7 +76,7 @@ def serve(
 
 
 def _web_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
-    from stagepost.node.effective_config import ConfigRequest, effective_config
+    from stagepost.config.effective import ConfigRequest, effective_config
 
     file, name = file_and_context(None if config_file is None else str(config_file), config_context)
     config = effective_config(ConfigRequest(config_file=None if file is None else Path(file), context=name))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stagepost.cli.main import run
-from stagepost.node.settings import SETTINGS
+from stagepost.config.settings import SETTINGS
 
 POOLS = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": []}
 

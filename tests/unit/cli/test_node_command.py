@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from stagepost import __version__
 from stagepost.cli.main import run
 from stagepost.cli.node_flags import FLAGS, WITHOUT_EFFECT, request_from, with_node_flags
-from stagepost.node.effective_config import ConfigRequest
-from stagepost.node.settings import SETTINGS
+from stagepost.config.effective import ConfigRequest
+from stagepost.config.settings import SETTINGS
 
 SOURCE = Path(__file__).parents[3] / "src"
 POOLS = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": []}

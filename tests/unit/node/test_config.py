@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagepost.config.config_loading import check_files, load_node_config
+from stagepost.config.dmq_node_json import WITHOUT_EFFECT, parse_dmq_config
+from stagepost.config.effective import ConfigRequest, Flag, effective_config
+from stagepost.config.settings import SETTINGS
+from stagepost.config.settings_file import SETTINGS_FILE_BYTES_MAX, initial_file, parse_settings
 from stagepost.dmq.node.config import NodeConfig, PeerTargets
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED
 from stagepost.errors import FAULTS_SHOWN_MAX, ConfigFaults, ErrorCode, Fault
 from stagepost.ground.net.admission import AdmissionLimits
-from stagepost.node.config_loading import check_files, load_node_config
-from stagepost.node.dmq_node_json import WITHOUT_EFFECT, parse_dmq_config
-from stagepost.node.effective_config import ConfigRequest, Flag, effective_config
-from stagepost.node.settings import SETTINGS
-from stagepost.node.settings_file import SETTINGS_FILE_BYTES_MAX, initial_file, parse_settings
 
 POOLS = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": []}
 TOPOLOGY: dict[str, Any] = {"localRoots": [], "publicRoots": []}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stagepost.config.config_faults import COMMAND_LINE
+from stagepost.config.effective import ConfigRequest, EffectiveConfig, effective_config
 from stagepost.dmq.node.config import LogConfig, NodeConfig, PeerTargets, UnsafeOverrides
 from stagepost.dmq.pools import POOLS_FILE_BYTES_MAX, parse_pools
 from stagepost.dmq.profiles import PROFILES
@@ -9,8 +11,6 @@ from stagepost.dmq.topology import TOPOLOGY_FILE_BYTES_MAX, Topology, parse_topo
 from stagepost.errors import ConfigFaults, Fault
 from stagepost.ground.files.small_files import read_small_file
 from stagepost.ground.net.admission import AdmissionLimits
-from stagepost.node.config_faults import COMMAND_LINE
-from stagepost.node.effective_config import ConfigRequest, EffectiveConfig, effective_config
 
 
 def load_node_config(request: ConfigRequest) -> NodeConfig:

@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from stagepost.config.settings import ABSENT, SECTIONS, Setting
 from stagepost.errors import Fault
 from stagepost.ground.files.documents import WHOLE_FILE, did_you_mean
 from stagepost.ground.files.expected import Unfit, found
-from stagepost.node.settings import ABSENT, SECTIONS, Setting
 
 SETTINGS_FILE = "stagepost.toml"
 SETTINGS_FILE_BYTES_MAX = 1_048_576

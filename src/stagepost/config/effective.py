@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stagepost.config.config_faults import COMMAND_LINE, FaultsByFile
+from stagepost.config.dmq_node_json import DMQ_CONFIG_FILE_BYTES_MAX, parse_dmq_config
+from stagepost.config.settings import SETTINGS
+from stagepost.config.settings_file import CONTEXTS, SETTINGS_FILE, SETTINGS_FILE_BYTES_MAX, parse_settings
 from stagepost.dmq.validation import PUBLIC_MAGICS
 from stagepost.errors import ConfigFaults, Fault
 from stagepost.ground.files.documents import did_you_mean
 from stagepost.ground.files.expected import Unfit
 from stagepost.ground.files.small_files import read_small_file
-from stagepost.node.config_faults import COMMAND_LINE, FaultsByFile
-from stagepost.node.dmq_node_json import DMQ_CONFIG_FILE_BYTES_MAX, parse_dmq_config
-from stagepost.node.settings import SETTINGS
-from stagepost.node.settings_file import CONTEXTS, SETTINGS_FILE, SETTINGS_FILE_BYTES_MAX, parse_settings
 
 DEFAULT = "default"
 

@@ -6,8 +6,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from stagepost.config.effective import ConfigRequest, EffectiveConfig, Flag, effective_config
 from stagepost.errors import ConfigError, ErrorCode, KeyFileError
-from stagepost.node.effective_config import ConfigRequest, EffectiveConfig, Flag, effective_config
 from stagepost.topics.kafka.access import KafkaAccess, password_from
 from stagepost.topics.kafka.admin import BROKERS_CHOICE, KafkaSettings, TopicPlan
 from stagepost.topics.topic import Retention, require_name

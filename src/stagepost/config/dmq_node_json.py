@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stagepost.config.settings import SETTINGS
 from stagepost.dmq.topology import DIFFUSION_MODES, INITIATOR_ONLY
 from stagepost.errors import Fault
 from stagepost.ground.files.documents import NotADocument, Part, did_you_mean, read_object
 from stagepost.ground.files.expected import Expected, one_of, seconds, whole
-from stagepost.node.settings import SETTINGS
 
 DMQ_CONFIG_FILE_BYTES_MAX = 1_048_576
 ACCEPTED_CONNECTIONS = "AcceptedConnectionsLimit"
