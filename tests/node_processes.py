@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stagepost.client import AsyncClient
+from stagepost.client.client import Connecting
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.operational_certificate import issue
-from stagepost.runtime.client import Connecting
 
 NETWORK_MAGIC = 2_147_483_690
 STARTED_WITHIN_S = 30.0

@@ -8,6 +8,8 @@ with Client.connect() as client:                      # the nodes that run in st
 
 from __future__ import annotations
 
+from stagepost.client.blocking import Client
+from stagepost.client.client import AsyncClient, Sent
 from stagepost.dmq.endpoints.local_client import ClientLimits
 from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage, sign_message
@@ -15,8 +17,6 @@ from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.full_node.message_client import RefusedByFullNode
 from stagepost.remp.verdict.message_verdict import MessageVerdict
 from stagepost.remp.verdict.trace import Trace
-from stagepost.runtime.blocking_client import Client
-from stagepost.runtime.client import AsyncClient, Sent
 
 __all__ = [
     "Accepted",

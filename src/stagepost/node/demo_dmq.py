@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.client.client import AsyncClient
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.keys.signing_pair import load_signing_pair
 from stagepost.dmq.message import DmqMessage
@@ -26,7 +27,6 @@ from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.runtime.client import AsyncClient
 
 HOST = "127.0.0.1"
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]

@@ -11,6 +11,7 @@ import pytest
 from stagepost.chain.contracts import primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.client import AsyncClient, Client
+from stagepost.client.client_places import find_places
 from stagepost.delivery import (
     DmqTransport,
     ErrAckDisabled,
@@ -27,7 +28,6 @@ from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.files.data_folder import NODE_FILE
 from stagepost.ground.files.node_notes import DATA_DIR, FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
-from stagepost.runtime.client_places import find_places
 from tests.background_node import node_in_background
 from tests.small_node import MAGIC, SmallNode
 

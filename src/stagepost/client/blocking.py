@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stagepost.client.client import TOPIC, AsyncClient, Sent, StageName, TierName
 from stagepost.dmq.endpoints.local_client import ClientLimits
 from stagepost.dmq.endpoints.message_stream import MessageStream
 from stagepost.dmq.message import DmqMessage
@@ -18,7 +19,6 @@ from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.errors import LocalProtocolError
 from stagepost.remp.verdict.message_verdict import MessageVerdict
 from stagepost.remp.verdict.trace import Trace
-from stagepost.runtime.client import TOPIC, AsyncClient, Sent, StageName, TierName
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from stagepost.client.client_places import find_places
 from stagepost.delivery.status import Tier
 from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
 from stagepost.dmq.endpoints.local_node import LocalNode
@@ -29,7 +30,6 @@ from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.trace import Trace
-from stagepost.runtime.client_places import find_places
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig
