@@ -19,8 +19,8 @@ from _pytest.outcomes import Skipped
 from bench.pipeline_processes import used_by
 from bench.receipts import SETS, receipts
 from bench.whole_path import Reading
+from stagepost.devnet.demo.kafka_broker import read_note
 from stagepost.errors import ConfigError
-from stagepost.node.kafka_broker import read_note
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
 from stagepost.topics.kafka.topic import KafkaTopic

@@ -20,9 +20,9 @@ from bench.cpu_groups import CpuGroups
 from bench.remp_cost import Cost, ratios, without_remp
 from bench.steps import unit
 from bench.whole_path import Reading
+from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
+from stagepost.devnet.messages import SumMessage, account_of
 from stagepost.ground.loop.garbage import look_less_often
-from stagepost.node.devnet import Devnet, DevnetPlan, devnet
-from stagepost.node.devnet_messages import SumMessage, account_of
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import Receipt

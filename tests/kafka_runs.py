@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from stagepost.node.devnet import Devnet, DevnetPlan, devnet
-from stagepost.node.devnet_messages import DevnetMessages, StatusBook
+from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
+from stagepost.devnet.messages import DevnetMessages, StatusBook
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.log.file_topic import open_topic

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from stagepost.devnet.demo.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
 from stagepost.errors import ConfigError
-from stagepost.node.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
 from stagepost.pipeline.java_home import find_java_home
 from stagepost.pipeline.spark import cache_folder
 from stagepost.topics.kafka.access import KafkaAccess, Secret

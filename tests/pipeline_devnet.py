@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.node.devnet import Devnet, DevnetPlan, devnet
-from stagepost.node.devnet_messages import ACCOUNTS, StatusBook, account_of
+from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
+from stagepost.devnet.messages import ACCOUNTS, StatusBook, account_of
 
 WITHIN_S = 240.0
 LOOK_EVERY_S = 0.05

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from stagepost.node.devnet import Devnet, DevnetPlan, devnet
+from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
 from stagepost.web.settings import WebSettings
 
 START_WITHIN_S = 120.0

@@ -16,11 +16,11 @@ import pytest
 
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
+from stagepost.devnet.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.full_node.network import NETWORK_FILE, RempNetwork
-from stagepost.node.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record
 from stagepost.trace.reading import topic_records

@@ -16,11 +16,11 @@ from stagepost.cli import main as command
 from stagepost.client import AsyncClient
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.transports.dmq import DmqTransport
+from stagepost.devnet.devnet import DevnetPlan, devnet
+from stagepost.devnet.messages import StatusBook
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.crypto.hashing import pool_id
-from stagepost.node.devnet import DevnetPlan, devnet
-from stagepost.node.devnet_messages import StatusBook
 from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -21,9 +21,9 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
 from stagepost.cli.devnet import devnet
 from stagepost.client import AsyncClient, Client, RefusedByFullNode
+from stagepost.devnet.devnet import DevnetPlan
 from stagepost.errors import ErrorCode
 from stagepost.ground.files.node_notes import DATA_DIR, find_full_node
-from stagepost.node.devnet import DevnetPlan
 from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT
 from tests.running_devnet import RunningDevnet, devnet_in_background
 

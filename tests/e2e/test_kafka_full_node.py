@@ -10,8 +10,8 @@ import pytest
 
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
-from stagepost.node.devnet import devnet
-from stagepost.node.devnet_messages import StatusBook
+from stagepost.devnet.devnet import devnet
+from stagepost.devnet.messages import StatusBook
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.topic import Record

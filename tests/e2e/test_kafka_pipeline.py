@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.node.devnet import devnet
-from stagepost.node.devnet_messages import StatusBook
+from stagepost.devnet.devnet import devnet
+from stagepost.devnet.messages import StatusBook
 from stagepost.pipeline.schemas import TABLES
 from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.pipeline.tables.summary import counts

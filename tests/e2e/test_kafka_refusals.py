@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli.main import run
+from stagepost.devnet.demo.kafka_broker import BrokerPlan, start_broker
 from stagepost.errors import ConfigError
-from stagepost.node.kafka_broker import BrokerPlan, start_broker
 from stagepost.topics.kafka.access import PASSWORD_VARIABLE
 from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
 from tests.kafka_world import PASSWORD, USER, WEAK_PASSWORD, WEAK_USER, WorldBroker

@@ -15,10 +15,10 @@ from stagepost.chain.agreement.pacing import START_WAIT_S
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
+from stagepost.devnet.devnet import DevnetPlan, HereValidator, devnet
+from stagepost.devnet.messages import StatusBook
 from stagepost.full_node.status import full_node_status
 from stagepost.ground.files.running_remp_node import STATUS_FILES
-from stagepost.node.devnet import DevnetPlan, HereValidator, devnet
-from stagepost.node.devnet_messages import StatusBook
 from stagepost.validator.status import validator_status
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 
 from _pytest.outcomes import Skipped
 
-from stagepost.node.devnet import Devnet, devnet
-from stagepost.node.devnet_messages import DevnetMessages, StatusBook
+from stagepost.devnet.devnet import Devnet, devnet
+from stagepost.devnet.messages import DevnetMessages, StatusBook
 from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC

@@ -12,7 +12,7 @@ from stagepost.cli.local_node_options import json_option
 
 if TYPE_CHECKING:
     from stagepost.cli.demo_output import Output
-    from stagepost.node.demo_network import DemoPlan, DemoRun
+    from stagepost.devnet.demo.network import DemoPlan, DemoRun
 
 MESSAGES_MIN, MESSAGES_MAX = 20, 5_000
 
@@ -83,8 +83,8 @@ def demo(
     output = Output(as_json=as_json)
     # Before anything heavy is loaded: people see at once that it has begun.
     output.begun(seed, data)
-    from stagepost.node.demo_folder import demo_folder
-    from stagepost.node.demo_network import DemoPlan
+    from stagepost.devnet.demo.demo_folder import demo_folder
+    from stagepost.devnet.demo.network import DemoPlan
 
     with demo_folder(data):
         run = _send(DemoPlan(count, seed), data, output)
@@ -100,8 +100,8 @@ def demo(
 def _send(plan: DemoPlan, data: Path, output: Output) -> DemoRun:
     import asyncio
 
+    from stagepost.devnet.demo.network import run_demo
     from stagepost.ground.telemetry.logs import configure_logs
-    from stagepost.node.demo_network import run_demo
 
     with (data / "log").open("a", encoding="utf-8") as log:
         configure_logs("info", "json", log)
@@ -122,7 +122,7 @@ def _quiet() -> None:
 def _show(run: DemoRun, data: Path, output: Output) -> None:
     import time
 
-    from stagepost.node.demo_findings import findings_in
+    from stagepost.devnet.demo.findings import findings_in
     from stagepost.trace.reading import read_trace
 
     now_ms = int(time.time() * 1_000)

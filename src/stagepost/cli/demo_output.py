@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from stagepost.node.demo_findings import DemoFindings
+    from stagepost.devnet.demo.findings import DemoFindings
     from stagepost.remp.verdict.trace import Trace
 
 LABEL = 12

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stagepost.devnet.demo.demo_folder import TABLES_FOLDER
 from stagepost.errors import StagepostError
-from stagepost.node.demo_folder import TABLES_FOLDER
 from stagepost.remp.validator_sets import SETS_FILE
 
 LOG_FILE = "spark.log"

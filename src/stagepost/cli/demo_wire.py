@@ -71,10 +71,10 @@ def _show_journey(message: DmqMessage, profile_name: str, folder: Path) -> None:
     import asyncio
 
     from stagepost.cli.wire_text import lines
+    from stagepost.devnet.demo.wire import carry
     from stagepost.dmq.inspection.inspector import inspect_stream
     from stagepost.dmq.profiles import profile_named
     from stagepost.errors import StagepostError
-    from stagepost.node.demonstration import carry
 
     journey = asyncio.run(carry(message, profile_named(profile_name), folder))
     if journey.received.raw != message.raw:

@@ -17,8 +17,8 @@ from stagepost.cli.kafka_options import KafkaWay, with_kafka
 from stagepost.cli.local_node_options import json_option
 
 if TYPE_CHECKING:
-    from stagepost.node.devnet import Devnet, DevnetPlan
-    from stagepost.node.devnet_messages import DevnetMessages
+    from stagepost.devnet.devnet import Devnet, DevnetPlan
+    from stagepost.devnet.messages import DevnetMessages
     from stagepost.web.settings import WebSettings
 
 NOT_THAT_OUTCOME = 1
@@ -95,11 +95,11 @@ def devnet(
     """
     import asyncio
 
+    from stagepost.devnet.devnet import DevnetPlan
+    from stagepost.devnet.member import LOG_FILE
+    from stagepost.devnet.messages import MESSAGES_MAX
     from stagepost.ground.files.data_folder import make_private
     from stagepost.ground.telemetry.logs import configure_logs
-    from stagepost.node.devnet import DevnetPlan
-    from stagepost.node.devnet_messages import MESSAGES_MAX
-    from stagepost.node.devnet_process import LOG_FILE
 
     if faults and validators < FAULTY_FROM:
         raise click.UsageError(f"--faults needs {FAULTY_FROM} validators: fewer can spare none", context)
@@ -143,11 +143,11 @@ async def _run(
     import signal
     from contextlib import AsyncExitStack
 
+    from stagepost.devnet.devnet import devnet as running
+    from stagepost.devnet.faults import told_of, with_faults
+    from stagepost.devnet.messages import DevnetMessages, StatusBook
     from stagepost.ground.files.node_notes import full_node_told
     from stagepost.ground.loop.garbage import look_less_often
-    from stagepost.node.devnet import devnet as running
-    from stagepost.node.devnet_faults import told_of, with_faults
-    from stagepost.node.devnet_messages import DevnetMessages, StatusBook
 
     begun_ms = int(time.time() * 1_000)
     book = StatusBook()
@@ -196,7 +196,7 @@ async def _run(
 
 async def _send(network: Devnet, messages: DevnetMessages, rate: float, *, faults: bool) -> Mapping[str, int]:
     """Who was killed meanwhile, and how often. Nobody is any more when all is sent: then all must come to an end."""
-    from stagepost.node.devnet_faults import faults_in
+    from stagepost.devnet.faults import faults_in
 
     killed: Mapping[str, int] = {}
     if faults:

@@ -55,7 +55,7 @@ def start(data: Path, port: int, jars_folder: Path | None, as_json: bool) -> Non
     Example:
       stagepost kafka start --data stagepost-kafka --port 9092
     """
-    from stagepost.node.kafka_broker import BrokerPlan, describe, start_broker
+    from stagepost.devnet.demo.kafka_broker import BrokerPlan, describe, start_broker
     from stagepost.pipeline.java_home import find_java_home
     from stagepost.pipeline.spark import cache_folder
     from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
@@ -79,7 +79,7 @@ def stop(context: click.Context, data: Path, as_json: bool) -> None:
     Example:
       stagepost kafka stop --data stagepost-kafka
     """
-    from stagepost.node.kafka_broker import stop_broker
+    from stagepost.devnet.demo.kafka_broker import stop_broker
 
     stopped = stop_broker(data)
     found = {"data": str(data), "stopped": None if stopped is None else stopped.pid}
@@ -101,7 +101,7 @@ def status(context: click.Context, data: Path, as_json: bool) -> None:
     Example:
       stagepost kafka status --data stagepost-kafka
     """
-    from stagepost.node.kafka_broker import describe, read_note
+    from stagepost.devnet.demo.kafka_broker import describe, read_note
 
     found = describe(read_note(data), data)
     words = f"no broker runs in {data}"

@@ -11,8 +11,8 @@ import pytest
 
 from stagepost.cli.demo_output import Output
 from stagepost.cli.demo_tables import TablesAbsent, make_tables
+from stagepost.devnet.demo.findings import DemoFindings, RefusedReceipt
 from stagepost.errors import StagepostError
-from stagepost.node.demo_findings import DemoFindings, RefusedReceipt
 
 FOUND = DemoFindings(
     {"finalized": 1_186, "expired": 5, "likely_rejected": 1},

@@ -10,10 +10,9 @@ import pytest
 
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.messages import read_message
-from stagepost.errors import ConfigError, StorageError
-from stagepost.node.demo_dmq import POOLS, make_pools
-from stagepost.node.demo_folder import MARK, demo_folder
-from stagepost.node.demo_messages import (
+from stagepost.devnet.demo.demo_folder import MARK, demo_folder
+from stagepost.devnet.demo.dmq import POOLS, make_pools
+from stagepost.devnet.demo.messages import (
     FUNDS,
     MESSAGES_MAX,
     MESSAGES_MIN,
@@ -21,6 +20,7 @@ from stagepost.node.demo_messages import (
     Fate,
     demo_messages,
 )
+from stagepost.errors import ConfigError, StorageError
 
 
 def fates(messages: DemoMessages) -> Counter[Fate]:

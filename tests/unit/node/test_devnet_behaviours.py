@@ -18,13 +18,13 @@ from stagepost.catchain.block import (
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
 from stagepost.chain.node.switchboard import read_said, said
+from stagepost.devnet.behaviours import Behaviour, EquivocatingOverlay, Faulty
+from stagepost.devnet.devnet import DevnetPlan
+from stagepost.devnet.faults import LOSS, with_faults
 from stagepost.full_node.complaints import ComplaintKind, broken
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.devnet import DevnetPlan
-from stagepost.node.devnet_behaviours import Behaviour, EquivocatingOverlay, Faulty
-from stagepost.node.devnet_faults import LOSS, with_faults
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.links.overlay import Answered
 from stagepost.remp.receipts.compact import CombinedReceipt

@@ -11,8 +11,8 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.config.kafka import load_kafka_settings
+from stagepost.devnet.demo.kafka_broker import NOTE_FILE, Broker, read_note, stop_broker
 from stagepost.errors import ConfigError, ConfigFaults, ErrorCode, KeyFileError, StorageError
-from stagepost.node.kafka_broker import NOTE_FILE, Broker, read_note, stop_broker
 from stagepost.topics.kafka.access import PASSWORD_VARIABLE
 from stagepost.topics.kafka.jars import (
     COMPLETE,

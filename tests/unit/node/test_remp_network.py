@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from stagepost.devnet.devnet import DevnetPlan, chain_of, genesis_of, member_of
 from stagepost.errors import ConfigError, ConfigFaults, StagepostError
 from stagepost.full_node.network import NETWORK_FILE, RempNetwork, load_network
-from stagepost.node.devnet import DevnetPlan, chain_of, genesis_of, member_of
 
 PLAN = DevnetPlan(validators=3)
 

@@ -1,6 +1,6 @@
 """The process of a validator that is to fail, in a devnet: `stagepost node validator`, behind links that are not honest.
 
-python -m stagepost.node.devnet_member --fault lying --loss 0.02 --network … --key … --data …
+python -m stagepost.devnet.devnet_member --fault lying --loss 0.02 --network … --key … --data …
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from stagepost.devnet.behaviours import Behaviour, Faulty
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
-from stagepost.node.devnet_behaviours import Behaviour, Faulty
 from stagepost.validator.process import run_validator
 
 HONEST = "none"

@@ -10,12 +10,12 @@ from typing import Protocol
 from stagepost.chain.accounts import Account
 from stagepost.chain.messages import read_message
 from stagepost.chain.node.reading import read_ledger
+from stagepost.devnet.member import MemberProcess
 from stagepost.errors import StorageError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.full_node.full_node import OnStatus
 from stagepost.full_node.running import CHAIN_FOLDER, RunningFullNode
 from stagepost.ground.loop.clock import Clock
-from stagepost.node.devnet_process import MemberProcess
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets

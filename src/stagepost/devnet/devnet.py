@@ -23,6 +23,9 @@ from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.devnet.behaviours import Behaviour, Faulty
+from stagepost.devnet.front import DevnetFront, HereFront, ProcessFront
+from stagepost.devnet.member import COMMANDS, MemberProcess
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.full_node import OnStatus, RempFullNode
 from stagepost.full_node.kafka import require_kafka
@@ -33,9 +36,6 @@ from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.devnet_behaviours import Behaviour, Faulty
-from stagepost.node.devnet_front import DevnetFront, HereFront, ProcessFront
-from stagepost.node.devnet_process import COMMANDS, MemberProcess
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.topics.kafka.admin import KafkaSettings
@@ -47,7 +47,7 @@ SET_LIFETIME_MS = 10 * 365 * 86_400_000
 READY_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.05
 FULL_NODE = "full-node"
-FAULTY, HONEST = "stagepost.node.devnet_member", "none"
+FAULTY, HONEST = "stagepost.devnet.devnet_member", "none"
 
 
 class DevnetPlan(msgspec.Struct, frozen=True):

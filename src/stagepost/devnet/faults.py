@@ -19,10 +19,10 @@ from random import Random
 import msgspec
 
 from stagepost.chain.agreement.votes import faulty_max
+from stagepost.devnet.behaviours import Behaviour
+from stagepost.devnet.devnet import Devnet, DevnetPlan
 from stagepost.full_node.running import COMPLAINTS_FILE
 from stagepost.ground.wire.tl import key_id
-from stagepost.node.devnet import Devnet, DevnetPlan
-from stagepost.node.devnet_behaviours import Behaviour
 
 LOSS = 0.02
 UP_S = (0.7, 2.0)

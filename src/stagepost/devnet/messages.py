@@ -11,7 +11,7 @@ import msgspec
 
 from stagepost.chain.contracts import PRIMES_UP_TO_MAX, ContractKind, primes_body, sum_in, sum_of_primes
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.node.devnet import Devnet
+from stagepost.devnet.devnet import Devnet
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Status
 from stagepost.remp.verdict.verdict import Conclusion, verdict

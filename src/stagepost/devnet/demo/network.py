@@ -20,17 +20,8 @@ from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.transports.dmq import DmqTransport
-from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
-from stagepost.full_node.from_topic import MESSAGES_TOPIC
-from stagepost.full_node.layer_topics import (
-    DELIVERY_EVENTS_TOPIC,
-    DMQ_MESSAGES_TOPIC,
-    DeliveryEventsTopic,
-    DmqMessagesTopic,
-)
-from stagepost.ground.crypto import ed25519
-from stagepost.ground.wire.tl import key_id
-from stagepost.node.demo_dmq import (
+from stagepost.devnet.demo.demo_followed import Followed
+from stagepost.devnet.demo.dmq import (
     FULL_NODE,
     KEYS_FOLDER,
     NETWORK_MAGIC,
@@ -41,9 +32,18 @@ from stagepost.node.demo_dmq import (
     dmq_nodes,
     make_pools,
 )
-from stagepost.node.demo_followed import Followed
-from stagepost.node.demo_messages import DemoMessage, Fate, demo_messages
-from stagepost.node.devnet import Devnet, DevnetPlan, HereValidator, devnet
+from stagepost.devnet.demo.messages import DemoMessage, Fate, demo_messages
+from stagepost.devnet.devnet import Devnet, DevnetPlan, HereValidator, devnet
+from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
+from stagepost.full_node.from_topic import MESSAGES_TOPIC
+from stagepost.full_node.layer_topics import (
+    DELIVERY_EVENTS_TOPIC,
+    DMQ_MESSAGES_TOPIC,
+    DeliveryEventsTopic,
+    DmqMessagesTopic,
+)
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
