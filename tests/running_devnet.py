@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
-from stagepost.web.settings import WebSettings
+from stagepost.web.access.settings import WebSettings
 
 START_WITHIN_S = 120.0
 

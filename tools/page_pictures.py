@@ -20,7 +20,7 @@ from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stagepost.web.settings import WebSettings
+from stagepost.web.access.settings import WebSettings
 from tests.browser.chromium import chromium_path
 from tests.browser.dashboard_world import DashboardWorld
 from tests.browser.served import a_node, an_outbox, served

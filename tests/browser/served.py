@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import uvicorn
 
+from stagepost.web.access.settings import WebSettings
 from stagepost.web.app import create_app
-from stagepost.web.settings import WebSettings
 from tests.background_node import a_peer, a_status, status_page
 from tests.outbox_records import a_dead, a_record, filled
 

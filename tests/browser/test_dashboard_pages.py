@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagepost.web.settings import WebSettings
+from stagepost.web.access.settings import WebSettings
 from tests.browser.chromium import chromium_path
 from tests.browser.dashboard_world import DashboardWorld
 from tests.conftest import require

@@ -24,7 +24,7 @@ from stagepost.cli import main as command  # noqa: E402  # below what may be abs
 from stagepost.delivery.status import DeliveryStatus  # noqa: E402
 from stagepost.delivery.stores.reading import read_outbox  # noqa: E402
 from stagepost.dmq.keys.pool_keys import make_keys  # noqa: E402
-from stagepost.web.settings import WebSettings  # noqa: E402
+from stagepost.web.access.settings import WebSettings  # noqa: E402
 from tests.background_node import a_status, node_in_background, status_page  # noqa: E402
 from tests.browser.served import an_outbox, served  # noqa: E402
 from tests.devnet_runs import COMMAND, ENVIRONMENT  # noqa: E402
@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_new_token_is_printed_once_and_asked_for_from_then_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from stagepost.web.security import read_token_hash
+    from stagepost.web.access.security import read_token_hash
 
     assert command.run(["serve", "--new-token", "--data", str(tmp_path)]) == 0
     token = capsys.readouterr().out.strip()

@@ -19,7 +19,7 @@ from stagepost.cli.local_node_options import json_option
 if TYPE_CHECKING:
     from stagepost.devnet.devnet import Devnet, DevnetPlan
     from stagepost.devnet.messages import DevnetMessages
-    from stagepost.web.settings import WebSettings
+    from stagepost.web.access.settings import WebSettings
 
 NOT_THAT_OUTCOME = 1
 INTERRUPTED = 130

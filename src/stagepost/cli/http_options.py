@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from stagepost.full_node.running import RunningFullNode
-    from stagepost.web.settings import WebSettings
+    from stagepost.web.access.settings import WebSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 PORT_MAX = 65_535
@@ -55,8 +55,8 @@ def http_settings(
         if certificate is not None or private_key is not None:
             raise click.UsageError("--http-certificate and --http-private-key belong to --http")
         return None
-    from stagepost.web.security import read_token_hash
-    from stagepost.web.settings import WebSettings, is_loopback, require_safe_address
+    from stagepost.web.access.security import read_token_hash
+    from stagepost.web.access.settings import WebSettings, is_loopback, require_safe_address
 
     host, port = address
     settings = WebSettings(
@@ -98,7 +98,7 @@ def _require_extra() -> None:
 @asynccontextmanager
 async def serving_http(node: RunningFullNode, settings: WebSettings) -> AsyncIterator[str]:
     """Beside a full node, which tells the address in its note."""
-    from stagepost.web.intake_server import serving_intake
+    from stagepost.web.intake.server import serving_intake
 
     async with serving_intake(node.desk, settings) as address:
         node.tell_http(address)

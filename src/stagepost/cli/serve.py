@@ -12,7 +12,7 @@ from stagepost.cli.common_options import file_and_context
 from stagepost.cli.delivery_options import with_settings_file
 
 if TYPE_CHECKING:
-    from stagepost.web.settings import WebSettings
+    from stagepost.web.access.settings import WebSettings
 
 TOKEN_VARIABLE = "STAGEPOST_TOKEN"
 HEADER_BYTES_MAX = 16_384
@@ -65,7 +65,7 @@ def serve(
       stagepost serve --host 0.0.0.0 --certificate fullchain.pem --private-key key.pem
     """
     if new_token:
-        from stagepost.web.security import write_token
+        from stagepost.web.access.security import write_token
 
         click.echo(write_token(data))
         click.echo("shown this once; it is asked for from the next start on", err=True)
@@ -99,8 +99,8 @@ def _settings(
 ) -> WebSettings:
     import os
 
-    from stagepost.web.security import hash_of, read_token_hash
-    from stagepost.web.settings import WebSettings
+    from stagepost.web.access.security import hash_of, read_token_hash
+    from stagepost.web.access.settings import WebSettings
 
     token = os.environ.get(TOKEN_VARIABLE)
     if host is not None:

@@ -15,14 +15,14 @@ from stagepost.errors import ConfigError, ErrorCode, StagepostError
 from stagepost.pipeline.tables.filter import NAMES, MessageFilter
 from stagepost.remp.verdict.words import verdict_words
 from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix, trace_object
+from stagepost.web.access.forms import require_own_form
+from stagepost.web.access.problems import problem_response
 from stagepost.web.export import MEDIA_TYPES, Form, Table, exported, written
 from stagepost.web.figures import as_objects, sessions_of
-from stagepost.web.forms import require_own_form
 from stagepost.web.listing import Cursor, Source, page_of
 from stagepost.web.live import read_event_id
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.peers import peers_object
-from stagepost.web.problems import problem_response
 from stagepost.web.queues import queues_object, run_queue_command
 from stagepost.web.sources import Sources, UnreadableSource
 from stagepost.web.stream import ROWS_AT_BEGIN_MAX, ROWS_OF_EVENT_MAX, STREAMS_MAX, Streams

@@ -17,10 +17,10 @@ from starlette.exceptions import HTTPException
 from stagepost import __version__
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.web import api, pages
-from stagepost.web.guard import Guard, Refused, wants_page
+from stagepost.web.access.guard import Guard, Refused, wants_page
+from stagepost.web.access.security import LoginLimit, Sessions
+from stagepost.web.access.settings import WebSettings, require_safe_address
 from stagepost.web.metrics_page import CONTENT_TYPE, metrics_text
-from stagepost.web.security import LoginLimit, Sessions
-from stagepost.web.settings import WebSettings, require_safe_address
 from stagepost.web.sources import Sources
 from stagepost.web.static_files import static_router
 from stagepost.web.stream import Streams

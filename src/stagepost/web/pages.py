@@ -25,17 +25,17 @@ from stagepost.trace.drawing import draw_trace
 from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix
 from stagepost.trace.view import receipt_view, trace_view
 from stagepost.trace.words import FILTERS, ago
+from stagepost.web.access.forms import read_form, require_own_form
+from stagepost.web.access.guard import Guard, Refused
+from stagepost.web.access.problems import status_of
+from stagepost.web.access.security import COOKIE, SESSION_LIFE_S, Sessions
 from stagepost.web.api import require_delivery_id, status_for
 from stagepost.web.charts import charts_of, run_of
 from stagepost.web.figures import heat, lately, sessions_of
-from stagepost.web.forms import read_form, require_own_form
-from stagepost.web.guard import Guard, Refused
 from stagepost.web.listing import Cursor, Page, Source, page_of
 from stagepost.web.live import event_id
 from stagepost.web.outcomes import Nothing, Unreadable
-from stagepost.web.problems import status_of
 from stagepost.web.queues import ENTRIES_SHOWN, entry_object, outbox_figures, run_queue_command
-from stagepost.web.security import COOKIE, SESSION_LIFE_S, Sessions
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.static_files import plotly_marks, versions
 from stagepost.web.stream import row_filter

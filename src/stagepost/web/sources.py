@@ -15,10 +15,10 @@ from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.files.data_folder import NODE_FILE
 from stagepost.ground.files.running_nodes import NodeStatus, find_node, node_status
+from stagepost.web.access.settings import WebSettings
 from stagepost.web.live import Pulse, Ring, Tail
 from stagepost.web.message_book import MessageBook
 from stagepost.web.outcomes import Nothing, Unreadable, attempt
-from stagepost.web.settings import WebSettings
 from stagepost.web.tables import Tables
 
 NODES_MAX = 32

@@ -26,8 +26,8 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
-from stagepost.web.intake_server import serving_intake
-from stagepost.web.settings import WebSettings
+from stagepost.web.access.settings import WebSettings
+from stagepost.web.intake.server import serving_intake
 from tests.full_node_desk import a_served_desk
 from tests.full_node_desk import primes as desk_primes
 from tests.topic_disks import FailingFiles

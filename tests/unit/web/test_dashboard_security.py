@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stagepost.errors import ConfigError, ErrorCode
-from stagepost.web import security
-from stagepost.web.settings import WebSettings, require_safe_address
+from stagepost.web.access import security
+from stagepost.web.access.settings import WebSettings, require_safe_address
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
@@ -240,7 +240,7 @@ def test_every_answer_carries_the_content_policy(free: Any) -> None:
 
 
 def test_a_body_is_refused_above_its_limit_with_and_without_a_stated_length(free: Any) -> None:
-    from stagepost.web.guard import BODY_BYTES_MAX
+    from stagepost.web.access.guard import BODY_BYTES_MAX
 
     def parts(count: int) -> Iterator[bytes]:
         for _ in range(count // 1_024):
@@ -261,7 +261,7 @@ def test_a_body_is_refused_above_its_limit_with_and_without_a_stated_length(free
 def test_a_body_that_does_not_come_is_not_waited_for(
     free_server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.web.guard.BODY_WITHIN_S", 0.2)
+    monkeypatch.setattr("stagepost.web.access.guard.BODY_WITHIN_S", 0.2)
     host, port = free_server.base.removeprefix("http://").split(":")
     head = f"POST /queues/flush HTTP/1.1\r\nHost: {host}\r\nContent-Length: 10\r\n"
     head += "Content-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n\r\nhalf"

@@ -15,6 +15,7 @@ from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.topic import Record
 from stagepost.web import message_book
+from stagepost.web.access.settings import WebSettings
 from stagepost.web.figures import heat, lately, quantile, sessions_of
 from stagepost.web.listing import Cursor, Page, Source, page_of
 from stagepost.web.live import Ring, Tail, event_id, read_event_id
@@ -22,7 +23,6 @@ from stagepost.web.message_book import Heard, MessageBook, Told
 from stagepost.web.metrics_page import metrics_text
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object
-from stagepost.web.settings import WebSettings
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.tables import Tables
 from tests.browser.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id

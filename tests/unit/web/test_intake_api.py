@@ -15,11 +15,12 @@ import pytest
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError, TransportError
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
-from stagepost.web import intake_api, intake_server
-from stagepost.web.intake_server import intake_app, serving_intake
-from stagepost.web.problems import STATUSES, problem_object, problem_response, status_of
-from stagepost.web.security import hash_of
-from stagepost.web.settings import WebSettings
+from stagepost.web.access.problems import STATUSES, problem_object, problem_response, status_of
+from stagepost.web.access.security import hash_of
+from stagepost.web.access.settings import WebSettings
+from stagepost.web.intake import api as intake_api
+from stagepost.web.intake import server as intake_server
+from stagepost.web.intake.server import intake_app, serving_intake
 from tests.full_node_desk import REFUSING, FullNodeDesk, a_desk, primes
 
 MESSAGES = "/api/v1/messages"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.web.problems import problem_response
-from stagepost.web.security import COOKIE, HEADERS, LoginLimit, Sessions, is_token
-from stagepost.web.settings import WebSettings, is_loopback
+from stagepost.web.access.problems import problem_response
+from stagepost.web.access.security import COOKIE, HEADERS, LoginLimit, Sessions, is_token
+from stagepost.web.access.settings import WebSettings, is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

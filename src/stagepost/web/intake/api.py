@@ -21,7 +21,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.local_client import Taken
 from stagepost.remp.messages import MESSAGE_BYTES_MAX
 from stagepost.trace.reading import NotOneMessage
-from stagepost.web.problems import problem_response
+from stagepost.web.access.problems import problem_response
 
 PREFIX = "/api/v1"
 MEDIA_TYPE = "application/octet-stream"

@@ -20,11 +20,11 @@ from starlette.exceptions import HTTPException
 
 from stagepost import __version__
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
-from stagepost.web.guard import Guard, Refused
-from stagepost.web.intake_api import FullNodeHandle, intake_router
-from stagepost.web.problems import problem_response
-from stagepost.web.security import LoginLimit, Sessions
-from stagepost.web.settings import WebSettings, require_safe_address
+from stagepost.web.access.guard import Guard, Refused
+from stagepost.web.access.problems import problem_response
+from stagepost.web.access.security import LoginLimit, Sessions
+from stagepost.web.access.settings import WebSettings, require_safe_address
+from stagepost.web.intake.api import FullNodeHandle, intake_router
 
 REQUESTS_AT_ONCE = 64
 KEEP_ALIVE_S = 5

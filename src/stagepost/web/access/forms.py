@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from stagepost.errors import ErrorCode
-from stagepost.web.guard import Refused
+from stagepost.web.access.guard import Refused
 
 if TYPE_CHECKING:
     from fastapi import Request

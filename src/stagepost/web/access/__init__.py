@@ -1,0 +1,1 @@
+"""Who may use the web part, and how requests are guarded."""

@@ -1,0 +1,1 @@
+"""The HTTP intake of a full node."""
