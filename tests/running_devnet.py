@@ -48,7 +48,7 @@ def devnet_in_background(data: Path, plan: DevnetPlan) -> Iterator[RunningDevnet
 
 @asynccontextmanager
 async def _running(data: Path, plan: DevnetPlan) -> AsyncIterator[RunningDevnet]:
-    from stagepost.cli.http_options import serving_http
+    from stagepost.cli.options.http import serving_http
 
     async with AsyncExitStack() as parts:
         network = await parts.enter_async_context(devnet(plan, data))

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from stagepost.cli.keys import keys
 from stagepost.cli.message import message
-from stagepost.cli.send import send
+from stagepost.cli.send.command import send
 from stagepost.dmq.keys.pool_keys import COLD_SIGNING_KEY, KES_SIGNING_KEY
 from stagepost.errors import ErrorCode, KeyFileError
 from tests.hostile.storms import Figure

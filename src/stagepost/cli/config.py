@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stagepost.cli.common_options import file_and_context
-from stagepost.cli.node_flags import request_from, with_node_flags
+from stagepost.cli.options.node_flags import request_from, with_node_flags
 
 if TYPE_CHECKING:
     from stagepost.config.effective import EffectiveConfig, Value

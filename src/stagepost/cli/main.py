@@ -13,8 +13,8 @@ import click
 
 from stagepost import __version__
 from stagepost.cli.common_options import Common, unused_options
-from stagepost.cli.completion import completion_asked
-from stagepost.cli.local_path_options import take_local_paths_only
+from stagepost.cli.options.completion import completion_asked
+from stagepost.cli.options.local_paths import take_local_paths_only
 from stagepost.errors import (
     ConfigError,
     ConfigFaults,
@@ -32,27 +32,33 @@ INTERRUPTED = 130
 
 # Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
 SUBCOMMANDS = {
-    "demo": ("stagepost.cli.demo", "the whole thing, embedded: network, messages, a trace, tables"),
+    "demo": ("stagepost.cli.demo.command", "the whole thing, embedded: network, messages, a trace, tables"),
     "devnet": ("stagepost.cli.devnet", "a network of full node and validators, from one seed"),
     "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
     "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
     "node": ("stagepost.cli.node", "run one node"),
     "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
-    "wire": ("stagepost.cli.wire", "a captured byte stream, explained"),
-    "send": ("stagepost.cli.send", "sign a message and hand it to a node, or deliver it reliably"),
-    "listen": ("stagepost.cli.listen", "messages of a DMQ node, receipts of a full node, as they come"),
-    "trace": ("stagepost.cli.trace", "every receipt of one message, as lanes"),
+    "wire": ("stagepost.cli.wire.command", "a captured byte stream, explained"),
+    "send": ("stagepost.cli.send.command", "sign a message and hand it to a node, or deliver it reliably"),
+    "listen": (
+        "stagepost.cli.listen.command",
+        "messages of a DMQ node, receipts of a full node, as they come",
+    ),
+    "trace": ("stagepost.cli.trace.command", "every receipt of one message, as lanes"),
     "sets": ("stagepost.cli.sets", "validator sets of a data folder, as a file"),
     "verify": ("stagepost.cli.verify", "check receipts or a topic dump offline"),
-    "queue": ("stagepost.cli.queue", "what waits, in a node or an outbox: ls, show, flush, replay, check"),
+    "queue": (
+        "stagepost.cli.queue.command",
+        "what waits, in a node or an outbox: ls, show, flush, replay, check",
+    ),
     "peers": ("stagepost.cli.peers", "connections of a node and their state"),
     "export": ("stagepost.cli.export", "messages and receipts of the tables, by filter, as one file"),
-    "pipeline": ("stagepost.cli.pipeline", "verified tables from topics and dumps, by Spark"),
+    "pipeline": ("stagepost.cli.pipeline.command", "verified tables from topics and dumps, by Spark"),
     "kafka": (
         "stagepost.cli.kafka",
         "a broker on this machine, to try things out: start, stop, status, jars",
     ),
-    "check": ("stagepost.cli.check", "health of a node, for monitors"),
+    "check": ("stagepost.cli.check.command", "health of a node, for monitors"),
     "chain": ("stagepost.cli.chain", "the embedded chain of a data folder: shards, sessions, certificates"),
     "serve": ("stagepost.cli.serve", "dashboard, API and metrics of a data folder, in a browser"),
     "topic": ("stagepost.cli.topic", "topics of a data folder: ls, check, dump"),

@@ -76,7 +76,7 @@ def make(
     """
     import time
 
-    from stagepost.cli.input_bytes import read_input
+    from stagepost.cli.options.shared import read_input
     from stagepost.dmq.keys.signing_pair import load_signing_pair
     from stagepost.dmq.message import BODY_BYTES_MAX, BODY_BYTES_MIN
 
@@ -113,7 +113,7 @@ def inspect(source: str, profile: str, as_json: bool) -> None:
     Example:
       stagepost message inspect note.cbor
     """
-    from stagepost.cli.input_bytes import read_bytes
+    from stagepost.cli.options.shared import read_bytes
     from stagepost.dmq.message import DmqMessage
 
     decoded = DmqMessage.decode(read_bytes(source), profile=profile)
@@ -152,7 +152,7 @@ def verify(
     """
     import time
 
-    from stagepost.cli.input_bytes import read_bytes
+    from stagepost.cli.options.shared import read_bytes
     from stagepost.dmq import proof
     from stagepost.dmq.message import DmqMessage
     from stagepost.dmq.validation import check_expiry

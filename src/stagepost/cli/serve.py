@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stagepost.cli.common_options import file_and_context
-from stagepost.cli.delivery_options import with_settings_file
+from stagepost.cli.options.delivery import with_settings_file
 
 if TYPE_CHECKING:
     from stagepost.web.access.settings import WebSettings

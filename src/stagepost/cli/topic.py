@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import click
 
-from stagepost.cli.local_node_options import json_option
+from stagepost.cli.options.local_node_options import json_option
 from stagepost.cli.topic_serve import serve
 
 _HEADER = ("topic", "partition", "from", "to", "records", "bytes", "readers")
@@ -68,11 +68,11 @@ def list_topics(context: click.Context, data: Path | None, address: str | None, 
     """
     import json
 
-    from stagepost.cli.tables import print_table
+    from stagepost.cli.options.tables import print_table
 
     folder = _folder_given(context, data, address)
     if folder is None:
-        from stagepost.cli.remote_topics import remote_facts
+        from stagepost.cli.options.remote_topics import remote_facts
 
         assert address is not None, "one of the two was given"
         facts = remote_facts(address)
@@ -137,7 +137,7 @@ def dump(
         raise click.UsageError("--from needs --partition: each partition has offsets of its own", context)
     folder = _folder_given(context, data, address)
     if folder is None:
-        from stagepost.cli.remote_topics import remote_lines
+        from stagepost.cli.options.remote_topics import remote_lines
 
         assert address is not None, "one of the two was given"
         written = 0

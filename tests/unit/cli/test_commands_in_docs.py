@@ -10,7 +10,7 @@ import click
 import pytest
 
 from stagepost.cli import main
-from stagepost.cli.pipeline_submit import JOBS
+from stagepost.cli.pipeline.submit import JOBS
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"})

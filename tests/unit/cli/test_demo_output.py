@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.cli.demo_output import Output
-from stagepost.cli.demo_tables import TablesAbsent, make_tables
+from stagepost.cli.demo.output import Output
+from stagepost.cli.demo.tables import TablesAbsent, make_tables
 from stagepost.devnet.demo.findings import DemoFindings, RefusedReceipt
 from stagepost.errors import StagepostError
 
@@ -84,7 +84,7 @@ def test_tables_that_do_not_come_are_told_apart_from_those_that_cannot(
         assert command[3:5] == ["pipeline", "run"]
         return real(["sh", "-c", f"echo no Java here; {script}"], **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr("stagepost.cli.demo_tables.subprocess.Popen", other)
+    monkeypatch.setattr("stagepost.cli.demo.tables.subprocess.Popen", other)
     with pytest.raises(expected) as caught:
         make_tables(tmp_path)
     assert ("no Java here" in str(caught.value)) is (expected is TablesAbsent)

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from stagepost.cli.local_path_options import _LocalPath
 from stagepost.cli.main import SUBCOMMANDS, run, stagepost
+from stagepost.cli.options.local_paths import _LocalPath
 from stagepost.errors import ConfigError
 from stagepost.ground.files.data_folder import DataFolder
 from stagepost.ground.files.local_paths import require_local_path

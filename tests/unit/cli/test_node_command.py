@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from stagepost import __version__
 from stagepost.cli.main import run
-from stagepost.cli.node_flags import FLAGS, WITHOUT_EFFECT, request_from, with_node_flags
+from stagepost.cli.options.node_flags import FLAGS, WITHOUT_EFFECT, request_from, with_node_flags
 from stagepost.config.effective import ConfigRequest
 from stagepost.config.settings import SETTINGS
 

@@ -12,9 +12,9 @@ import pytest
 
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.cli import http_options
 from stagepost.cli import main as command
-from stagepost.cli.send_external import Handing, Telling, account_named, sum_message
+from stagepost.cli.options import http as http_options
+from stagepost.cli.send.external import Handing, Telling, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
 from stagepost.full_node.message_client import Progress
 from stagepost.ground.files.node_notes import FullNodeFacts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.cli.trace_follow import follow_trace
+from stagepost.cli.trace.follow import follow_trace
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stagepost.cli.main import exit_status
-from stagepost.cli.wire import wire
+from stagepost.cli.wire.command import wire
 from stagepost.dmq import local_submission
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ConfigError, StagepostError, StorageError

@@ -1,0 +1,228 @@
+"""What lies in an outbox, as rows for people and as objects for programs. Payloads are never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from stagepost.cli.options.delivery import EntryName
+from stagepost.cli.options.tables import print_table
+from stagepost.cli.send.lines import DONE, UNREACHABLE, peer_text, print_json, shortened
+from stagepost.delivery.status import Tier
+from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
+from stagepost.delivery.stores.reading import read_outbox
+from stagepost.errors import StorageError
+from stagepost.ground.files.durations import clock_text, format_duration
+
+TEXT_SHOWN_MAX = 60
+
+_WAITING_HEADER = ("place", "message", "topic", "tier", "status", "bytes", "attempts", "age")
+_DEAD_HEADER = ("place", "message", "topic", "tier", "attempts", "failed", "error", "text")
+
+
+def list_outbox(folder: Path, now: float, *, dead: bool, after: int, limit: int | None, as_json: bool) -> int:
+    """List live messages or dead letters in the order of their places, so that `after` never skips an entry.
+
+    Return the exit status: `UNREACHABLE` for a damaged outbox, of which a part was listed at most.
+    """
+    content = read_outbox(folder)
+    entries: list[OutboxRecord | DeadLetter] = [*(content.dead_letters if dead else content.records)]
+    entries = [entry for entry in entries if record_of(entry).sequence > after]
+    entries.sort(key=lambda entry: record_of(entry).sequence)
+    shown = entries if limit is None else entries[:limit]
+    if as_json:
+        for entry in shown:
+            print_json(facts_of(entry))
+        return report_damage(content, folder)
+    if shown:
+        header = _DEAD_HEADER if dead else _WAITING_HEADER
+        print_table(header, [_row(entry, now) for entry in shown])
+    if len(shown) < len(entries):
+        flags = f"--outbox {folder}{' --dead' if dead else ''}"
+        click.echo(f"more: stagepost queue ls {flags} --after {record_of(shown[-1]).sequence}")
+    if not content.damage:
+        _summarise(content, folder, dead)
+    return report_damage(content, folder)
+
+
+def report_damage(content: OutboxContent, folder: Path) -> int:
+    """Say on stderr what is wrong with an outbox, if anything. Return the exit status that a reader ends with."""
+    if not content.damage:
+        return DONE
+    waiting, letters = len(content.records), len(content.dead_letters)
+    click.echo(
+        f"unknown: the outbox in {folder} is damaged; what can be read of it: "
+        f"{waiting} waiting, {letters} dead letter{'' if letters == 1 else 's'}",
+        err=True,
+    )
+    for sentence in content.damage:
+        click.echo(f"damage: {sentence}", err=True)
+    click.echo(
+        f"  `stagepost queue check --outbox {folder}` says more\n{StorageError.default_code}", err=True
+    )
+    return UNREACHABLE
+
+
+def _summarise(content: OutboxContent, folder: Path, dead: bool) -> None:
+    waiting, letters = len(content.records), len(content.dead_letters)
+    if not waiting and not letters:
+        click.echo("nothing waits, and there are no dead letters")
+    elif dead:
+        click.echo(
+            "there are no dead letters"
+            if not letters
+            else f"replay: stagepost queue replay ID --outbox {folder}"
+        )
+    elif letters:
+        click.echo(
+            f"{waiting or 'nothing'} wait{'s' if waiting < 2 else ''}; "
+            f"{letters} dead letter{'' if letters == 1 else 's'}: stagepost queue ls --outbox {folder} --dead"
+        )
+
+
+def record_of(entry: OutboxRecord | DeadLetter) -> OutboxRecord:
+    return entry.record if isinstance(entry, DeadLetter) else entry
+
+
+def facts_of(entry: OutboxRecord | DeadLetter) -> dict[str, Any]:
+    record = record_of(entry)
+    facts: dict[str, Any] = {
+        "sequence": record.sequence,
+        "delivery_id": record.delivery_id.hex(),
+        "topic": record.topic,
+        "tier": record.tier.value,
+        "status": "Failed" if isinstance(entry, DeadLetter) else record.status.value,
+        "bytes": len(record.payload),
+        "created_ms": record.created_ms,
+        "attempts": record.attempts,
+        "critical_peers": list(record.ackers),
+        "required": record.required,
+        "maybe_duplicate": record.maybe_duplicate,
+    }
+    if isinstance(entry, DeadLetter):
+        facts |= {"error": entry.error, "text": entry.text, "failed_ms": entry.failed_ms}
+    return facts
+
+
+def _row(entry: OutboxRecord | DeadLetter, now: float) -> tuple[str, ...]:
+    record = record_of(entry)
+    name, topic = shortened(record.delivery_id.hex()), _clipped(record.topic, 24)
+    if isinstance(entry, DeadLetter):
+        ago = f"{format_duration(max(0.0, now - entry.failed_ms / 1_000))} ago"
+        text = _clipped(entry.text, TEXT_SHOWN_MAX)
+        place = str(record.sequence)
+        return (place, name, topic, record.tier.value, str(record.attempts), ago, entry.error, text)
+    return (
+        str(record.sequence),
+        name,
+        topic,
+        record.tier.value,
+        record.status.value,
+        str(len(record.payload)),
+        str(record.attempts),
+        format_duration(max(0.0, now - record.created_ms / 1_000)),
+    )
+
+
+def show_entries(entries: Sequence[OutboxRecord | DeadLetter], now: float, as_json: bool) -> None:
+    """Print every copy in full, with an empty line between two copies."""
+    for number, entry in enumerate(entries):
+        if as_json:
+            print_json(facts_of(entry))
+            continue
+        if number:
+            click.echo()
+        _show_entry(entry, now)
+
+
+def _show_entry(entry: OutboxRecord | DeadLetter, now: float) -> None:
+    record = record_of(entry)
+    lines = [
+        ("message", record.delivery_id.hex()),
+        ("place", str(record.sequence)),
+        ("topic", _clipped(record.topic, 255)),
+        ("tier", record.tier.value),
+        ("status", "Failed" if isinstance(entry, DeadLetter) else record.status.value),
+        ("made", f"{clock_text(record.created_ms / 1_000)} UTC, {_ago(record.created_ms, now)}"),
+        ("payload", f"{len(record.payload)} bytes"),
+        ("attempts", str(record.attempts)),
+    ]
+    if record.tier is Tier.ACKED:
+        peers = ", ".join(map(peer_text, record.ackers))
+        lines.append(("acknowledged by", f"{record.required} needed of {len(record.ackers)}: {peers}"))
+    if record.maybe_duplicate:
+        lines.append(("beware", "receivers may have it already: it is older than what they remember"))
+    if isinstance(entry, DeadLetter):
+        lines += [
+            ("failed", _ago(entry.failed_ms, now)),
+            ("error", f"{entry.error}: {_clipped(entry.text, 400)}"),
+        ]
+    for name, value in lines:
+        click.echo(f"{name:<16} {value}")
+
+
+class UnknownMessage(click.ClickException):
+    """No fault of anybody's: there is no such message, or more than one. Exit code 1."""
+
+    def __init__(self, text: str, advice: str) -> None:
+        super().__init__(text)
+        self._advice = advice
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"{self.message}\n  {self._advice}", err=True)
+
+
+def find_entries(content: OutboxContent, name: EntryName) -> list[OutboxRecord | DeadLetter]:
+    """Return every copy of the one message that `name` fits; `UnknownMessage` if there is none, or more than one."""
+    matches = _matching(content, name)
+    if not matches:
+        raise UnknownMessage(
+            f"no message in this outbox has an id that begins with {name.prefix}"
+            + ("" if name.place is None else f" and the place {name.place}"),
+            "it was sent, or was never there; `queue ls --outbox DIR` lists what waits, with --dead what failed",
+        )
+    if len({record_of(entry).delivery_id for entry in matches}) == 1:
+        return matches
+    listed = "\n".join(
+        f"  {EntryName(record_of(entry).delivery_id.hex(), record_of(entry).sequence)}" for entry in matches
+    )
+    raise UnknownMessage(
+        f"{len(matches)} messages have an id that begins with {name.prefix}:\n{listed}", "give more digits"
+    )
+
+
+def find_dead_letters(content: OutboxContent, name: EntryName) -> list[DeadLetter]:
+    """Return the dead letters that `name` fits; all of them if its prefix is empty."""
+    if not name.prefix:
+        return list(content.dead_letters)
+    entries = find_entries(content, name)
+    letters = [entry for entry in entries if isinstance(entry, DeadLetter)]
+    if not letters:
+        (record,) = (entry for entry in entries if not isinstance(entry, DeadLetter))
+        raise UnknownMessage(
+            f"message {record.delivery_id.hex()} has not failed: it is {record.status.value}",
+            "`stagepost queue flush` sends what waits",
+        )
+    return letters
+
+
+def _matching(content: OutboxContent, name: EntryName) -> list[OutboxRecord | DeadLetter]:
+    entries: list[OutboxRecord | DeadLetter] = [*content.records, *content.dead_letters]
+    return [
+        entry
+        for entry in entries
+        if record_of(entry).delivery_id.hex().startswith(name.prefix)
+        and name.place in (None, record_of(entry).sequence)
+    ]
+
+
+def _ago(unix_ms: int, now: float) -> str:
+    return f"{format_duration(max(0.0, now - unix_ms / 1_000))} ago"
+
+
+def _clipped(text: str, characters_max: int) -> str:
+    printable = "".join(character if character.isprintable() else "·" for character in text)
+    return printable if len(printable) <= characters_max else f"{printable[: characters_max - 1]}…"

@@ -1,0 +1,209 @@
+"""`stagepost queue show|flush|replay|check`: the outbox of a publisher, looked at and emptied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stagepost.cli.options.delivery import (
+    EntryName,
+    delivery_settings,
+    entry_given,
+    keys_option,
+    outbox_option,
+    publisher_config,
+    with_settings_file,
+)
+from stagepost.cli.options.durations import duration_given
+from stagepost.cli.options.local_node_options import json_option, socket_and_magic, with_local_node
+
+FLUSH_TIMEOUT = "60s"
+
+_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="DURATION",
+    default=FLUSH_TIMEOUT,
+    show_default=True,
+    callback=duration_given,
+    help="How long to try; what is not sent by then stays.",
+)
+
+
+@click.command()
+@click.argument("message", metavar="ID", callback=entry_given)
+@outbox_option
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Show what the node that runs in this folder holds instead: its mempool, or a validator's queue.",
+)
+@json_option
+@click.pass_context
+def show(context: click.Context, message: EntryName, outbox: Path, data: Path | None, as_json: bool) -> int:
+    """Show one message of an outbox, waiting or failed, or of a running node. ID is at least the first eight digits.
+
+    A message that failed several times is shown with all its copies; ID@PLACE shows one of them.
+
+    \b
+    Example:
+      stagepost queue show 5f0c91aa
+      stagepost queue show 5f0c91aa@12
+      stagepost queue show 5f0c91aa --data validator-1
+    """
+    import time
+
+    if data is not None:
+        from stagepost.cli.queue.held_message import show_held
+
+        if message.place is not None:
+            raise click.UsageError(
+                "ID@PLACE names a copy in an outbox; give the ID alone with --data", context
+            )
+        return show_held(data, message.prefix, as_json=as_json)
+
+    from stagepost.cli.queue.listing import UnknownMessage, find_entries, report_damage, show_entries
+    from stagepost.delivery.stores.reading import read_outbox
+
+    content = read_outbox(outbox)
+    try:
+        show_entries(find_entries(content, message), time.time(), as_json)
+    except UnknownMessage:
+        # In a damaged outbox nobody knows whether the message is there.
+        if not content.damage:
+            raise
+    return report_damage(content, outbox)
+
+
+@click.command()
+@keys_option
+@outbox_option
+@with_local_node
+@_timeout_option
+@with_settings_file
+@json_option
+@click.pass_context
+def flush(
+    context: click.Context,
+    folder: Path,
+    outbox: Path,
+    socket: str | None,
+    network_magic: int | None,
+    profile: str,
+    data: Path | None,
+    timeout_s: float,
+    config_file: Path | None,
+    config_context: str | None,
+    as_json: bool,
+) -> None:
+    """Send everything that waits in an outbox. Exit code 1 if something is left, or failed.
+
+    \b
+    Example:
+      stagepost queue flush --keys my-pool
+    """
+    node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
+    _send_all(context, folder, outbox, node, settings, None, timeout_s, as_json)
+
+
+@click.command()
+@click.argument("message", metavar="[ID]", required=False, callback=entry_given)
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@keys_option
+@outbox_option
+@with_local_node
+@_timeout_option
+@with_settings_file
+@json_option
+@click.pass_context
+def replay(
+    context: click.Context,
+    message: EntryName | None,
+    everything: bool,
+    folder: Path,
+    outbox: Path,
+    socket: str | None,
+    network_magic: int | None,
+    profile: str,
+    data: Path | None,
+    timeout_s: float,
+    config_file: Path | None,
+    config_context: str | None,
+    as_json: bool,
+) -> None:
+    """Try a failed message again, or all of them. Receivers that have it already do not handle it twice.
+
+    A message that failed several times is tried again for all its copies; ID@PLACE takes one of them.
+
+    \b
+    Example:
+      stagepost queue replay 5f0c91aa --keys my-pool
+      stagepost queue replay 5f0c91aa@12 --keys my-pool
+    """
+    if (message is None) is not everything:
+        raise click.UsageError("give the ID of one dead letter, or --all", context)
+    wanted = EntryName("") if message is None else message
+    node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
+    _send_all(context, folder, outbox, node, settings, wanted, timeout_s, as_json)
+
+
+@click.command(name="check")
+@outbox_option
+@json_option
+@click.pass_context
+def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
+    """Verify an outbox: every row whole, and published = acked + sent + failed + waiting. Exit code 1 if not, 3 if the
+    outbox cannot be read at all.
+
+    Reads beside a running publisher as well, and changes nothing.
+
+    \b
+    Example:
+      stagepost queue check --outbox stagepost-outbox
+    """
+    from stagepost.cli.check.findings import print_check
+    from stagepost.delivery.stores.reading import check_outbox
+
+    if not print_check(check_outbox(outbox), as_json):
+        context.exit(1)
+
+
+def _send_all(
+    context: click.Context,
+    folder: Path,
+    outbox: Path,
+    node: tuple[str | None, int | None, str, Path | None],
+    settings: dict[str, Any],
+    replayed: EntryName | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Send what waits in the outbox. `replayed` names dead letters to try again; an empty prefix names all of them."""
+    import asyncio
+
+    from stagepost.cli.options.core_dumps import disable_core_dumps
+    from stagepost.cli.queue.listing import UnknownMessage, find_dead_letters, report_damage
+    from stagepost.cli.queue.sending import empty_outbox
+    from stagepost.cli.send.delivery_session import DeliverySession
+    from stagepost.delivery.stores.reading import read_outbox
+
+    disable_core_dumps()
+    content = read_outbox(outbox)
+    try:
+        letters = [] if replayed is None else find_dead_letters(content, replayed)
+    except UnknownMessage:
+        if not content.damage:
+            raise
+        context.exit(report_damage(content, outbox))
+    socket, network_magic, profile, data = node
+    socket_path, magic = socket_and_magic(socket, network_magic, data)
+    # Messages that wait for acknowledgement keep the critical peers whom they were published with.
+    session = DeliverySession(socket_path, magic, profile, folder, publisher_config(outbox, settings), data)
+    tiers = {record.delivery_id.hex(): record.tier for record in content.records}
+    again = [letter.record for letter in letters]
+    status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json))
+    # What could be read was sent; what could not is unknown, and the publisher has set it aside.
+    context.exit(report_damage(content, outbox) or status)

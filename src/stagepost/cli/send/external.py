@@ -1,0 +1,266 @@
+"""`stagepost send --wait optimistic|final`: an external message to a full node, told stage by stage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import click
+import msgspec
+
+from stagepost.cli.send.delivery_session import quiet_logs
+from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
+from stagepost.full_node.message_client import ExternalMessages, Progress, RefusedByFullNode
+from stagepost.ground.files.durations import format_duration
+from stagepost.ground.files.node_notes import find_full_node
+from stagepost.identifiers import abbreviated
+from stagepost.remp.receipts.message_status import Accepted, Rejected, SentToValidators, block_of
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status_records import StatusRecord, read_record
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
+from stagepost.remp.verdict.verdict import Conclusion, Verdict
+from stagepost.remp.verdict.words import silent_words, verdict_words
+
+WAIT_TIMEOUT_S = 300.0
+"""A little more than a message lives."""
+DONE = 0
+NOT_THAT_OUTCOME = 1
+
+_STAGES = ("sent", "queued", "included", "accepted", "finalized")
+_CODES = {
+    Conclusion.EXPIRED.value: ErrorCode.MSG_EXPIRED,
+    Conclusion.REJECTED.value: ErrorCode.PROTOCOL_REQUEST,
+    Conclusion.REJECTED_BY_FULLNODE.value: ErrorCode.PROTOCOL_REQUEST,
+}
+
+
+@dataclass(frozen=True)
+class Handing:
+    """What was asked for. `data` is the full node's folder. `awaited` None: whoever hands it over does not wait."""
+
+    data: Path
+    content: bytes
+    awaited: Awaited | None
+    timeout_s: float
+    as_json: bool
+
+
+async def hand_over(handing: Handing) -> int:
+    """The exit status. Everything has been told by then."""
+    quiet_logs()
+    messages = ExternalMessages(find_full_node(handing.data))
+    telling = Telling(handing)
+    try:
+        return await _hand_over(messages, handing, telling)
+    except RefusedByFullNode as error:
+        telling.refused(error)
+        return NOT_THAT_OUTCOME
+    finally:
+        await messages.close()
+
+
+async def _hand_over(messages: ExternalMessages, handing: Handing, telling: Telling) -> int:
+    taken = await messages.submit(handing.content, handing.timeout_s)
+    telling.taken(taken.message_id, is_new=taken.is_new)
+    if handing.awaited is None:
+        return DONE
+    found: MessageVerdict | None = None
+    try:
+        async with (
+            asyncio.timeout(handing.timeout_s),
+            aclosing(messages.follow(taken.message_id)) as progresses,
+        ):
+            async for progress in progresses:
+                telling.progress(progress)
+                found = MessageVerdict(
+                    taken.message_id.hex(), handing.awaited, progress.verdict, progress.as_of_ms
+                )
+                if found.is_reached or found.has_ended:
+                    break
+    except TimeoutError:
+        if found is None:
+            raise ProtocolTimeout(
+                f"the full node took the message, and said nothing more within {format_duration(handing.timeout_s)}",
+                advice="check that it runs",
+                message_id=taken.message_id,
+            ) from None
+    assert found is not None, "there was an answer at least"
+    return telling.end(found)
+
+
+class Telling:
+    """Each stage once, as it is reached."""
+
+    def __init__(self, handing: Handing) -> None:
+        self._as_json = handing.as_json
+        self._timeout_s = handing.timeout_s
+        self._data = handing.data
+        self._message_id = b""
+        self._began_ms = int(time.time() * 1_000)
+        self._is_new = True
+        self._told: set[str] = set()
+        self._receipts: list[Receipt] = []
+
+    def taken(self, message_id: bytes, *, is_new: bool) -> None:
+        self._message_id = message_id
+        self._is_new = is_new
+        if self._as_json:
+            self._print({"stage": "taken", "is_new": is_new, "timestamp_ms": int(time.time() * 1_000)})
+        else:
+            how = "by the full node" if is_new else "by the full node before; nothing happens twice"
+            self._line("taken", how)
+
+    def refused(self, error: StagepostError) -> None:
+        if self._as_json:
+            identifier = None if error.message_id is None else error.message_id.hex()
+            facts = {
+                "message_id": identifier,
+                "stage": "refused",
+                "text": error.text,
+                "code": str(error.code),
+            }
+            click.echo(json.dumps(facts | {"advice": error.advice}))
+            return
+        shown = "" if error.message_id is None else f" {abbreviated(error.message_id)}"
+        _show_fault(f"refused{shown}: {error.text}", error.advice, error.code)
+
+    def progress(self, progress: Progress) -> None:
+        self._receipts += _receipts(progress.records)
+        row = progress.verdict
+        if row is None:
+            return
+        reached: list[tuple[int, int, str]] = []
+        for order, stage in enumerate(_STAGES):
+            at_ms: int | None = getattr(row, f"{stage}_ms")
+            if at_ms is not None and stage not in self._told:
+                reached.append((at_ms, order, stage))
+        # A full node reports its sending when it is done with it; the first validators may have answered by then.
+        for at_ms, _, stage in sorted(reached):
+            self._told.add(stage)
+            self._stage(stage, at_ms, row)
+
+    def end(self, found: MessageVerdict) -> int:
+        row = found.row
+        if self._as_json:
+            facts = {} if row is None else msgspec.to_builtins(row)
+            waited = {"stage": "end", "awaited": found.awaited.value, "is_reached": found.is_reached}
+            self._print({**waited, **facts, "missing": list(found.missing), "as_of_ms": found.as_of_ms})
+        elif not found.is_reached:
+            self._not_reached(found)
+        return DONE if found.is_reached else NOT_THAT_OUTCOME
+
+    def _stage(self, stage: str, at_ms: int, row: Verdict) -> None:
+        began_ms = self._began_ms if self._is_new else min(self._times(row))
+        after_ms = at_ms - began_ms
+        if self._as_json:
+            self._print({"stage": stage, "timestamp_ms": at_ms, "after_ms": after_ms})
+            return
+        after = f"after {format_duration(max(0, after_ms) / 1_000)}"
+        match stage:
+            case "sent":
+                sent = next(
+                    (one.status for one in self._receipts if isinstance(one.status, SentToValidators)), None
+                )
+                to = "" if sent is None else f"to {sent.sent_to} of {sent.total_validators} validators "
+                self._line(stage, f"{to}{after}")
+            case "queued":
+                self._line(stage, f"by the first validator {after}")
+            case "included":
+                self._line(stage, f"{after} (optimistic)")
+            case _:
+                self._line(stage, "   ".join(filter(None, [after, self._block()])))
+
+    def _block(self) -> str:
+        """Of the receipt that is nearest to finality."""
+        named = [one.status for one in self._receipts if isinstance(one.status, Accepted)]
+        if not named:
+            return ""
+        best = max(named, key=lambda status: status.level)
+        block = block_of(best)
+        parts = [f"shard {block.workchain}:{block.shard:016x}"] if block.is_named else []
+        parts += [f"master block {best.master_id.seqno}"] if best.master_id.is_named else []
+        return " · ".join(parts)
+
+    def _times(self, row: Verdict) -> list[int]:
+        times = [getattr(row, f"{stage}_ms") for stage in _STAGES]
+        return [at_ms for at_ms in times if at_ms is not None] or [self._began_ms]
+
+    def _not_reached(self, found: MessageVerdict) -> None:
+        row, shown = found.row, abbreviated(self._message_id)
+        if found.has_ended and row is not None:
+            reasons = sorted({one.status.error for one in self._receipts if isinstance(one.status, Rejected)})
+            why = f": {'; '.join(filter(None, reasons))}" if any(reasons) else ""
+            words = verdict_words(row)
+            text = f"{words.split()[0].lower():<8} {shown}: {words.lower()}{why}"
+            advice = f"{self._trace_command(found)} shows who said what"
+            _show_fault(text, advice, _CODES.get(row.verdict, ErrorCode.PROTOCOL_REQUEST))
+            return
+        silent = silent_words(row)
+        text = f"waiting  {shown}: not {found.awaited.value} within {format_duration(self._timeout_s)}; "
+        text += verdict_words(row).lower() if row is not None else "no validator has said anything"
+        _show_fault(
+            text + (f"; {silent}" if silent else ""),
+            f"it may still come: {self._trace_command(found)} --follow",
+            ErrorCode.PROTOCOL_TIMEOUT,
+        )
+
+    def _trace_command(self, found: MessageVerdict) -> str:
+        return f"stagepost trace {found.message_id[:16]} --data {quote(str(self._data))}"
+
+    def _line(self, stage: str, text: str) -> None:
+        click.echo(f"{stage:<9} {abbreviated(self._message_id)}   {text}")
+
+    def _print(self, facts: dict[str, Any]) -> None:
+        click.echo(json.dumps({"message_id": self._message_id.hex(), **facts}, ensure_ascii=False))
+
+
+def _receipts(records: tuple[StatusRecord, ...]) -> list[Receipt]:
+    read = (read_record(record) for record in records)
+    return [one for one in read if not isinstance(one, Quarantined)]
+
+
+def _show_fault(text: str, advice: str, code: ErrorCode) -> None:
+    click.echo(_printable(text), err=True)
+    if advice:
+        click.echo(f"  {advice}", err=True)
+    click.echo(str(code), err=True)
+
+
+def _printable(text: str) -> str:
+    """What a contract or a validator had a say in must not steer the terminal."""
+    return "".join(character if character.isprintable() else "·" for character in text)
+
+
+# Messages of the embedded chain
+
+
+def sum_message(to: str, number: int, context: click.Context) -> bytes:
+    """For the embedded chain: add the primes up to `number` to an account, named by its address or by any word.
+
+    An account takes the same number once: the chain knows a body that it has carried out.
+    """
+    from stagepost.chain.contracts import PRIMES_UP_TO_MAX, primes_body
+    from stagepost.chain.messages import CanonicalMessage
+
+    if not 2 <= number <= PRIMES_UP_TO_MAX:
+        raise click.UsageError(f"--number is 2 to {PRIMES_UP_TO_MAX}", context)
+    return CanonicalMessage(account_named(to), primes_body(number)).encode()
+
+
+def account_named(to: str) -> bytes:
+    from hashlib import sha256
+
+    from stagepost.chain.contracts import ContractKind
+
+    if len(to) == 64:
+        try:
+            return bytes.fromhex(to)
+        except ValueError:
+            pass
+    return sha256(to.encode()).digest()[:31] + bytes([ContractKind.SUM_OF_PRIMES])
