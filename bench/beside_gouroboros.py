@@ -34,8 +34,8 @@ from stagepost.dmq.validation import ValidationRules, Validator, check_expiry
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
-from stagepost.identifiers import PoolId
 from tests.interop.peer_builds import Unavailable, build_go_program
 
 MESSAGES = 6_000

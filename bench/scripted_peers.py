@@ -23,6 +23,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.handshake import HANDSHAKE_NUMBER
@@ -38,7 +39,6 @@ from stagepost.ground.wire.mux import (
     lane_number,
     split_payload,
 )
-from stagepost.identifiers import MessageId
 
 OURS = VersionData(NETWORK_MAGIC, peer_sharing=False)
 REPLY_FRAME_BYTES = 4

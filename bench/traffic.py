@@ -9,7 +9,7 @@ from pathlib import Path
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 MESSAGE_BYTES = 1_500
 POOLS = 100

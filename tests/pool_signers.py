@@ -10,7 +10,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 NOW = 1_900_000_000
 

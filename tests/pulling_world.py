@@ -30,13 +30,13 @@ from stagepost.dmq.submission import (
     RequestMessages,
 )
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.net.channel import Channel
 from stagepost.ground.net.conversation import Conversation, Trace
 from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
-from stagepost.identifiers import MessageId
 from tests.strategies import MessageParts
 
 NOW_UNIX_S = 1_700_000_000

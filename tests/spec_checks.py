@@ -16,11 +16,11 @@ import cbor2
 from stagepost.dmq.announcements import Announcements, Violation
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds, RequestMessages
 from stagepost.errors import DecodeError, LocalProtocolError, ProtocolError, RemoteProtocolError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.statemachine.referee import Referee
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from stagepost.identifiers import MessageId
 from tests.published_tables import MAY_BE_SENT_AHEAD, PublishedProtocol, plain
 from tests.strategies import an_example, examples_of
 

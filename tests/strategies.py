@@ -18,10 +18,10 @@ from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net import handshake
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.statemachine.spec import Edge
-from stagepost.identifiers import MessageId
 
 COLD_SEED = bytes(range(32))
 KES_SEED = bytes(range(32, 64))

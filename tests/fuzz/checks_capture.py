@@ -12,10 +12,10 @@ from stagepost.dmq.inspection.report import Verdict as ReportVerdict
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.errors import ConfigError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net import handshake
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, Direction, lane_number, split_payload
-from stagepost.identifiers import MessageId
 from tests.fuzz.harness import Verdict, attempt, require
 from tests.fuzz.samples import NETWORK_MAGIC, a_message, an_older_message, streams
 

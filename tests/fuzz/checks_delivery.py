@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
 from stagepost.errors import DecodeError, StagepostError
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 from tests.fuzz.checks_wire import independent
 from tests.fuzz.harness import Verdict, attempt, require
 

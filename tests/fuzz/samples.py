@@ -14,12 +14,12 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net import handshake
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.net.version_data import ConnectionKind, VersionData, known_versions
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
-from stagepost.identifiers import MessageId
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NETWORK_MAGIC = 2_147_483_690

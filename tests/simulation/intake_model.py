@@ -23,10 +23,10 @@ from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
 from stagepost.dmq.validation import ValidationRules, Validator, rules_for
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, StorageError
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
-from stagepost.identifiers import PoolId
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 

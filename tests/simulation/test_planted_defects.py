@@ -22,9 +22,9 @@ from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.supplying import MessagesHeld, Supplying
 from stagepost.dmq.validation import Validator
 from stagepost.errors import StorageError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.virtual_time import Patience
-from stagepost.identifiers import MessageId
 from stagepost.simulation import world as world_module
 from stagepost.simulation.traffic import Traffic
 from tests.simulation.dmq_scenarios import run_seed

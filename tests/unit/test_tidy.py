@@ -112,7 +112,7 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
         ("stagepost.ground.wire.cbor", "import stagepost.ground.crypto.kes"),
         ("stagepost.ground.crypto.kes", "from stagepost import wire"),
         ("stagepost.ground.crypto.kes", "from ..wire import cbor"),
-        ("stagepost.errors", "from stagepost.identifiers import MessageId"),
+        ("stagepost.errors", "from stagepost.ground.identifiers import MessageId"),
         ("stagepost.dmq.message", "def f():\n    from stagepost.delivery.outbox import Outbox"),
         ("stagepost.dmq.message", "if TYPE_CHECKING:\n    import stagepost.catchain.block"),
         ("stagepost.remp.validator", "from stagepost.chain.shard import Shard"),
@@ -171,7 +171,7 @@ def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
 )
 def test_the_outside_world_is_found_in_the_core_and_let_through_in_the_shell(source: str) -> None:
     assert outside_world(source, "stagepost.ground.crypto.kes")
-    assert outside_world(source, "stagepost.identifiers")
+    assert outside_world(source, "stagepost.ground.identifiers")
     assert outside_world(source, "stagepost.runtime.tcp") == []
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from stagepost.delivery.identity import NONCE_BYTES, DeliveryId, delivery_id
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_text, write_unsigned
-from stagepost.identifiers import POOL_ID_BYTES, PoolId
 
 ENVELOPE_VERSION = 1
 DATA_KIND = 0

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import NewType
 
 from stagepost.ground.crypto.hashing import blake2b_256
+from stagepost.ground.identifiers import POOL_ID_BYTES
 from stagepost.ground.wire.cbor import ARRAY, BYTE_STRING, head, write_bytes, write_text
-from stagepost.identifiers import POOL_ID_BYTES
 
 DeliveryId = NewType("DeliveryId", bytes)
 """32 bytes that never change over retries."""

@@ -15,7 +15,7 @@ import msgspec
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.identifiers import MessageId, abbreviated
+from stagepost.ground.identifiers import MessageId, abbreviated
 
 IDS_UNACKNOWLEDGED_MAX = 132
 IDS_REQUESTED_MAX = 33

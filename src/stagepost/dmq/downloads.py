@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stagepost.dmq.announciness import Announciness
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 LEASE_S = 0.25
 STUCK_S = 0.6

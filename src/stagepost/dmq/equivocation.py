@@ -23,7 +23,7 @@ from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemories, PoolMemory
 from stagepost.dmq.validation import Pools, ValidationRules, Validator
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId, PoolId
+from stagepost.ground.identifiers import MessageId, PoolId
 
 BODIES_PER_SLOT_MAX = 64
 """Further bodies of one slot are refused or held like these, and not counted any more: the case is clear."""

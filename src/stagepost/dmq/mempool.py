@@ -16,7 +16,7 @@ import msgspec
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 MESSAGES_MAX = 50_000
 BYTES_MAX = 160_000_000

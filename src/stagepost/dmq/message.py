@@ -17,8 +17,8 @@ from stagepost.errors import ConfigError, DecodeError, ErrorCode, LocalProtocolE
 from stagepost.ground.crypto.hashing import blake2b_256, pool_id
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate
+from stagepost.ground.identifiers import MESSAGE_ID_BYTES, MessageId, PoolId
 from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
-from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId, PoolId
 
 BODY_BYTES_MIN = 90
 BODY_BYTES_MAX = 2_000

@@ -9,7 +9,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Rejected, rejected
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 
 class OfferedMessages:

@@ -12,7 +12,7 @@ import msgspec
 
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 POOLS_REMEMBERED_MAX = 65_536
 

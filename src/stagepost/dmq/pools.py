@@ -9,7 +9,7 @@ from stagepost.errors import ConfigError, ConfigFaults, Fault
 from stagepost.ground.crypto.pool_ids import parse_pool_id
 from stagepost.ground.files.documents import NotADocument, Part, read_object
 from stagepost.ground.files.expected import Expected, text, unfit, whole
-from stagepost.identifiers import POOL_ID_BYTES, PoolId
+from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 
 POOLS_FILE_BYTES_MAX = 16 * 1024 * 1024
 POOLS_MAX = 65_536

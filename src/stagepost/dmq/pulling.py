@@ -31,7 +31,7 @@ from stagepost.dmq.repeated_announcements import AnnouncedIndexes
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 MESSAGES_REQUESTED_MAX = 33
 """In one batch; with the largest messages that is as much as one reply may hold."""

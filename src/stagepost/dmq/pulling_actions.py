@@ -8,7 +8,7 @@ import msgspec
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 
 class Submit(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.validation import TTL_MAX_S
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 IDS_REMEMBERED_MAX = 131_072
 """More than a node may hold: 3 100 pools with 30 messages each in half an hour are 93 000."""

@@ -14,6 +14,7 @@ import msgspec
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.message_field import MessageField
+from stagepost.ground.identifiers import MESSAGE_ID_BYTES, MessageId
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import (
@@ -26,7 +27,6 @@ from stagepost.ground.wire.layout import (
     Record,
     Unsigned,
 )
-from stagepost.identifiers import MESSAGE_ID_BYTES, MessageId
 
 IDS_IN_LIST_MAX = 1_024
 """Bounds what one list may hold in memory; how many are allowed at a time is the window's business."""

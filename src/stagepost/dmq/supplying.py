@@ -9,7 +9,7 @@ from typing import Protocol
 from stagepost.dmq.mempool import Entry, MessageKey
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.submission import MESSAGES_BYTES_MAX, MessageIdAndSize
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 LIST_HEADS_BYTES = 16
 """Room for what surrounds the messages in a reply."""

@@ -20,8 +20,8 @@ from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_id, check_period
 from stagepost.errors import ErrorCode
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.bounded_cache import BoundedCache
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.identifiers import PoolId
 
 TTL_MAX_S = 1_800
 MESSAGE_GAP_S = 60

@@ -16,9 +16,9 @@ from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import TransportError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction
-from stagepost.identifiers import MessageId
 
 INGRESS_BYTES_MAX = 4_000_000
 FOR_EVER_S = 1e9

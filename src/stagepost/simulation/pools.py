@@ -12,8 +12,8 @@ from stagepost.dmq.message import BODY_BYTES_MIN, DmqMessage, sign_message, writ
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.hashing import blake2b_256, pool_id
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
+from stagepost.ground.identifiers import MessageId, PoolId
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
-from stagepost.identifiers import MessageId, PoolId
 
 START_KES_PERIOD = 100
 ISSUE_NUMBER = 5

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 NONCE = bytes(range(16))
 SENDER = PoolId(b"s" * 28)

@@ -12,7 +12,7 @@ from stagepost.dmq.announcements import IDS_REQUESTED_MAX, Announcements, Violat
 from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 from tests.spec_checks import window_faults
 
 SEED_RULES = PROFILES["seed"].window

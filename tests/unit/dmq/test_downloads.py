@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagepost.dmq.downloads import LEASE_S, STUCK_S, Claimant, Downloads
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 X = MessageId(b"x" * 32)
 

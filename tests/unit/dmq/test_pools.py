@@ -20,7 +20,7 @@ from stagepost.dmq.pools import (
 )
 from stagepost.errors import ConfigFaults, ErrorCode, Fault
 from stagepost.ground.crypto.pool_ids import format_pool_id
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 POOL = PoolId(bytes(range(28)))
 OTHER = PoolId(bytes(28))

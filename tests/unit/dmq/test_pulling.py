@@ -17,7 +17,7 @@ from stagepost.dmq.pulling_actions import AskIds, FetchMessages, Sleep, Submit
 from stagepost.dmq.repeated_announcements import CHUNK_BITS, CHUNKS_MAX, AnnouncedIndexes
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 from tests.pulling_world import a_message, announced, legacy, messages
 
 

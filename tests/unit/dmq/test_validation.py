@@ -20,8 +20,8 @@ from stagepost.dmq.validation import (
     rules_for,
 )
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.identifiers import PoolId
 from tests.altered_messages import altered
 from tests.pool_signers import NOW, KnownPools, Signer, decoded
 from tests.strategies import a_signed_legacy_message

@@ -19,12 +19,12 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role, State
-from stagepost.identifiers import MessageId
 from tests.strategies import MessageParts
 
 T = TypeVar("T")

@@ -26,8 +26,8 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected, rejected
 from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import ErrorCode
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.identifiers import PoolId
 from tests.background_node import a_peer, a_status, status_page
 from tests.pool_signers import Signer, decoded
 from tests.small_node import MAGIC, SmallNode

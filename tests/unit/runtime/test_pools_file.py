@@ -12,7 +12,7 @@ import pytest
 
 from stagepost.dmq.node.pools_file import PoolsFile
 from stagepost.errors import ConfigFaults
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 POOL = PoolId(bytes(range(28)))
 

@@ -21,8 +21,8 @@ from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.identifiers import MessageId
 from tests.pulling_world import (
     WAYS,
     HostileSupplier,

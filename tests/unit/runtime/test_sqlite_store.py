@@ -19,11 +19,11 @@ from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.sqlite_file import beside
-from stagepost.identifiers import PoolId
 from tests.damaged_files import change_row, cut, damaged, files_in, flip, run_alone
 from tests.failing_disk import Disk, errors
 from tests.pool_signers import NOW, KnownPools, Signer

@@ -33,10 +33,10 @@ from stagepost.errors import (
     StagepostError,
     TransportError,
 )
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role, State
-from stagepost.identifiers import MessageId
 from tests.pulling_world import (
     NOW_UNIX_S,
     WAYS,

@@ -21,10 +21,10 @@ from stagepost.dmq.submission import (
     UsualAnnouncements,
 )
 from stagepost.errors import ProtocolError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.wire.codec import CONSTANT_BYTES_MAX, Codec, CodecTable, Dialect
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.layout import Layout, ListOf
-from stagepost.identifiers import MessageId
 from tests.pool_signers import Signer
 
 SUBMISSION = MiniProtocol.MESSAGE_SUBMISSION

@@ -11,7 +11,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.files.durations import clock_text, format_duration
-from stagepost.identifiers import abbreviated
+from stagepost.ground.identifiers import abbreviated
 
 TEXT_SHOWN_MAX = 60
 

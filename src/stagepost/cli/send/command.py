@@ -308,7 +308,7 @@ def _show(
     from stagepost.cli.send import rejections
     from stagepost.client import Rejected
     from stagepost.ground.files.durations import format_duration
-    from stagepost.identifiers import abbreviated
+    from stagepost.ground.identifiers import abbreviated
 
     rejected = outcome if isinstance(outcome, Rejected) else None
     if as_json:

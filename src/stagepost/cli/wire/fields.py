@@ -10,8 +10,8 @@ from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.inspection.handshake import version_data
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.peer_sharing import PeerAddress, SharePeers
+from stagepost.ground.identifiers import abbreviated
 from stagepost.ground.net import handshake
-from stagepost.identifiers import abbreviated
 
 SHOWN_MAX = 3
 TEXT_CHARACTERS_MAX = 72

@@ -16,8 +16,8 @@ from stagepost.dmq.inspection.report import (
     Verdict,
 )
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.identifiers import abbreviated
 from stagepost.ground.wire.mux import Direction
-from stagepost.identifiers import abbreviated
 
 _ARROWS = {Direction.INITIATOR: "→", Direction.RESPONDER: "←"}
 _COLOURS = {

@@ -18,7 +18,7 @@ from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import ConfigError, DecodeError
 from stagepost.ground.crypto.hashing import pool_id
-from stagepost.identifiers import POOL_ID_BYTES, PoolId
+from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 
 POOLS_REMEMBERED_MAX = 4_096
 

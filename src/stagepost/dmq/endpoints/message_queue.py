@@ -9,7 +9,7 @@ from collections.abc import Callable
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.errors import ErrorCode
-from stagepost.identifiers import MessageId
+from stagepost.ground.identifiers import MessageId
 
 QUEUE_SIZE_MAX = 100
 """How many messages an endpoint without a node behind it keeps, as the documents say."""

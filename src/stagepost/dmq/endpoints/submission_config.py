@@ -17,9 +17,9 @@ from stagepost.dmq.proof import check_proof
 from stagepost.dmq.submission import INIT, MessageIdAndSize
 from stagepost.dmq.validation import check_expiry
 from stagepost.errors import ProtocolError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role
-from stagepost.identifiers import MessageId
 
 RequestMessageIds = Callable[
     [bool, int, int], Sequence[MessageIdAndSize] | Awaitable[Sequence[MessageIdAndSize]]

@@ -27,8 +27,8 @@ from stagepost.dmq.submission import (
     RequestMessages,
 )
 from stagepost.errors import LocalProtocolError, RemoteProtocolError, TransportError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net.conversation import Conversation
-from stagepost.identifiers import MessageId
 
 _AS_DOCUMENTED = MessageSubmissionConfig()
 

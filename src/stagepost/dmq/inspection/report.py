@@ -8,8 +8,8 @@ from enum import Enum
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode
+from stagepost.ground.identifiers import MessageId, PoolId
 from stagepost.ground.wire.mux import Direction
-from stagepost.identifiers import MessageId, PoolId
 
 
 class Verdict(Enum):

@@ -21,8 +21,8 @@ from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
 from stagepost.dmq.keys.signing_pair import SigningPair, load_signing_pair
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import KeyFileError, LocalProtocolError, SigningError, StagepostError
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.identifiers import PoolId
 
 WARNING_PERIODS = 3
 

@@ -20,7 +20,7 @@ from stagepost.dmq.proof import KES_EVOLUTIONS_MAX
 from stagepost.errors import ErrorCode, KesExhausted, KeyFileError, SigningError
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.kes import SigningKey
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 
 class SigningPair:

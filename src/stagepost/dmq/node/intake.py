@@ -25,10 +25,10 @@ from stagepost.dmq.outcome import ACCEPTED, Outcome, Reason, Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemory
 from stagepost.dmq.validation import Validator
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import Clock, FlooredClock
 from stagepost.ground.signatures.verifier import Errand, Request, SignatureVerifier
-from stagepost.identifiers import PoolId
 
 GROUP_MESSAGES_MAX = 512
 RING_EVERY_S = 0.002

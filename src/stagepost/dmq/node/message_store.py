@@ -11,7 +11,7 @@ import msgspec
 
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import ConfigError, StorageError
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 STORED_TIME_AHEAD_MAX_S = 3_600
 ACCEPT_STORED_TIME = "unsafe-accept-stored-time"

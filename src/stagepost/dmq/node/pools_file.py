@@ -9,7 +9,7 @@ from pathlib import Path
 from stagepost.dmq.pools import POOLS_FILE_BYTES_MAX, PoolDistribution, parse_pools
 from stagepost.errors import ConfigFaults
 from stagepost.ground.files.small_files import read_small_file
-from stagepost.identifiers import PoolId
+from stagepost.ground.identifiers import PoolId
 
 POLL_INTERVAL_S = 2.0
 

@@ -20,9 +20,9 @@ from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, Sleep, 
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import RemoteProtocolError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.conversation import Conversation
-from stagepost.identifiers import MessageId
 
 
 class Submitter(Protocol):

@@ -8,8 +8,8 @@ from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.node.message_store import MessageStore, StoredPool, StoredState, check_stored_time, pool_of
 from stagepost.dmq.pool_memory import PoolRecord
 from stagepost.dmq.validation import Validator
+from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import FlooredClock
-from stagepost.identifiers import PoolId
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed
 from stagepost.dmq.node.supplier import Supplier
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.supplying import MessagesHeld
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.net.conversation import Conversation
-from stagepost.identifiers import MessageId
 
 OnSent: TypeAlias = Callable[[MiniProtocol, int], None]
 """Called with the mini-protocol and how many messages went out on it."""

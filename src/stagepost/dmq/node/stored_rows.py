@@ -9,8 +9,8 @@ from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read_usual_shape
 from stagepost.dmq.node.message_store import StoredPool
 from stagepost.errors import DecodeError
+from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.ground.storage.rows import DamagedRow, Row, UnknownRow, checksum_of
-from stagepost.identifiers import POOL_ID_BYTES, PoolId
 
 # Numbers of a certificate have 64 bits without a sign, and SQLite's have a sign: so they are bytes.
 SCHEMA: dict[str, str] = {

@@ -10,9 +10,9 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import Profile
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.supplying import MessagesHeld, Supplying
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.net.conversation import Conversation
-from stagepost.identifiers import MessageId
 
 
 class Supplier:
