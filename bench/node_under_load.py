@@ -32,7 +32,7 @@ from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.node.stored_messages import SqliteStore, StoreCounters
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.ground.signatures.verifier import Verifier
 

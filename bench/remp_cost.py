@@ -17,7 +17,7 @@ from bench.whole_path import Reading
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.messages import read_message
 from stagepost.chain.rotation import Plan
-from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.loop.load import look_less_often
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 from tests.chain_processes import ChainNode, Orders

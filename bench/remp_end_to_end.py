@@ -22,7 +22,7 @@ from bench.steps import unit
 from bench.whole_path import Reading
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
 from stagepost.devnet.messages import SumMessage, account_of
-from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.loop.load import look_less_often
 from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import Receipt

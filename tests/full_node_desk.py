@@ -20,8 +20,8 @@ from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.local_server import LocalIntake, serving_programs
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
-from stagepost.ground.files.files import Files
-from stagepost.ground.files.node_notes import FullNodeFacts
+from stagepost.ground.files.running_nodes import FullNodeFacts
+from stagepost.ground.files.small_files import Files
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.remp.queue.staged_sending import SendingOptions

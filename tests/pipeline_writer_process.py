@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from stagepost.ground.files.files import Files
+from stagepost.ground.files.small_files import Files
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.topics.names import STATUSES
 from tests.line_reports import open_report

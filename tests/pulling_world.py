@@ -33,9 +33,8 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.channel import Channel, MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation, Trace
-from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
 from tests.strategies import MessageParts
 

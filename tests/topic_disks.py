@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from stagepost.ground.files.files import Files
+from stagepost.ground.files.small_files import Files
 
 T = TypeVar("T")
 SECTOR_BYTES = 512

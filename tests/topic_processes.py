@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from stagepost.errors import StorageError
-from stagepost.ground.files.files import Files, write_all
+from stagepost.ground.files.small_files import Files, write_all
 from stagepost.topics.log import file_topic
 from stagepost.topics.log.block import Row
 from stagepost.topics.log.end_mark import write_mark

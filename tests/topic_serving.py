@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stagepost.ground.net.addresses import parse_address
-from stagepost.ground.net.network import Address, TcpAddress
+from stagepost.ground.net.network import Address, TcpAddress, parse_address
 from stagepost.topics.remote.client import RemoteTopics
 from stagepost.topics.remote.server import serve_topics
 

@@ -23,7 +23,7 @@ from stagepost.cli.devnet import devnet
 from stagepost.client import AsyncClient, Client, RefusedByFullNode
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.errors import ErrorCode
-from stagepost.ground.files.node_notes import DATA_DIR, find_full_node
+from stagepost.ground.files.running_nodes import DATA_DIR, find_full_node
 from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT
 from tests.running_devnet import RunningDevnet, devnet_in_background
 

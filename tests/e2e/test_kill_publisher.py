@@ -22,7 +22,7 @@ import pytest
 from stagepost.delivery.stores.inbox_rules import TABLES
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
-from stagepost.ground.storage.table_reading import read_beside
+from stagepost.ground.storage.table_file import read_beside
 from tests.delivery_processes import DEFECTS
 
 CYCLES = 10

@@ -18,7 +18,7 @@ from stagepost.cli import main as command
 from stagepost.devnet.devnet import DevnetPlan, HereValidator, devnet
 from stagepost.devnet.messages import StatusBook
 from stagepost.full_node.status import full_node_status
-from stagepost.ground.files.running_remp_node import STATUS_FILES
+from stagepost.ground.files.running_nodes import STATUS_FILES
 from stagepost.validator.status import validator_status
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -13,7 +13,7 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError
-from stagepost.ground.net.addresses import parse_address
+from stagepost.ground.net.network import parse_address
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.remote.client import RemoteTopics
 from tests.topic_records import NAME, a_record, a_writer, append_now

@@ -146,8 +146,8 @@ async def _run(
     from stagepost.devnet.devnet import devnet as running
     from stagepost.devnet.faults import told_of, with_faults
     from stagepost.devnet.messages import DevnetMessages, StatusBook
-    from stagepost.ground.files.node_notes import full_node_told
-    from stagepost.ground.loop.garbage import look_less_often
+    from stagepost.ground.files.running_nodes import full_node_told
+    from stagepost.ground.loop.load import look_less_often
 
     begun_ms = int(time.time() * 1_000)
     book = StatusBook()

@@ -40,7 +40,7 @@ def serve(data: Path, address: str, as_json: bool) -> None:
     import os
 
     from stagepost.errors import ConfigError
-    from stagepost.ground.net.addresses import parse_address
+    from stagepost.ground.net.network import parse_address
 
     if not data.is_dir():
         raise ConfigError(f"there is no data folder {data}", advice="give the folder of a node with --data")

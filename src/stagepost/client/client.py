@@ -24,7 +24,7 @@ from stagepost.errors import (
     LocalProtocolError,
 )
 from stagepost.full_node.message_client import ExternalMessages, id_bytes
-from stagepost.ground.files.node_notes import FullNodeFacts
+from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.remp.message import MESSAGES_TOPIC

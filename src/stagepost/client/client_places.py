@@ -8,7 +8,7 @@ import msgspec
 
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import NODE_FILE
-from stagepost.ground.files.node_notes import (
+from stagepost.ground.files.running_nodes import (
     DATA_DIR,
     FULL_NODE_FILE,
     FullNodeFacts,

@@ -17,7 +17,7 @@ from stagepost.errors import (
     StagepostError,
 )
 from stagepost.full_node.local_client import IntakeAddress, IntakeConversation, Refused, Taken
-from stagepost.ground.files.node_notes import FullNodeFacts
+from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.remp.receipts.status_records import StatusRecord

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stagepost.errors import StorageError
-from stagepost.ground.files.files import Files, write_all
+from stagepost.ground.files.small_files import Files, write_all
 
 log = logging.getLogger(__name__)
 

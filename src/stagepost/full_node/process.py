@@ -18,7 +18,7 @@ from stagepost.dmq.keys import key_files
 from stagepost.full_node.network import load_network
 from stagepost.full_node.running import RunningFullNode, start_full_node
 from stagepost.full_node.status import full_node_status
-from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.topics.kafka.admin import KafkaSettings
 

@@ -41,7 +41,7 @@ from stagepost.full_node.network import RempNetwork
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.files.data_folder import make_private
-from stagepost.ground.files.node_notes import FULL_NODE_FILE, FullNodeFacts
+from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.signatures.verifier import Verifier

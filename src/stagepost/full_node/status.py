@@ -17,7 +17,7 @@ from stagepost.full_node.full_node import RempFullNode
 from stagepost.full_node.metrics import FullNodeMetrics
 from stagepost.full_node.running import RunningFullNode
 from stagepost.full_node.sending import OnRefused
-from stagepost.ground.files.running_remp_node import FULL_NODE, STATUS_FILES, StatusFacts
+from stagepost.ground.files.running_nodes import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.telemetry.status_server import StatusSource, serve_status
 from stagepost.remp.receipts.receipt import Quarantined, Receipt

@@ -13,7 +13,7 @@ from stagepost import __version__
 from stagepost.catchain.member import Member as QueueMember
 from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.full_node.status import page_of, serving_status, shard_text
-from stagepost.ground.files.running_remp_node import VALIDATOR
+from stagepost.ground.files.running_nodes import VALIDATOR
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.remp.receipts.message_status import kind_of
 from stagepost.validator.metrics import ValidatorMetrics

@@ -18,8 +18,7 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
-from stagepost.ground.net.addresses import is_on_this_machine, parse_address
-from stagepost.ground.net.network import Address, TcpAddress, UnixAddress
+from stagepost.ground.net.network import Address, TcpAddress, UnixAddress, is_on_this_machine, parse_address
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.topics.log.file_topic import create_topic

@@ -152,7 +152,7 @@ def test_a_full_node_that_was_sent_forged_receipts_is_a_warning_and_one_without_
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stagepost.cli.check import remp_health
-    from stagepost.ground.files.running_remp_node import FULL_NODE, StatusFacts
+    from stagepost.ground.files.running_nodes import FULL_NODE, StatusFacts
 
     StatusFacts(1, FULL_NODE, 1).write(tmp_path)
     status: dict[str, object] = {
@@ -173,7 +173,7 @@ def test_a_full_node_that_was_sent_forged_receipts_is_a_warning_and_one_without_
 def test_a_full_node_that_left_its_note_and_is_gone_is_critical(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from stagepost.ground.files.running_remp_node import FULL_NODE, StatusFacts
+    from stagepost.ground.files.running_nodes import FULL_NODE, StatusFacts
 
     StatusFacts(1, FULL_NODE, 1).write(tmp_path)
     assert command.run(["check", "--data", str(tmp_path)]) == 2

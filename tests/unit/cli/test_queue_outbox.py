@@ -288,7 +288,7 @@ SAYS_NOTHING_IS_THERE = (
 def test_an_outbox_that_cannot_be_read_is_unknown_to_every_command(
     outbox: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.ground.storage.table_reading.BUSY_S", 0.05)
+    monkeypatch.setattr("stagepost.ground.storage.table_file.BUSY_S", 0.05)
     make_keys(outbox.parent / "keys", start_kes_period=0, issue_number=0)
     monkeypatch.chdir(outbox.parent)
     for arguments in every_reader(outbox):

@@ -17,7 +17,7 @@ from stagepost.cli.options import http as http_options
 from stagepost.cli.send.external import Handing, Telling, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
 from stagepost.full_node.message_client import Progress
-from stagepost.ground.files.node_notes import FullNodeFacts
+from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level

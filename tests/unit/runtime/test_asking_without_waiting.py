@@ -25,8 +25,8 @@ from stagepost.dmq.submission import (
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, RemoteProtocolError, TransportError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.channel import MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role
 from tests.pulling_world import NOW_UNIX_S, Node, World, a_message, announced, messages
 

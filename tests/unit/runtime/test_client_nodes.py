@@ -26,7 +26,7 @@ from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError, StorageError
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.files.data_folder import NODE_FILE
-from stagepost.ground.files.node_notes import DATA_DIR, FullNodeFacts
+from stagepost.ground.files.running_nodes import DATA_DIR, FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
 from tests.background_node import node_in_background
 from tests.small_node import MAGIC, SmallNode

@@ -22,8 +22,8 @@ from stagepost.errors import (
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net import keep_alive_protocol as keep_alive
+from stagepost.ground.net.channel import MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.memory import MemoryChannel, memory_channels
 from stagepost.ground.statemachine.spec import Role, State
 from tests.strategies import MessageParts
 

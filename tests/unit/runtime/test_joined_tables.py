@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.joined_tables import ROWS_AT_ONCE_MAX, SIZES, JoinedTables, PlacedRow, calls
-from stagepost.ground.storage.table_file import TableFile
+from stagepost.ground.storage.table_file import (
+    ROWS_AT_ONCE_MAX,
+    SIZES,
+    JoinedTables,
+    PlacedRow,
+    TableFile,
+    calls,
+)
 from stagepost.ground.storage.tables import Draft, Table
 from tests.failing_disk import Disk
 

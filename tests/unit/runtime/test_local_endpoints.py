@@ -32,8 +32,8 @@ from stagepost.dmq.profiles import PROFILES, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ConfigError, ErrorCode, LocalProtocolError, ProtocolTimeout
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.channel import memory_channels
 from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.memory import memory_channels
 from stagepost.ground.statemachine.spec import Role
 from tests.strategies import EXPIRES_AT, a_signed_legacy_message, a_signed_message
 

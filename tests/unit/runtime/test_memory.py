@@ -8,8 +8,7 @@ import pytest
 
 from stagepost.errors import LocalProtocolError, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import Channel
-from stagepost.ground.net.memory import memory_channels
+from stagepost.ground.net.channel import Channel, memory_channels
 
 
 def test_both_directions_carry_bytes() -> None:

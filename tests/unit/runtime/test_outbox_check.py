@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_touched(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows what is in it, so that no number may be given."""
-    monkeypatch.setattr("stagepost.ground.storage.table_reading.BUSY_S", 0.05)
+    monkeypatch.setattr("stagepost.ground.storage.table_file.BUSY_S", 0.05)
     filled(folder, RECORDS, MARKS)
     with made_unreadable(folder / OUTBOX_FILE, how):
         before = content_of_folder(folder)

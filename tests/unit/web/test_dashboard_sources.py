@@ -378,7 +378,7 @@ def test_nodes_and_outboxes_may_be_absent_or_broken(tmp_path: Path) -> None:
 def test_an_outbox_that_cannot_be_read_is_unknown_and_has_no_figures(
     tmp_path: Path, how: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.ground.storage.table_reading.BUSY_S", 0.05)
+    monkeypatch.setattr("stagepost.ground.storage.table_file.BUSY_S", 0.05)
     folder = tmp_path / "data" / "outbox"
     filled(folder, [a_record(1), a_record(2)], [a_dead(a_record(1))])
     sources = Sources(WebSettings(tmp_path / "data", outbox=folder if is_named else None))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from stagepost.delivery.events import DeliveryEvent
 from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
 from stagepost.full_node.network import load_network
-from stagepost.ground.files.node_notes import NodeFacts, _found
-from stagepost.ground.files.running_nodes import decoded
+from stagepost.ground.files.running_nodes import NodeFacts, _found, decoded
 from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
 from stagepost.pipeline.sources.dump_lines import read_line
 from stagepost.pipeline.steps.other_checks import OtherChecks

@@ -67,8 +67,13 @@ def check(
     from stagepost.cli.check.health import Finding, Level, findings_of
     from stagepost.errors import StagepostError
     from stagepost.ground.files.data_folder import NODE_FILE
-    from stagepost.ground.files.running_nodes import DATA_DIR, NodeIsSilent, find_node, node_status
-    from stagepost.ground.files.running_remp_node import find_remp_node
+    from stagepost.ground.files.running_nodes import (
+        DATA_DIR,
+        NodeIsSilent,
+        find_node,
+        find_remp_node,
+        node_status,
+    )
 
     findings: list[Finding] = []
     folder = data or Path(DATA_DIR)

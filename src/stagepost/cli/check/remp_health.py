@@ -6,8 +6,7 @@ import msgspec
 
 from stagepost.cli.check.health import Finding, Level
 from stagepost.ground.files.durations import format_duration
-from stagepost.ground.files.running_nodes import decoded, fetch
-from stagepost.ground.files.running_remp_node import FULL_NODE, StatusFacts
+from stagepost.ground.files.running_nodes import FULL_NODE, StatusFacts, decoded, fetch
 
 
 class RempStatus(msgspec.Struct, frozen=True):

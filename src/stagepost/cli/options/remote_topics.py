@@ -8,7 +8,7 @@ from typing import Any
 
 from stagepost.cli.topic_serve import TOKEN_VARIABLE
 from stagepost.errors import ConfigError
-from stagepost.ground.net.addresses import parse_address
+from stagepost.ground.net.network import parse_address
 from stagepost.topics.dump import dump_line
 from stagepost.topics.remote.client import RemoteTopics
 

@@ -21,7 +21,7 @@ def goes_to_full_node(
     source: str | None,
 ) -> bool:
     """Whether it is an external message: who signs nothing, hands it to the full node of the data folder."""
-    from stagepost.ground.files.node_notes import DATA_DIR, FULL_NODE_FILE
+    from stagepost.ground.files.running_nodes import DATA_DIR, FULL_NODE_FILE
 
     wait = context.params["wait"]
     if wait not in EXTERNAL_WAITS and to is None and number is None:

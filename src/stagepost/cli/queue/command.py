@@ -80,8 +80,7 @@ def ls(
         raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 
     from stagepost.cli.options.tables import print_table
-    from stagepost.ground.files.running_nodes import DATA_DIR, find_node, held_messages
-    from stagepost.ground.files.running_remp_node import find_remp_node
+    from stagepost.ground.files.running_nodes import DATA_DIR, find_node, find_remp_node, held_messages
 
     remp_node = find_remp_node(data or Path(DATA_DIR))
     if remp_node is not None:

@@ -11,8 +11,7 @@ import click
 import msgspec
 
 from stagepost.ground.files.durations import clock_text
-from stagepost.ground.files.running_nodes import find_node, held_messages
-from stagepost.ground.files.running_remp_node import find_remp_node, queued_messages
+from stagepost.ground.files.running_nodes import find_node, find_remp_node, held_messages, queued_messages
 
 PAGE_ENTRIES = 1_000
 NOT_HELD = 1

@@ -7,7 +7,7 @@ import msgspec
 
 from stagepost.cli.options.tables import print_table
 from stagepost.ground.files.durations import clock_text, format_duration
-from stagepost.ground.files.running_remp_node import QueuedMessage, StatusFacts, queued_messages
+from stagepost.ground.files.running_nodes import QueuedMessage, StatusFacts, queued_messages
 
 PAGE_ENTRIES = 1_000
 

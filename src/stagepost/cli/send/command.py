@@ -215,7 +215,7 @@ async def _to_full_node(
     as_json: bool,
 ) -> int:
     from stagepost.cli.send.external import WAIT_TIMEOUT_S, Handing, hand_over, sum_message
-    from stagepost.ground.files.node_notes import DATA_DIR
+    from stagepost.ground.files.running_nodes import DATA_DIR
     from stagepost.remp.messages import MESSAGE_BYTES_MAX
     from stagepost.remp.verdict.message_verdict import Awaited
 

@@ -18,7 +18,7 @@ from stagepost.cli.send.delivery_session import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.full_node.message_client import ExternalMessages, Progress, RefusedByFullNode
 from stagepost.ground.files.durations import format_duration
-from stagepost.ground.files.node_notes import find_full_node
+from stagepost.ground.files.running_nodes import find_full_node
 from stagepost.ground.identifiers import abbreviated
 from stagepost.remp.receipts.message_status import Accepted, Rejected, SentToValidators, block_of
 from stagepost.remp.receipts.receipt import Quarantined, Receipt

@@ -15,8 +15,7 @@ from stagepost.delivery.stores.owned_folder import holder
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StorageError
 from stagepost.ground.storage.sqlite_file import beside
-from stagepost.ground.storage.table_file import Found
-from stagepost.ground.storage.table_reading import read_beside
+from stagepost.ground.storage.table_file import Found, read_beside
 
 
 class OutboxCheck(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StagepostError
 from stagepost.ground.files.data_folder import DataFolder
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.ground.loop.garbage import look_less_often
+from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.signatures.verifier import Verifier
 from stagepost.ground.telemetry.logs import configure_logs

@@ -18,7 +18,7 @@ from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
 from stagepost.dmq.node.store_changes import Changes
 from stagepost.errors import StorageError
-from stagepost.ground.storage.memory_disk import SimulatedDisk
+from stagepost.ground.storage.simulated_disk import SimulatedDisk
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):

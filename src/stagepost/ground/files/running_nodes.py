@@ -1,17 +1,111 @@
-"""A node that runs on this machine: where it is, from node.json in its data folder, and what it tells of itself."""
+"""A node that runs on this machine: where it is, from node.json in its data folder, and what it tells of itself.
+
+The notes that running nodes leave in their data folders: who runs there, and where it is reached.
+
+node.json         a DMQ node
+full-node.json    a full node: where programs hand in external messages
+
+A full node or validator that runs on this machine: where its status is served, and what it tells of its messages.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import json
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from stagepost.errors import ErrorCode, StagepostError, StorageError, TransportError
-from stagepost.ground.files.node_notes import DATA_DIR as DATA_DIR
-from stagepost.ground.files.node_notes import NodeFacts as NodeFacts
-from stagepost.ground.files.node_notes import find_node as find_node
+from stagepost.ground.files.data_folder import FILE_MODE, NODE_FILE
+from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.wire.foreign_json import decode_foreign
+
+DATA_DIR = "stagepost-data"
+FULL_NODE_FILE = "full-node.json"
+NODE_FILE_BYTES_MAX = 65_536
+LOOK_EVERY_S = 0.02
+
+Facts = TypeVar("Facts", "NodeFacts", "FullNodeFacts")
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """node.json: who runs the node, and where it is reached."""
+
+    pid: int
+    local_socket: str
+    network_magic: int
+    metrics_port: int | None = None
+    started_ms: int = 0
+
+
+class FullNodeFacts(msgspec.Struct, frozen=True):
+    """full-node.json. `http` is the address of its HTTP intake, if it has one."""
+
+    pid: int
+    local_socket: str
+    network_magic: int
+    validator_sets: str
+    started_ms: int = 0
+    http: str | None = None
+
+    def write(self, data: Path) -> None:
+        path = data / FULL_NODE_FILE
+        try:
+            replace_file(path, json.dumps(msgspec.to_builtins(self)).encode() + b"\n", FILE_MODE)
+        except OSError as error:
+            raise StorageError(
+                f"could not write {path}: {error.strerror}", advice="check the space left on the disk"
+            ) from error
+
+
+def find_node(data: Path) -> NodeFacts:
+    return _found(
+        data, NODE_FILE, NodeFacts, "start one with `stagepost node dmq`, or give its folder with --data"
+    )
+
+
+def find_full_node(data: Path) -> FullNodeFacts:
+    return _found(
+        data,
+        FULL_NODE_FILE,
+        FullNodeFacts,
+        "start one with `stagepost devnet` or `stagepost node full`, or give its folder with --data",
+    )
+
+
+async def full_node_told(data: Path, since_ms: int, *, with_http: bool, within_s: float) -> FullNodeFacts:
+    """The note of a full node that was started after `since_ms`, in another process perhaps, once it is there.
+    `TimeoutError` if it is not."""
+    async with asyncio.timeout(within_s):
+        while True:
+            if (data / FULL_NODE_FILE).exists():
+                facts = find_full_node(data)
+                if facts.started_ms >= since_ms and (facts.http or not with_http):
+                    return facts
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _found(data: Path, name: str, kind: type[Facts], advice: str) -> Facts:
+    path = data / name
+    what = "node" if kind is NodeFacts else "full node"
+    try:
+        with path.open("rb") as file:
+            content = file.read(NODE_FILE_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise StorageError(f"no {what} runs in {data}: there is no {name}", advice=advice) from error
+    except OSError as error:
+        raise StorageError(
+            f"could not read {path}: {(error.strerror or 'unknown reason').lower()}",
+            advice="run this command as the user that runs the node",
+        ) from error
+    try:
+        return decode_foreign(content, kind)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error
+
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
@@ -135,3 +229,64 @@ def decoded(content: bytes, kind: type[T]) -> T:
             f"the node's answer is not understood: {error}",
             advice="use the same version for node and commands",
         ) from error
+
+
+FULL_NODE, VALIDATOR = "full node", "validator"
+STATUS_FILES = {FULL_NODE: "full-node-status.json", VALIDATOR: "validator-status.json"}
+NOTE_BYTES_MAX = 65_536
+
+
+class StatusFacts(msgspec.Struct, frozen=True):
+    """The note in its data folder. `kind`: FULL_NODE or VALIDATOR."""
+
+    pid: int
+    kind: str
+    metrics_port: int | None
+
+    def write(self, data: Path) -> None:
+        path = data / STATUS_FILES[self.kind]
+        try:
+            replace_file(path, json.dumps(msgspec.to_builtins(self)).encode() + b"\n", FILE_MODE)
+        except OSError as error:
+            raise StorageError(
+                f"could not write {path}: {error.strerror}", advice="check the space left on the disk"
+            ) from error
+
+
+class QueuedMessage(msgspec.Struct, frozen=True):
+    """One message without an end. `status`: the last kind of receipt at a validator, the last stage at a full node."""
+
+    index: int
+    message_id: str
+    shard: str
+    status: str
+    received_ms: int
+
+
+class QueuedMessages(msgspec.Struct, frozen=True):
+    entries: tuple[QueuedMessage, ...]
+    next: int | None = None
+
+
+def find_remp_node(data: Path) -> StatusFacts | None:
+    """None if neither a full node nor a validator has left its note there."""
+    for name in STATUS_FILES.values():
+        path = data / name
+        try:
+            with path.open("rb") as file:
+                return decode_foreign(file.read(NOTE_BYTES_MAX), StatusFacts)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StorageError(
+                f"could not read {path}: {(error.strerror or 'unknown reason').lower()}",
+                advice="run this command as the user that runs the node",
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error
+    return None
+
+
+def queued_messages(facts: StatusFacts, after: int, limit: int) -> QueuedMessages:
+    """A page: entries with an index greater than `after`."""
+    return decoded(fetch(facts, f"/mempool?after={after}&limit={limit}"), QueuedMessages)

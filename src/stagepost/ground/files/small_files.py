@@ -1,13 +1,17 @@
-"""Small files that people or the node itself write: read whole up to a limit, replaced whole or not at all."""
+"""Small files that people or the node itself write: read whole up to a limit, replaced whole or not at all.
+
+The calls by which a log reaches the disk, in one place, so that each of them can be made to fail.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
 
-from stagepost.errors import ConfigFaults, Fault
+from stagepost.errors import ConfigFaults, Fault, StorageError
 
 # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -58,3 +62,78 @@ def _reason(error: OSError) -> str:
 
 def _fault(path: Path, text: str) -> ConfigFaults:
     return ConfigFaults({str(path): [Fault("the file", text)]})
+
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+class Files:
+    """What the system offers, and nothing more."""
+
+    def open(self, path: Path, *, is_new: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        return os.open(path, flags, FILE_MODE)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def write(self, file: int, content: bytes | memoryview, position: int) -> int:
+        """How many bytes were written, which may be fewer than there are."""
+        return os.pwrite(file, content, position)
+
+    def sync(self, file: int) -> None:
+        os.fdatasync(file)
+
+    def cut(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.replace(new)
+
+    def sync_folder(self, path: Path) -> None:
+        """Names are part of a folder, and are durable only when it is."""
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_all(files: Files, file: int, content: bytes, position: int) -> None:
+    """A disk that is nearly full takes a part first, and says why with the next call."""
+    rest = memoryview(content)
+    while rest:
+        written = files.write(file, rest, position)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rest, position = rest[written:], position + written
+
+
+def replace_durably(files: Files, path: Path, content: bytes) -> None:
+    """Whoever looks, also after a power cut, finds the old content or the new."""
+    fresh = path.with_name(f".{path.name}.new")
+    files.remove(fresh)
+    file = files.open(fresh, is_new=True)
+    try:
+        write_all(files, file, content, 0)
+        files.sync(file)
+    finally:
+        files.close(file)
+    files.rename(fresh, path)
+    files.sync_folder(path.parent)
+
+
+def make_folder(path: Path, what: str, files: Files) -> None:
+    """If need be; durable, because what is kept in it is of no use without its name."""
+    try:
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        files.sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(
+            f"the folder {path} of {what} cannot be made: {error.strerror}",
+            advice="check the disk, the space left on it, and who may write there",
+        ) from error

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from stagepost.dmq.profiles import DEFAULT_PROFILE, profile_named
 from stagepost.errors import ConfigError
 from stagepost.ground.files.local_paths import require_local_path
-from stagepost.ground.net.addresses import parse_address
+from stagepost.ground.net.network import parse_address
 from stagepost.ground.net.version_data import NETWORK_MAGIC_BITS
 from stagepost.pipeline.sources.dmq_collector import DmqSocket, collect_once, keep_collecting
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range

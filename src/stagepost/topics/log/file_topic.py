@@ -11,7 +11,7 @@ from typing import Any
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.data_folder import make_private
-from stagepost.ground.files.files import Files, make_folder, replace_durably
+from stagepost.ground.files.small_files import Files, make_folder, replace_durably
 from stagepost.topics.batch import Batch
 from stagepost.topics.log import segment
 from stagepost.topics.log.appends import PendingAppend, Router

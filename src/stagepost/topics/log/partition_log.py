@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from stagepost.errors import StorageError
-from stagepost.ground.files.files import FILE_MODE, Files, replace_durably, write_all
 from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.ground.files.small_files import FILE_MODE, Files, replace_durably, write_all
 from stagepost.topics.errors import DamagedLog
 from stagepost.topics.log import block, segment
 from stagepost.topics.log.block import Row

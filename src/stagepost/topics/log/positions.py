@@ -10,8 +10,8 @@ from pathlib import Path
 from zlib import crc32
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.ground.files.files import Files, make_folder, replace_durably
 from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.ground.files.small_files import Files, make_folder, replace_durably
 from stagepost.topics.errors import DamagedLog
 from stagepost.topics.topic import require_name
 

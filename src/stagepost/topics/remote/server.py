@@ -24,10 +24,9 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
-from stagepost.ground.net.addresses import is_on_this_machine
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.network import Address, Listener, Network, SocketNetwork
+from stagepost.ground.net.network import Address, Listener, Network, SocketNetwork, is_on_this_machine
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX, Direction
