@@ -16,7 +16,7 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks
 from stagepost.delivery.transports.memory import MemoryTransport

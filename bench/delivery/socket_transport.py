@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, Published, SendFailed
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from stagepost.delivery.config import ReliablePublisherConfig
+from stagepost.delivery.envelope import AckEnvelope, AckReceipt
 from stagepost.delivery.errors import ErrAckTimeout
 from stagepost.delivery.identity import delivery_id
-from stagepost.delivery.receipts import AckEnvelope, AckReceipt
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import AckType
 from stagepost.delivery.transport import Incoming, IncomingAcks

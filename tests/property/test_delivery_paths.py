@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.effects import Effect, FlushEnded, Report, Wake
 from stagepost.delivery.entry import Entry, Moment
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.errors import ErrKeyConflict, ErrMessageTooLarge, ErrNoConnectedPeers, ErrQueueFull
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.result import Outcome
 from stagepost.delivery.status import AckType, Tier
 from stagepost.delivery.transport import IncomingAcks, Published, SendFailed, SendRefused

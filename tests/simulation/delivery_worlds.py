@@ -20,7 +20,7 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
 from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transports.memory import MemoryTransport

@@ -11,9 +11,9 @@ import pytest
 
 from stagepost.delivery import errors, outbox
 from stagepost.delivery.entry import NEVER, Entry, Moment, Phase
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.outbox import Outbox
-from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.publisher import PublisherCore, TakingIn
 from stagepost.delivery.receiver import ACCEPTED, Action, ReceiverCore, receipt_of
 from stagepost.delivery.result import Outcome
 from stagepost.delivery.settling import Settling
@@ -21,7 +21,6 @@ from stagepost.delivery.shell.receiver import Handler, Receiver
 from stagepost.delivery.status import AckType, DeliveryStatus
 from stagepost.delivery.stores.memory_inbox import MemoryInbox
 from stagepost.delivery.stores.memory_outbox import MemoryOutbox
-from stagepost.delivery.taking_in import TakingIn
 from stagepost.delivery.transport import Incoming, SendFailed
 from tests.simulation import delivery_worlds
 from tests.simulation.delivery_worlds import SCENARIOS, faults_found, run_delivery

@@ -15,7 +15,7 @@ from stagepost.delivery import (
     NackReason,
 )
 from stagepost.delivery.acks import AckTally
-from stagepost.delivery.receipts import ACK_TOPICS, AckEnvelope, AckReceipt
+from stagepost.delivery.envelope import ACK_TOPICS, AckEnvelope, AckReceipt
 from stagepost.delivery.status import AckType
 from stagepost.delivery.transport import Incoming
 from tests.delivery_world import (

@@ -20,9 +20,9 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.effects import Report
 from stagepost.delivery.entry import Entry, Moment, Phase
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import HEADS_KEPT, delivery_id
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.shell.receiver import HANDLED_IN_A_ROW_MAX
 from stagepost.delivery.status import AckType, Tier
 from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.delivery.identity import counted_nonce, delivery_id, identity_bytes, nonce_of_key
-from stagepost.delivery.receipts import (
+from stagepost.delivery.envelope import (
     RECEIPTS_MAX,
     AckEnvelope,
     AckReceipt,
     pack_receipts,
     read_ack_envelope,
 )
+from stagepost.delivery.identity import counted_nonce, delivery_id, identity_bytes, nonce_of_key
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.errors import DecodeError
 

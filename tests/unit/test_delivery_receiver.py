@@ -19,7 +19,7 @@ from stagepost.delivery import (
     ReceiverConfig,
     Reject,
 )
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.status import AckType
 from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
 from stagepost.delivery.transport import Incoming, IncomingAcks

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         ErrSendFailed,
         ErrStorage,
     )
-    from stagepost.delivery.runtime_delivery_result import DeliveryResult
+    from stagepost.delivery.result import DeliveryResult
     from stagepost.delivery.shell.handling import Busy, Message, Reject
     from stagepost.delivery.shell.publisher import ReliablePublisher
     from stagepost.delivery.shell.receiver import Receiver
@@ -82,7 +82,7 @@ _HOMES = {
     "stagepost.delivery.transports.memory": ("MemoryNetwork",),
     "stagepost.delivery.shell.publisher": ("ReliablePublisher",),
     "stagepost.delivery.shell.receiver": ("Receiver",),
-    "stagepost.delivery.runtime_delivery_result": ("DeliveryResult",),
+    "stagepost.delivery.result": ("DeliveryResult",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

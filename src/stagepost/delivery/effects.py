@@ -1,4 +1,7 @@
-"""What the publisher's core asks its shell to do; performed in the order in which they are given."""
+"""What the publisher's core asks its shell to do; performed in the order in which they are given.
+
+One status change of one message, as it goes to the topic of delivery events.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import msgspec
 
 from stagepost.delivery.entry import Entry
 from stagepost.delivery.result import Outcome
-from stagepost.delivery.status import DeliveryStatus
+from stagepost.delivery.status import DeliveryStatus, Tier
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -57,3 +60,17 @@ class FlushEnded(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = Report | SaveProgress | SaveEnd | DropDeadLetter | Wake | FlushEnded
+
+
+class DeliveryEvent(msgspec.Struct, frozen=True):
+    """`delivery_id` has 64 hex characters; `dmq_id` is the network's id of the last attempt; `error` is an error's name."""
+
+    delivery_id: str
+    status: DeliveryStatus
+    tier: Tier
+    topic: str
+    timestamp_ms: int
+    attempt: int
+    dmq_id: str | None
+    error: str | None
+    acked_by: tuple[str, ...]

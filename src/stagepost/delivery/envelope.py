@@ -3,13 +3,28 @@
     [1, 0, topic, nonce, created_ms, attempt, [* acker], payload, ? pad]
 
 A retry changes `attempt` and so the network's id; the delivery id does not depend on it and stays the same.
+
+ACK and NACK: what a receiver says about messages, and the envelope that carries several of them at once.
+
+    [1, 1, sender, [* [message_id, timestamp, ack_type, ? reason, ? retry_after_ms]], ? pad]
+
+The envelope travels as an ordinary authenticated message; its topic is by definition `/dep2p/sys/ack/1.0.0`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from stagepost.delivery.identity import NONCE_BYTES, DeliveryId, delivery_id
+from stagepost.delivery.identity import (
+    DELIVERY_ID_BYTES,
+    NONCE_BYTES,
+    DeliveryId,
+    delivery_id,
+    identity_bytes,
+)
+from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_text, write_unsigned
@@ -118,3 +133,133 @@ def _check(envelope: DataEnvelope) -> None:
 
 def _refused(text: str, found: object) -> StagepostError:
     return StagepostError(text, code=ErrorCode.CONFIG_INVALID, found=found)
+
+
+ACK_KIND = 1
+ACK_TOPIC = "/dep2p/sys/ack/1.0.0"
+ACK_TOPICS = frozenset({ACK_TOPIC, "/dep2p/sys/delivery/ack/1.0.0"})
+"""The second is what another implementation uses: understood, never sent."""
+
+SENDER_BYTES_MAX = 255
+RECEIPTS_MAX = 64
+"""In one envelope that we read. The body's size allows about 43."""
+
+RETRY_AFTER_MS_MAX = 30_000
+_REASON_BITS = 32
+_receipts_LENGTH_WITHOUT_PAD = 4
+_HEADS_BYTES_MAX = 5
+"""Of the envelope, its version and kind, and of a list with up to 64 elements."""
+
+
+class AckReceipt(msgspec.Struct, frozen=True):
+    """`timestamp_ms` is the receiver's clock when processing ended. An unknown reason stays a number."""
+
+    message_id: bytes
+    timestamp_ms: int
+    ack_type: AckType
+    reason: NackReason | int = NackReason.NONE
+    retry_after_ms: int | None = None
+
+    @property
+    def is_transient(self) -> bool:
+        """A refusal that may turn out otherwise next time. Unknown reasons are taken for such."""
+        return self.ack_type is AckType.NACK and is_transient(self.reason)
+
+
+def is_transient(reason: NackReason | int) -> bool:
+    return reason in TRANSIENT_REASONS or not isinstance(reason, NackReason)
+
+
+class AckEnvelope(msgspec.Struct, frozen=True):
+    """`sender` is the acknowledging node; whoever reads it compares it with who signed the message around it."""
+
+    sender: bytes
+    receipts: tuple[AckReceipt, ...]
+
+    def encode(self) -> bytes:
+        items = [
+            write_unsigned(ENVELOPE_VERSION),
+            write_unsigned(ACK_KIND),
+            write_bytes(self.sender),
+            write_array(*map(_write_receipt, self.receipts)),
+        ]
+        body = write_array(*items)
+        if len(body) < BODY_BYTES_MIN:
+            body = write_array(*items, zero_pad(BODY_BYTES_MIN - len(body)))
+        return body
+
+
+def pack_receipts(sender: str, receipts: Iterable[AckReceipt]) -> list[AckEnvelope]:
+    """As few envelopes as carry all of them, each small enough for a message's body."""
+    identity = identity_bytes(sender)
+    room = BODY_BYTES_MAX - len(write_bytes(identity)) - _HEADS_BYTES_MAX
+    envelopes: list[AckEnvelope] = []
+    batch: list[AckReceipt] = []
+    size = 0
+    for receipt in receipts:
+        needed = len(_write_receipt(receipt))
+        if batch and (size + needed > room or len(batch) == RECEIPTS_MAX):
+            envelopes.append(AckEnvelope(identity, tuple(batch)))
+            batch, size = [], 0
+        batch.append(receipt)
+        size += needed
+    if batch:
+        envelopes.append(AckEnvelope(identity, tuple(batch)))
+    return envelopes
+
+
+def read_ack_envelope(body: bytes) -> AckEnvelope:
+    """`DecodeError` for a body that is something else."""
+    reader = Reader(body)
+    length = reader.array_length("envelope")
+    if length not in (_receipts_LENGTH_WITHOUT_PAD, _receipts_LENGTH_WITHOUT_PAD + 1):
+        raise reader.invalid(f"ACK envelope has {length} elements, expected 4 or 5", at=0)
+    version, kind = reader.unsigned(8, "envelope.version"), reader.unsigned(8, "envelope.kind")
+    if (version, kind) != (ENVELOPE_VERSION, ACK_KIND):
+        raise reader.invalid(f"envelope of version {version} and kind {kind} is no ACK envelope", at=0)
+    sender = reader.byte_string(1, SENDER_BYTES_MAX, "envelope.sender")
+    count = reader.array_length("envelope.receipts")
+    if not 1 <= count <= RECEIPTS_MAX:
+        raise reader.over_limit("the number of receipts", count, RECEIPTS_MAX)
+    receipts = tuple(_read_receipt(reader, f"envelope.receipts[{index}]") for index in range(count))
+    if length > _receipts_LENGTH_WITHOUT_PAD and any(reader.byte_string(0, BODY_BYTES_MIN, "envelope.pad")):
+        raise reader.invalid("envelope.pad holds something else than zeros", at=reader.offset)
+    reader.finish("the envelope")
+    return AckEnvelope(sender, receipts)
+
+
+def _write_receipt(receipt: AckReceipt) -> bytes:
+    items = [
+        write_bytes(receipt.message_id),
+        write_unsigned(receipt.timestamp_ms),
+        write_unsigned(receipt.ack_type),
+    ]
+    if receipt.reason or receipt.retry_after_ms is not None:
+        items.append(write_unsigned(receipt.reason))
+    if receipt.retry_after_ms is not None:
+        items.append(write_unsigned(receipt.retry_after_ms))
+    return write_array(*items)
+
+
+def _read_receipt(reader: Reader, where: str) -> AckReceipt:
+    start = reader.offset
+    length = reader.array_length(where)
+    if not 3 <= length <= 5:
+        raise reader.invalid(f"{where} has {length} elements, expected 3 to 5", at=start)
+    message_id = reader.byte_string(DELIVERY_ID_BYTES, DELIVERY_ID_BYTES, f"{where}.messageId")
+    timestamp_ms = reader.unsigned(_TIMESTAMP_BITS, f"{where}.timestamp")
+    type_at = reader.offset
+    number = reader.unsigned(8, f"{where}.ackType")
+    if number not in (AckType.ACK, AckType.NACK):
+        raise reader.invalid(f"{where}.ackType is {number}, expected 1 (ACK) or 2 (NACK)", at=type_at)
+    ack_type = AckType(number)
+    reason: NackReason | int = NackReason.NONE
+    retry_after_ms = None
+    if length > 3:
+        found = reader.unsigned(_REASON_BITS, f"{where}.reason")
+        reason = NackReason(found) if found <= max(NackReason) else found
+    if length > 4:
+        retry_after_ms = reader.unsigned(_REASON_BITS, f"{where}.retryAfterMs")
+    if ack_type is AckType.ACK and reason:
+        raise reader.invalid(f"{where} is an ACK with reason {int(reason)} for a refusal", at=start)
+    return AckReceipt(message_id, timestamp_ms, ack_type, reason, retry_after_ms)

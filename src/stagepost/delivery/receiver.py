@@ -10,8 +10,8 @@ import msgspec
 
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.entry import Moment
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import delivery_id, identity_bytes
-from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
 from stagepost.delivery.transport import Incoming
 

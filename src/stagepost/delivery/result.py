@@ -1,8 +1,12 @@
-"""What became of one message, as far as is known."""
+"""What became of one message, as far as is known.
+
+What a caller gets: the core's outcome, with the time as a calendar knows it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -21,3 +25,11 @@ class Outcome(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     nacked_by: Mapping[str, NackReason | int] = {}
     attempts: int = 0
+
+
+class DeliveryResult(Outcome, frozen=True):
+    """`timestamp` is when the last status was reached."""
+
+    @property
+    def timestamp(self) -> datetime:
+        return datetime.fromtimestamp(self.timestamp_ms / 1_000, UTC)

@@ -1,12 +1,15 @@
-"""What every path through the publisher comes to: reports of new statuses, one end for each message, and the numbers."""
+"""What every path through the publisher comes to: reports of new statuses, one end for each message, and the numbers.
+
+What a publisher has done so far, in numbers that balance: published = acked + sent-final + failed + live.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from random import Random
 
 from stagepost.delivery import endings
 from stagepost.delivery.config import ReliablePublisherConfig
-from stagepost.delivery.counters import Counters
 from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import Effect, FlushEnded, Report, SaveEnd, SaveProgress, Wake
 from stagepost.delivery.ended import Ended
@@ -26,6 +29,34 @@ from stagepost.delivery.status import (
     Step,
 )
 from stagepost.errors import LocalProtocolError
+
+
+@dataclass(slots=True)
+class Counters:
+    published: int = 0
+    queued: int = 0
+    sent: int = 0
+    sent_final: int = 0
+    acked: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    """By the name of the error."""
+    evicted: int = 0
+    retries: int = 0
+    ack_timeouts: int = 0
+    late_acks: int = 0
+    bad_acks: int = 0
+    outside_acks: int = 0
+    """From nodes that were not asked."""
+    duplicates_in: int = 0
+    """Receipts that said nothing new."""
+
+    def count_failure(self, name: str) -> None:
+        self.failed[name] = self.failed.get(name, 0) + 1
+
+    @property
+    def ended(self) -> int:
+        return self.acked + self.sent_final + sum(self.failed.values())
+
 
 WAITING = (READY, BACKING_OFF, HELD)
 

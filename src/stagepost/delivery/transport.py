@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.errors import ErrorCode, StagepostError
 
 

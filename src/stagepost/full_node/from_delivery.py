@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import delivery_id, identity_bytes
-from stagepost.delivery.receipts import AckReceipt
 from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
 from stagepost.delivery.status import NackReason
 from stagepost.delivery.transport import (

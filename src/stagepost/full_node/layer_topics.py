@@ -13,7 +13,7 @@ import logging
 
 import msgspec
 
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.shell.events import TOPIC as DELIVERY_EVENTS_TOPIC
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError

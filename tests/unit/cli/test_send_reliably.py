@@ -25,7 +25,7 @@ from stagepost.delivery import (
     Reject,
     ReliablePublisherConfig,
 )
-from stagepost.delivery.receipts import read_ack_envelope
+from stagepost.delivery.envelope import read_ack_envelope
 from stagepost.delivery.stores.outbox_rules import OutboxLimits
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox

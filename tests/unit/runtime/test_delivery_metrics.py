@@ -7,7 +7,7 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.delivery import MemoryNetwork, Receiver, ReliablePublisher, ReliablePublisherConfig
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.shell.metrics import DELIVERY_METRICS, DeliveryMetrics
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.ground.loop.clock import LoopClock

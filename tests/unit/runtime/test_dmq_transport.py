@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
-from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
+from stagepost.delivery.envelope import (
+    ACK_TOPICS,
+    AckEnvelope,
+    AckReceipt,
+    DataEnvelope,
+    read_ack_envelope,
+    read_data_envelope,
+)
 from stagepost.delivery.identity import delivery_id
-from stagepost.delivery.receipts import ACK_TOPICS, AckEnvelope, AckReceipt, read_ack_envelope
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, SendFailed, SendRefused
-from stagepost.delivery.transports import node_peers
-from stagepost.delivery.transports.dmq import DmqTransport
+from stagepost.delivery.transports import dmq_connectivity as node_peers
+from stagepost.delivery.transports.dmq import DmqTransport, DmqTransportLimits
 from stagepost.delivery.transports.dmq_bodies import data_body, payload_room
-from stagepost.delivery.transports.dmq_limits import DmqTransportLimits
-from stagepost.delivery.transports.node_peers import NodePeers
+from stagepost.delivery.transports.dmq_connectivity import NodePeers
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.keys.signer import DmqSigner
 from stagepost.dmq.message import DmqMessage

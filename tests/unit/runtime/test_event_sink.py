@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.shell.events import TOPIC, EventSinks, JsonLinesEventSink, NoEventSink
 from stagepost.delivery.status import DeliveryStatus, Tier
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
 from stagepost.full_node.network import load_network
 from stagepost.ground.files.running_nodes import NodeFacts, _found, decoded

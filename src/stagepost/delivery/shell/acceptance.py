@@ -1,16 +1,20 @@
-"""How a message comes in: checked, offered to the core, stored where there is a store, and accepted."""
+"""How a message comes in: checked, offered to the core, stored where there is a store, and accepted.
+
+How an acked call waits for the end of its message, and what it leaves behind when it goes earlier.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from stagepost.delivery import endings
+from stagepost.delivery.config import check_message
 from stagepost.delivery.entry import STORING, Entry, Moment
-from stagepost.delivery.errors import ErrClosed, ErrNotStarted, ErrStorage
-from stagepost.delivery.message_checks import check_message
-from stagepost.delivery.shell.publisher_sending import PublisherSending
+from stagepost.delivery.errors import ErrAckTimeout, ErrClosed, ErrNotStarted, ErrStorage
+from stagepost.delivery.result import Outcome
+from stagepost.delivery.shell.sender import PublisherSending
 from stagepost.delivery.status import Tier
-from stagepost.delivery.stores.entry_rows import buried, record_of
+from stagepost.delivery.stores.outbox import buried, record_of
 from stagepost.delivery.transport import Outgoing
 from stagepost.errors import StorageError
 
@@ -118,3 +122,60 @@ def _not_accepted(entry: Entry, failure: StorageError) -> ErrStorage:
     return ErrStorage(
         f"the message was not accepted: {failure.text}", advice=failure.advice, message_id=entry.id_text
     )
+
+
+class PublisherWaiting(PublisherStoring):
+    async def _outcome(self, entry: Entry, now: Moment, budget_s: float) -> Outcome:
+        """Sends it in the caller's own task if it is its turn: no task for each message."""
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        entry.waiters.append(waiter)
+        if not self._is_new(entry):
+            return await self._outcome_of_another(entry, waiter, budget_s)
+        if self._outbox is None:
+            message = self._accept(entry, now, is_awaited=True)
+        else:
+            message = await self._store(entry, is_awaited=True)
+        try:
+            if message is not None:
+                await self._hand_over(entry, message)
+            return await waiter
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            if waiter.done() and entry.sending_task is task:
+                # Not the caller was cancelled but the send, since its time is over.
+                entry.sending_task = None
+                if task.uncancel() == 0:
+                    return waiter.result()
+            self._leave(entry, waiter)
+            raise
+
+    async def _outcome_of_another(
+        self, entry: Entry, waiter: asyncio.Future[Outcome], budget_s: float
+    ) -> Outcome:
+        """For a call that found its message on the way already, with a budget of its own or none."""
+        try:
+            await self._join(entry)
+        except BaseException:
+            entry.waiters.remove(waiter)
+            raise
+        try:
+            async with asyncio.timeout(budget_s):
+                return await waiter
+        except TimeoutError:
+            entry.waiters.remove(waiter)
+            raise ErrAckTimeout(
+                "the same message was published before, and its end did not come in time",
+                message_id=entry.id_text,
+                result=self._core.outcome_of(entry.delivery_id),
+                may_have_been_delivered=True,
+            ) from None
+        except asyncio.CancelledError:
+            self._leave(entry, waiter)
+            raise
+
+    def _leave(self, entry: Entry, waiter: asyncio.Future[Outcome]) -> None:
+        """The last one who goes takes the message with him."""
+        entry.waiters.remove(waiter)
+        if not entry.waiters:
+            self._perform(self._core.abandon(entry, self._now()))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 
 TOPIC = "stagepost.delivery.events"
 FILE_BYTES_MAX = 16 * 1024 * 1024

@@ -1,4 +1,7 @@
-"""What a receiver remembers across restarts: a verdict is stored first, and said then."""
+"""What a receiver remembers across restarts: a verdict is stored first, and said then.
+
+Holds receipts for a moment, so that several travel together, and hands them to the network once.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import logging
 
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.entry import Moment
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.errors import ErrStorage
 from stagepost.delivery.receiver import ACCEPTED, ReceiverCore, Verdict, receipt_of
-from stagepost.delivery.shell.ack_sending import AckSending
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.stores.inbox import InboxRecord, InboxState, InboxStore
 from stagepost.delivery.stores.memory_inbox import MemoryInbox
@@ -18,10 +21,76 @@ from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock, SystemClock
 
-EXPIRE_EVERY_S = 60.0
+RECEIPTS_WAITING_MAX = 100_000
+"""Beyond it the oldest are dropped: a sender who misses one asks again."""
+
 CLOSED_WITHIN_S = 5.0
 
 log = logging.getLogger(__name__)
+
+
+class AckSending:
+    """`delay_s` is how long a receipt may wait for company. Nothing is repeated here: a lost receipt is asked for again."""
+
+    def __init__(self, transport: Transport, delay_s: float) -> None:
+        self.sent = 0
+        self.lost = 0
+        self._transport = transport
+        self._delay_s = delay_s
+        # By message: a newer answer replaces one that has not left yet.
+        self._waiting: dict[bytes, AckReceipt] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._is_closing = False
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="delivery-acks")
+
+    def put(self, receipt: AckReceipt) -> None:
+        if len(self._waiting) >= RECEIPTS_WAITING_MAX:
+            del self._waiting[next(iter(self._waiting))]
+            self.lost += 1
+        self._waiting[receipt.message_id] = receipt
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def close(self) -> None:
+        """What waits is sent first."""
+        self._is_closing = True
+        self._ring()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=CLOSED_WITHIN_S)
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._waiting:
+                if self._is_closing:
+                    return
+                self._wake = loop.create_future()
+                await self._wake
+                self._wake = None
+                continue
+            if self._delay_s and not self._is_closing:
+                await asyncio.sleep(self._delay_s)
+            batch, self._waiting = tuple(self._waiting.values()), {}
+            try:
+                await self._transport.publish_acks(batch)
+                self.sent += len(batch)
+            except StagepostError as error:
+                self.lost += len(batch)
+                log.info("receipts were not sent", extra={"count": len(batch), "reason": error.text})
+            except Exception:
+                self.lost += len(batch)
+                log.exception("the transport failed by a bug")
+
+
+EXPIRE_EVERY_S = 60.0
 
 
 class ReceiverKeeping:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind

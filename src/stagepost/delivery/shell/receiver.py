@@ -14,9 +14,8 @@ from typing import Any, Self
 
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.entry import Moment
-from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX
+from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX, RETRY_AFTER_MS_MAX
 from stagepost.delivery.errors import ErrAlreadyStarted
-from stagepost.delivery.receipts import RETRY_AFTER_MS_MAX
 from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, Verdict, receipt_of
 from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
 from stagepost.delivery.shell.inbox_keeper import ReceiverKeeping

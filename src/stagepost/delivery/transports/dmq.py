@@ -2,6 +2,8 @@
 
 A node's local protocols submit messages and tell of new ones; its status page tells how many peers it has. A node of
 another make has no such page: then being connected means that the node itself is there.
+
+How patient and how busy the DMQ transport is, and what it counts beside deliveries.
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stagepost.delivery.envelope import TOPIC_BYTES_MAX
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.envelope import TOPIC_BYTES_MAX, AckReceipt
 from stagepost.delivery.transport import (
     Incoming,
     IncomingAcks,
@@ -24,11 +26,13 @@ from stagepost.delivery.transport import (
     SendRefused,
 )
 from stagepost.delivery.transports.dmq_bodies import ack_bodies, data_body, payload_room, read_body
-from stagepost.delivery.transports.dmq_connectivity import DmqConnectivity
-from stagepost.delivery.transports.dmq_limits import DmqTransportCounters, DmqTransportLimits
-from stagepost.delivery.transports.dmq_sending import DmqSending
-from stagepost.delivery.transports.node_peers import NodePeers
-from stagepost.delivery.transports.submission_lanes import SubmissionLanes
+from stagepost.delivery.transports.dmq_connectivity import (
+    PEERS_POLL_S,
+    PEERS_POLL_WITHOUT_S,
+    DmqConnectivity,
+    NodePeers,
+)
+from stagepost.delivery.transports.dmq_sending import DmqSending, SubmissionLanes
 from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
 from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.message_stream import ListenLimits
@@ -42,6 +46,38 @@ from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.errors import LocalProtocolError, StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class DmqTransportLimits:
+    """`peers_poll_s` is how soon lost peers are noticed; a publisher without any waits for the first one, so asks sooner."""
+
+    peers_poll_s: float = PEERS_POLL_S
+    peers_poll_without_s: float = PEERS_POLL_WITHOUT_S
+    lanes: int = 8
+    reconnect_delay_s: float = 0.05
+    reconnect_delay_max_s: float = 1.0
+    listen_again_s: float = 5.0  # after a fault that is more than a node being away
+    first_look_s: float = 5.0
+    submit_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        require_positive(
+            peers_poll_s=self.peers_poll_s,
+            peers_poll_without_s=self.peers_poll_without_s,
+            lanes=self.lanes,
+            listen_again_s=self.listen_again_s,
+            first_look_s=self.first_look_s,
+        )
+
+
+@dataclass(slots=True)
+class DmqTransportCounters:
+    foreign_bodies: int = 0  # no envelope of ours: other programs use the network too
+    forged: int = 0  # only with `verify`: the node handed on what proves nothing
+    acks_unsent: int = 0
+    callbacks_failed: int = 0
+
 
 EXPIRY_MARGIN_S = 10.0
 """Producers stay so far below the longest life that a network allows: a clock that is a little fast costs nothing."""

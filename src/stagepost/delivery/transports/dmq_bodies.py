@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from stagepost.delivery.envelope import (
+    ACK_KIND,
+    ACK_TOPICS,
     BODY_BYTES_MAX,
     DATA_KIND,
     RESERVED_TOPIC_PREFIX,
+    AckReceipt,
     DataEnvelope,
+    pack_receipts,
+    read_ack_envelope,
     read_data_envelope,
 )
 from stagepost.delivery.identity import identity_bytes
-from stagepost.delivery.receipts import ACK_KIND, ACK_TOPICS, AckReceipt, pack_receipts, read_ack_envelope
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import ConfigError, DecodeError

@@ -1,19 +1,82 @@
-"""Bodies on their way into a node: signed, submitted, and what each of its answers means for the message."""
+"""Bodies on their way into a node: signed, submitted, and what each of its answers means for the message.
+
+How fast a node lets us send: it names the seconds to wait when a message came too soon after the last one.
+
+Several connections to one node for handing over messages: each carries one at a time, and a node that makes
+messages durable in groups takes many in the time of one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 
 from stagepost.delivery.transport import SendFailed, SendRefused
-from stagepost.delivery.transports.pace import Pace, seconds_named
-from stagepost.delivery.transports.submission_lanes import SubmissionLanes
+from stagepost.dmq.endpoints.local_client import LocalClient
 from stagepost.dmq.keys.signer import Signer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Reason, Rejected
+from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.ground.loop.clock import Clock
+
+WAIT_MAX_S = 3_600.0
+"""What a node says is not taken literally beyond this."""
+
+_NAMED = re.compile(r"wait (\d{1,9}(?:\.\d{1,9})?) s\b")
+_TOO_FREQUENT_ELSEWHERE = "TooFrequent"
+
+
+def seconds_named(outcome: Rejected) -> float | None:
+    """None if the message did not come too soon. Nodes that name no time have the public networks' gap."""
+    if outcome.code is not ErrorCode.MSG_TOO_FREQUENT and _TOO_FREQUENT_ELSEWHERE not in outcome.text:
+        return None
+    named = _NAMED.search(outcome.text)
+    return min(float(named[1]), WAIT_MAX_S) if named else float(MESSAGE_GAP_S)
+
+
+class Pace:
+    """Nothing is signed or submitted while the node is known to refuse it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._not_before_s = 0.0
+
+    def hold(self, wait_s: float) -> None:
+        self._not_before_s = max(self._not_before_s, self._clock.mono_s() + wait_s)
+
+    @property
+    def wait_s(self) -> float:
+        """0 if it may be sent."""
+        return max(0.0, self._not_before_s - self._clock.mono_s())
+
+
+class SubmissionLanes:
+    """The lane that was used last is used first, so that a quiet program keeps one connection and no more."""
+
+    def __init__(self, make_client: Callable[[], LocalClient], count: int) -> None:
+        self._lanes = [make_client() for _ in range(count)]
+        self._free = list(self._lanes)
+        self._permits = asyncio.Semaphore(count)
+
+    async def submit(self, message: DmqMessage) -> Outcome:
+        async with self._permits:
+            lane = self._free.pop()
+            try:
+                return await lane.submit(message)
+            finally:
+                self._free.append(lane)
+
+    async def check(self) -> None:
+        """Shake hands once; raises as a submission would if the node is not there."""
+        await self._lanes[0].check()
+
+    async def close(self) -> None:
+        for lane in self._lanes:
+            await lane.close()
+
 
 SIGNING_RETRY_S = 30.0
 """Keys that cannot sign are the operator's to renew. Messages wait for it, and lose no attempt by it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from random import Random
 
-from stagepost.delivery.receipts import AckReceipt
+from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.transport import (
     Incoming,
     IncomingAcks,

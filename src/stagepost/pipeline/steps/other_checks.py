@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.delivery.events import DeliveryEvent
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.proof import check_proof
 from stagepost.errors import ErrorCode, StagepostError
