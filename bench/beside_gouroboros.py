@@ -29,8 +29,7 @@ import msgspec
 
 from bench.whole_path import Reading
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
-from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
-from stagepost.dmq.validation import ValidationRules, Validator, check_expiry
+from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, ValidationRules, Validator, check_expiry, check_proof
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue

@@ -16,7 +16,7 @@ from stagepost.dmq.endpoints.local_submission import (
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Outcome, rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
-from stagepost.dmq.proof import check_proof
+from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode, TransportError
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.sockets import Server, serve_unix

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.dmq.keys.kes_schedule import KesSchedule, kes_schedule_for
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.keys.signer import DmqSigner
+from stagepost.dmq.keys.signing_pair import KesSchedule, kes_schedule_for
 from stagepost.dmq.outcome import rejected
-from stagepost.dmq.proof import check_proof
+from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from tests.background_node import node_in_background

@@ -10,7 +10,7 @@ import pytest
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.message_store import StoredPool, StoredState
-from stagepost.dmq.node.store_changes import Changes
+from stagepost.dmq.node.stored_rows import Changes
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.validation import Validator

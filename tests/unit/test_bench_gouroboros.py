@@ -21,7 +21,7 @@ from bench.beside_gouroboros import (
     record,
 )
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.proof import check_certificate, check_id, check_kes_signature
+from stagepost.dmq.validation import check_certificate, check_id, check_kes_signature
 from tests.interop.peer_builds import Unavailable, go_program
 
 FEW = POOLS + 10  # some pools twice

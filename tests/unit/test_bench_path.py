@@ -11,7 +11,7 @@ from bench.run import latency_readings, table_of_readings
 from bench.traffic import MESSAGE_BYTES, Signers
 from bench.whole_path import MESSAGES_PER_ROUND, PATH_STEPS, PEERS, on_one_core, run_node
 from stagepost.dmq.node.config import PeerTargets
-from stagepost.dmq.proof import check_proof
+from stagepost.dmq.validation import check_proof
 
 PATH_BUDGETS = {
     "path, replies of 10": 1.5,

@@ -153,7 +153,7 @@ def verify(
     import time
 
     from stagepost.cli.options.shared import read_bytes
-    from stagepost.dmq import proof
+    from stagepost.dmq import validation as proof
     from stagepost.dmq.message import DmqMessage
     from stagepost.dmq.validation import check_expiry
 

@@ -8,6 +8,13 @@ announcement, and only when its fate is known: held, refused, or no longer to be
 An announced id does not say in which layout its message is. A message of the older layout chooses its id, and could
 pretend to be any other; so an id counts as held only if it is held in the newer layout, where it is a hash and can
 stand for one message alone. A message of the older layout is therefore downloaded from each peer that announces it.
+
+What a puller may do with a peer, one at a time; and why it may end with one.
+
+Notices a peer that announces what it has announced before: each message of the mempool once and no more.
+
+Acknowledging what we hold costs a peer nothing, so it could keep us busy for ever with the same ids. Remembered are
+the mempool's indexes and not the ids: a bit for each message instead of a hundred bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -24,14 +31,75 @@ from stagepost.dmq.downloads import Claimant, Downloads
 from stagepost.dmq.mempool import Entry, MessageKey
 from stagepost.dmq.message import FIVE_ONLY, MESSAGE_BYTES_MAX, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
-from stagepost.dmq.peer_score import SCORE_MAX, PeerScore
-from stagepost.dmq.peer_standing import Consequence, Offer, RelayRecord, Ruling
-from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, PeerFault, Sleep, Submit
-from stagepost.dmq.repeated_announcements import AnnouncedIndexes
+from stagepost.dmq.peer_standing import SCORE_MAX, Consequence, Offer, PeerScore, RelayRecord, Ruling
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId
+
+
+class Submit(msgspec.Struct, frozen=True, gc=False):
+    """Have these judged; `PeerPulling.submitted` wants to know."""
+
+    messages: tuple[DmqMessage, ...]
+
+
+class FetchMessages(msgspec.Struct, frozen=True, gc=False):
+    """`PeerPulling.messages_arrived` wants to know. Need not be answered before the next action."""
+
+    ids: tuple[MessageId, ...]
+
+
+class AskIds(msgspec.Struct, frozen=True, gc=False):
+    """`PeerPulling.ids_arrived` wants to know. Need not be answered before the next action."""
+
+    blocking: bool
+    acknowledged: int
+    requested: int
+
+
+class Sleep(msgspec.Struct, frozen=True, gc=False):
+    """Nothing to do before `until`, or before something is heard; None: there is no timer."""
+
+    until: float | None
+
+
+Action: TypeAlias = Submit | FetchMessages | AskIds | Sleep
+
+
+class PeerFault(msgspec.Struct, frozen=True, gc=False):
+    """Why the connection must end."""
+
+    code: ErrorCode
+    text: str
+    message_id: MessageId
+
+
+CHUNK_BITS = 1_024
+CHUNKS_MAX = 64
+"""65,536 indexes: more than the mempool holds. Beyond that the oldest are forgotten."""
+
+
+class AnnouncedIndexes:
+    """One peer's, on one connection."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, int] = {}
+
+    def add(self, index: int) -> bool:
+        """Whether it is there for the first time."""
+        chunk, bit = divmod(index, CHUNK_BITS)
+        bits = self._chunks.get(chunk)
+        if bits is None:
+            bits = 0
+            if len(self._chunks) >= CHUNKS_MAX:
+                del self._chunks[min(self._chunks)]
+        mask = 1 << bit
+        self._chunks[chunk] = bits | mask
+        return not bits & mask
+
 
 MESSAGES_REQUESTED_MAX = 33
 """In one batch; with the largest messages that is as much as one reply may hold."""

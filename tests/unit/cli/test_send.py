@@ -13,10 +13,10 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.delivery.envelope import read_data_envelope
-from stagepost.dmq.keys.kes_schedule import kes_schedule_for
 from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.dmq.keys.signing_pair import kes_schedule_for
 from stagepost.dmq.outcome import Reason, Rejected, rejected
-from stagepost.dmq.proof import check_proof
+from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from tests.background_node import node_in_background, write_node_file

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.dmq.announciness import PEERS_REMEMBERED_MAX, Announciness
-from stagepost.dmq.peer_score import CLAIM_DELAY_MAX_S, SCORE_MAX, PeerScore
+from stagepost.dmq.downloads import PEERS_REMEMBERED_MAX, Announciness
+from stagepost.dmq.peer_standing import CLAIM_DELAY_MAX_S, SCORE_MAX, PeerScore
 
 
 def a_score(rejected: int = 0) -> PeerScore:

@@ -10,11 +10,19 @@ from stagepost.dmq.downloads import LEASE_S, STUCK_S, Downloads
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import ACCEPTED, Outcome, rejected
-from stagepost.dmq.peer_score import CLAIM_DELAY_MAX_S
-from stagepost.dmq.peer_standing import CLOCKS_DIFFER_MAX_S, RETRY_MAX_S
-from stagepost.dmq.pulling import ASK_AGAIN_S, BYTES_IN_FLIGHT_MAX, PeerPulling
-from stagepost.dmq.pulling_actions import AskIds, FetchMessages, Sleep, Submit
-from stagepost.dmq.repeated_announcements import CHUNK_BITS, CHUNKS_MAX, AnnouncedIndexes
+from stagepost.dmq.peer_standing import CLAIM_DELAY_MAX_S, CLOCKS_DIFFER_MAX_S, RETRY_MAX_S
+from stagepost.dmq.pulling import (
+    ASK_AGAIN_S,
+    BYTES_IN_FLIGHT_MAX,
+    CHUNK_BITS,
+    CHUNKS_MAX,
+    AnnouncedIndexes,
+    AskIds,
+    FetchMessages,
+    PeerPulling,
+    Sleep,
+    Submit,
+)
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId

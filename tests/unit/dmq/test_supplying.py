@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage
-from stagepost.dmq.offered_messages import OfferedMessages
 from stagepost.dmq.outcome import ACCEPTED, Rejected
 from stagepost.dmq.submission import MESSAGES_BYTES_MAX
-from stagepost.dmq.supplying import Supplying
+from stagepost.dmq.supplying import OfferedMessages, Supplying
 from stagepost.errors import ErrorCode
 from tests.pulling_world import NOW_UNIX_S, a_message, announced, legacy, messages
 

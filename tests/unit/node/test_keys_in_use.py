@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.dmq.node.keys_in_use import IN_USE_S, POOLS_MAX, KeysInUse
+from stagepost.dmq.node.pool_watch import IN_USE_S, POOLS_MAX, KeysInUse
 from tests.pool_signers import Signer
 
 
@@ -40,7 +40,7 @@ def test_a_pool_that_was_silent_for_a_period_is_not_in_use_any_more() -> None:
 
 
 def test_as_many_pools_are_remembered_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagepost.dmq.node.keys_in_use.POOLS_MAX", 2)
+    monkeypatch.setattr("stagepost.dmq.node.pool_watch.POOLS_MAX", 2)
     keys = KeysInUse()
     keys.note(Signer(0).sign(evolution=61), 62, 0.0)
     keys.note(Signer(1).sign(), 62, 0.0)

@@ -16,7 +16,6 @@ from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.delivery.transports.dmq_sending import SIGNING_RETRY_S
 from stagepost.dmq.key_texts import ColdSigningKey, Content, IssuedCertificate
 from stagepost.dmq.keys import key_files
-from stagepost.dmq.keys.kes_schedule import PERIOD_S, KesSchedule, kes_schedule_for
 from stagepost.dmq.keys.pool_keys import (
     CERTIFICATE,
     FILE_NAMES,
@@ -25,7 +24,8 @@ from stagepost.dmq.keys.pool_keys import (
     write_evolved_key,
 )
 from stagepost.dmq.keys.signer import DmqSigner
-from stagepost.dmq.proof import KES_EVOLUTIONS_MAX, check_proof
+from stagepost.dmq.keys.signing_pair import PERIOD_S, KesSchedule, kes_schedule_for
+from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import issue

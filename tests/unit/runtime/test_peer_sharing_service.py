@@ -8,9 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
-from stagepost.dmq.peer_sharing import ANSWER_STABLE_FOR_S, PeerAddress, SharePeers, ShareRequest
+from stagepost.dmq.peer_sharing import (
+    ANSWER_STABLE_FOR_S,
+    ASKERS_REMEMBERED_MAX,
+    PeerAddress,
+    SharedPeers,
+    SharePeers,
+    ShareRequest,
+)
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
-from stagepost.dmq.shared_peers import ASKERS_REMEMBERED_MAX, SharedPeers
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.clock import LoopClock

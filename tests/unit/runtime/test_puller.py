@@ -15,8 +15,7 @@ from stagepost.dmq import pulling as pulling_module
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Rejected, rejected
-from stagepost.dmq.peer_score import PeerScore
-from stagepost.dmq.peer_standing import Consequence, RelayRecord, Ruling
+from stagepost.dmq.peer_standing import Consequence, PeerScore, RelayRecord, Ruling
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.pulling import PeerPulling
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds

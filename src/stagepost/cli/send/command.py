@@ -265,8 +265,7 @@ def _sign(
 
     from stagepost.delivery.envelope import DataEnvelope
     from stagepost.delivery.identity import NONCE_BYTES
-    from stagepost.dmq.keys.kes_schedule import kes_schedule_for
-    from stagepost.dmq.keys.signing_pair import load_signing_pair
+    from stagepost.dmq.keys.signing_pair import kes_schedule_for, load_signing_pair
 
     pair = load_signing_pair(folder, evolved_key)
     try:

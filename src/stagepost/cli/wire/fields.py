@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stagepost.dmq import local_notification, local_submission, submission
-from stagepost.dmq.inspection.handshake import version_data
+from stagepost.dmq.inspection.connection import version_data
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.peer_sharing import PeerAddress, SharePeers
 from stagepost.ground.identifiers import abbreviated

@@ -37,12 +37,11 @@ from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
 from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.message_stream import ListenLimits
 from stagepost.dmq.endpoints.options import require_positive
-from stagepost.dmq.keys.kes_schedule import kes_schedule_for
 from stagepost.dmq.keys.signer import DmqSigner, Signer
+from stagepost.dmq.keys.signing_pair import kes_schedule_for
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import profile_named
-from stagepost.dmq.proof import check_proof
-from stagepost.dmq.validation import TTL_MAX_S
+from stagepost.dmq.validation import TTL_MAX_S, check_proof
 from stagepost.errors import LocalProtocolError, StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork

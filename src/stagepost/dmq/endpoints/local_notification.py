@@ -20,8 +20,7 @@ from stagepost.dmq.endpoints.options import (
 from stagepost.dmq.local_notification import MESSAGES_SENT_MAX
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Rejected, rejected
-from stagepost.dmq.proof import check_proof
-from stagepost.dmq.validation import check_expiry
+from stagepost.dmq.validation import check_expiry, check_proof
 from stagepost.errors import ErrorCode, LocalProtocolError
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.conversation import Conversation

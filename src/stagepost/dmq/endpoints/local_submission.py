@@ -22,8 +22,7 @@ from stagepost.dmq.local_submission import REASON_TEXT_BYTES_MAX
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Reason, Rejected, from_wire, rejected, to_wire
-from stagepost.dmq.proof import check_proof
-from stagepost.dmq.validation import check_expiry
+from stagepost.dmq.validation import check_expiry, check_proof
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.conversation import Conversation
 

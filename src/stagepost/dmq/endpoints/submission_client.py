@@ -9,7 +9,6 @@ from stagepost.dmq.announcements import Announcements, Violation
 from stagepost.dmq.endpoints.options import settled
 from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig, begins_with_init, broken_rule
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.offered_messages import OfferedMessages
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.dmq.submission import (
     Done,
@@ -22,6 +21,7 @@ from stagepost.dmq.submission import (
     RequestMessageIds,
     RequestMessages,
 )
+from stagepost.dmq.supplying import OfferedMessages
 from stagepost.errors import LocalProtocolError, RemoteProtocolError
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net.conversation import Conversation

@@ -13,9 +13,8 @@ from stagepost.dmq.endpoints.options import Authenticator, TtlValidator, given_l
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
-from stagepost.dmq.proof import check_proof
 from stagepost.dmq.submission import INIT, MessageIdAndSize
-from stagepost.dmq.validation import check_expiry
+from stagepost.dmq.validation import check_expiry, check_proof
 from stagepost.errors import ProtocolError
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net.conversation import Conversation

@@ -9,12 +9,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from stagepost.dmq.inspection import messages
-from stagepost.dmq.inspection.connection import Connection
-from stagepost.dmq.inspection.faults import Fault
-from stagepost.dmq.inspection.following import BothSides, OneSide
-from stagepost.dmq.inspection.lane import Lane
-from stagepost.dmq.inspection.profile import ProfileEvidence, profiles_with
-from stagepost.dmq.inspection.reading import Said
+from stagepost.dmq.inspection.connection import Connection, ProfileEvidence, profiles_with
+from stagepost.dmq.inspection.following import BothSides, Lane, OneSide, Said
 from stagepost.dmq.inspection.report import (
     BrokenRule,
     Coverage,
@@ -24,6 +20,7 @@ from stagepost.dmq.inspection.report import (
     Unfinished,
     Verdict,
 )
+from stagepost.dmq.inspection.rules import Fault
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_of
 from stagepost.errors import ConfigError, DecodeError, ErrorCode
 from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decode_header

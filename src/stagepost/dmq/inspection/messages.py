@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stagepost.dmq import proof
-from stagepost.dmq.inspection.lane import Lane
-from stagepost.dmq.inspection.reading import Said
+from stagepost.dmq import validation as proof
+from stagepost.dmq.inspection.following import Lane, Said
 from stagepost.dmq.inspection.report import MessageFinding
 from stagepost.dmq.local_notification import ReplyMessagesBlocking, ReplyMessagesNonBlocking
 from stagepost.dmq.local_submission import SubmitMessage

@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stagepost.dmq.keys.kes_schedule import KesSchedule
 from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
-from stagepost.dmq.keys.signing_pair import SigningPair, load_signing_pair
+from stagepost.dmq.keys.signing_pair import KesSchedule, SigningPair, load_signing_pair
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import KeyFileError, LocalProtocolError, SigningError, StagepostError
 from stagepost.ground.identifiers import PoolId

@@ -2,10 +2,13 @@
 
 Other programs read the same files and take the key for one at its first period. A key file at a later period disables
 them, and is refused here unless the caller asks for it by name.
+
+Which KES period it is: periods are counted in slots from the beginning of a chain, not from a certificate.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -13,14 +16,46 @@ from shlex import quote
 from stagepost.dmq import key_texts as text_envelope
 from stagepost.dmq.key_texts import EvolvedSigningKey, IssuedCertificate
 from stagepost.dmq.keys import key_files
-from stagepost.dmq.keys.kes_schedule import KesSchedule
 from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
 from stagepost.dmq.message import DmqMessage, sign_message
-from stagepost.dmq.proof import KES_EVOLUTIONS_MAX
+from stagepost.dmq.validation import KES_EVOLUTIONS_MAX
 from stagepost.errors import ErrorCode, KesExhausted, KeyFileError, SigningError
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.identifiers import PoolId
+from stagepost.ground.net.version_data import NETWORK_MAGICS
+
+PERIOD_S = 129_600.0
+"""36 hours: 129 600 slots of one second, as on the public networks."""
+
+
+@dataclass(frozen=True, slots=True)
+class KesSchedule:
+    """`slot_zero_unix_s` is where slot 0 would lie if all slots had taken one second."""
+
+    slot_zero_unix_s: float
+    period_s: float = PERIOD_S
+
+    def period_at(self, unix_s: float) -> int:
+        return max(0, int((unix_s - self.slot_zero_unix_s) // self.period_s))
+
+    def start_of(self, period: int) -> float:
+        """Return the Unix time at which `period` begins."""
+        return self.slot_zero_unix_s + period * self.period_s
+
+
+# The first slots of mainnet and preprod took 20 s each; what follows is from the first slot of one second onwards:
+# slot 4 492 800 at 1 596 059 091 and slot 86 400 at 1 655 769 600.
+_SCHEDULES = {
+    NETWORK_MAGICS["mithril-mainnet"]: KesSchedule(1_591_566_291),
+    NETWORK_MAGICS["mithril-preprod"]: KesSchedule(1_655_683_200),
+    NETWORK_MAGICS["mithril-preview"]: KesSchedule(1_666_656_000),
+}
+
+
+def kes_schedule_for(network_magic: int) -> KesSchedule | None:
+    """None for a network without a chain that everybody knows: a key then signs for the period that it is at."""
+    return _SCHEDULES.get(network_magic)
 
 
 class SigningPair:

@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 from stagepost.dmq.mempool import Entry, Mempool, file_key
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.node.message_store import MessageStore
-from stagepost.dmq.node.recovery import Restored, restore
+from stagepost.dmq.node.message_store import MessageStore, Restored, restore
 from stagepost.dmq.outcome import ACCEPTED, Outcome, Reason, Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemory
 from stagepost.dmq.validation import Validator

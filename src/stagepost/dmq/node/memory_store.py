@@ -16,7 +16,7 @@ import msgspec
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
-from stagepost.dmq.node.store_changes import Changes
+from stagepost.dmq.node.stored_rows import Changes
 from stagepost.errors import StorageError
 from stagepost.ground.storage.simulated_disk import SimulatedDisk
 

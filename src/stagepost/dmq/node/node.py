@@ -28,9 +28,8 @@ from stagepost.dmq.node.peer_link import Links, PeerLink, Shared, address_text
 from stagepost.dmq.node.pool_watch import PoolWatch
 from stagepost.dmq.node.sent_counts import CountedFeed, OnSent
 from stagepost.dmq.outcome import Rejected
-from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.dmq.peer_sharing import PeerAddress, SharedPeers
 from stagepost.dmq.profiles import MiniProtocol, Profile
-from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.dmq.validation import Pools, Validator, rules_for
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock

@@ -18,10 +18,9 @@ from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.dmq.node.puller import Puller, puller_for
 from stagepost.dmq.node.sent_counts import CountedSupplier, OnSent
-from stagepost.dmq.peer_score import PeerScore
-from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress
+from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress, SharedPeers
+from stagepost.dmq.peer_standing import PeerScore
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
-from stagepost.dmq.shared_peers import SharedPeers
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of
 from stagepost.ground.net.back_off import violation_of

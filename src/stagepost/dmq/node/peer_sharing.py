@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stagepost.dmq.peer_sharing import Done, PeerAddress, SharePeers, ShareRequest
-from stagepost.dmq.shared_peers import SharedPeers
+from stagepost.dmq.peer_sharing import Done, PeerAddress, SharedPeers, SharePeers, ShareRequest
 from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.conversation import Conversation

@@ -13,10 +13,9 @@ from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
 from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome
-from stagepost.dmq.peer_score import PeerScore
+from stagepost.dmq.peer_standing import PeerScore
 from stagepost.dmq.profiles import Profile
-from stagepost.dmq.pulling import HeldKeys, PeerPulling
-from stagepost.dmq.pulling_actions import Action, AskIds, FetchMessages, Sleep, Submit
+from stagepost.dmq.pulling import Action, AskIds, FetchMessages, HeldKeys, PeerPulling, Sleep, Submit
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import RemoteProtocolError

@@ -2,6 +2,8 @@
 
 What is put while the disk is busy joins the next transaction. After any error the connection is thrown away: before
 the next write the file is opened anew, checked, and cleared of what the failed write may have left.
+
+When a message store cannot be read as a whole: keep the damaged file, and copy what is readable into a new one.
 """
 
 from __future__ import annotations
@@ -10,18 +12,16 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
-from stagepost.dmq.node.sqlite_content import Content, read_content
-from stagepost.dmq.node.sqlite_salvage import salvage
-from stagepost.dmq.node.store_changes import Changes
 from stagepost.dmq.node.stored_rows import (
     FIRST_FACTS,
     HIGHEST_MS,
@@ -31,15 +31,64 @@ from stagepost.dmq.node.stored_rows import (
     PUT_MESSAGE,
     PUT_POOL,
     SCHEMA,
+    Changes,
+    Content,
+    read_content,
+    read_fact,
+    read_message,
+    read_pool,
     write_fact,
     write_message,
     write_pool,
 )
 from stagepost.errors import StorageError
 from stagepost.ground.files.owner_lock import OwnerLock
-from stagepost.ground.storage.damage import open_whole
-from stagepost.ground.storage.layout import check_layout
+from stagepost.ground.storage.damage import Remains, counted, open_whole, replace_damaged
+from stagepost.ground.storage.layout import check_layout, read_only
+from stagepost.ground.storage.rows import DamagedRow, Row
 from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
+
+T = TypeVar("T")
+
+_HELD = {"messages": MESSAGES_HELD, "pools": POOLS_HELD}
+"""For each table the note of how many rows it has."""
+
+
+def salvage(path: Path, why: str, connect: Connect = connect) -> str:
+    """Put a new file with the readable rows in the place of a damaged one; return one sentence for the operator."""
+    messages: dict[int, Entry] = {}
+    pools: dict[bytes, StoredPool] = {}
+    with read_only(path) as connection:
+        remains = Remains(connection)
+        for entry in _good(remains.numbered_rows("messages", "place"), read_message):
+            messages.setdefault(entry.index, entry)
+        for pool in _good(remains.named_rows("pools", "pool_id"), read_pool):
+            pools[pool.pool_id] = pool
+        facts = dict(_good(remains.named_rows("facts", "name"), read_fact))
+    distinct = {entry.message.key: entry for entry in messages.values()}
+    kept = {entry.index: entry for entry in distinct.values()}
+    held = {table: facts[name] for table, name in _HELD.items() if name in facts}
+    remains.refuse_loss(path, "message store", why, {"messages": len(kept), "pools": len(pools)}, held)
+    new_facts = {HIGHEST_MS: facts.get(HIGHEST_MS, 0), MESSAGES_HELD: len(kept), POOLS_HELD: len(pools)}
+    rows = [
+        (PUT_MESSAGE, [write_message(kept[place]) for place in sorted(kept)]),
+        (PUT_POOL, [write_pool(pool) for pool in pools.values()]),
+        (PUT_FACT, [write_fact(name, number) for name, number in new_facts.items()]),
+    ]
+    old = replace_damaged(path, lambda fresh: create(fresh, connect, SCHEMA, rows))
+    lost = "" if HIGHEST_MS in facts else f"; the note of {HIGHEST_MS} is lost"
+    return (
+        f"{path.name} could not be read ({why}); it is kept as {old.name}, and "
+        f"{counted(len(kept), held.get('messages'), 'messages')} and "
+        f"{counted(len(pools), held.get('pools'), 'pools')} were copied from it{lost}"
+    )
+
+
+def _good(rows: Iterator[Row], read: Callable[[Row], T]) -> Iterator[T]:
+    for row in rows:
+        with suppress(DamagedRow):
+            yield read(row)
+
 
 WHAT = "message store"
 GROUP_JOBS_MAX = 256

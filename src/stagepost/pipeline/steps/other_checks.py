@@ -13,7 +13,7 @@ import msgspec
 
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.proof import check_proof
+from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_number, short_hash
