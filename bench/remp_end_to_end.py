@@ -23,9 +23,9 @@ from bench.whole_path import Reading
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
 from stagepost.devnet.messages import SumMessage, account_of
 from stagepost.ground.loop.load import look_less_often
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.shard import BlockId
 from tests.validator_processes import until
 
 VALIDATORS, SHARDS = 7, 2

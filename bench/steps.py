@@ -18,11 +18,11 @@ from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
-from stagepost.remp.block_id import WHOLE_SHARD, BlockId
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipts.receipt_shapes import decode_members
+from stagepost.remp.receipts.receipt_fields import decode_members
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import WHOLE_SHARD, BlockId
 
 DIFFERENT_MESSAGES = 400
 PERIODS = kes.periods_of(kes.DMQ_DEPTH)

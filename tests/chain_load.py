@@ -21,7 +21,6 @@ from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.chain.switches import Switches
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateLost,
     CandidateRefused,
@@ -33,6 +32,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Executed, LeftOut, Refused
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import BlockId
 from tests.chain_oracle import Oracle
 from tests.chain_world import (
     LIFETIME_MS,

@@ -17,7 +17,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 
 SPLIT = 1
 WHOLE = 1 << 63

@@ -23,7 +23,6 @@ from stagepost.chain.node.validator import ChainOptions, ChainValidator
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -37,6 +36,7 @@ from stagepost.remp.ledger import (
 )
 from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.shard import BlockId
 from tests import agreement_checker
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_validators import genesis_of

@@ -32,7 +32,6 @@ from stagepost.chain.node.store import ChainStore, Written, open_chain_store
 from stagepost.chain.node.validator import ChainOptions, ChainValidator
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -47,6 +46,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.shard import BlockId
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import some_primes
 from tests.line_reports import Report

@@ -22,8 +22,7 @@ from stagepost.full_node.full_node import RempFullNode
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.remp.message import ExternalMessage
-from stagepost.remp.messages import RempMessage
+from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC

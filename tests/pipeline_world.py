@@ -10,7 +10,6 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -23,6 +22,7 @@ from stagepost.remp.receipts.message_status import (
 )
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId
 from tests.pipeline_oracle import recompute
 from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file, status_named
 

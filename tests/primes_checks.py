@@ -19,8 +19,8 @@ from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.records import Accept, Header, decode_payload
+from stagepost.remp.shard import BlockId
 
 _BLOCK, _PROPOSAL, _VOTE = (constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID))
 _MASTER = constructor_bytes(MASTER_BLOCK_ID)

@@ -10,8 +10,7 @@ from hashlib import sha256
 from stagepost.catchain.effects import Blamed, Deliver, Effect
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
-from stagepost.remp.queue.life import LifeWindow
-from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import Header
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.state import QueueSession

@@ -10,7 +10,6 @@ import msgspec
 
 from stagepost.errors import ErrorCode
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, SentToValidators, kind_of
 from stagepost.remp.receipts.receipt import (
     FUTURE_MS_MAX,
@@ -21,6 +20,7 @@ from stagepost.remp.receipts.receipt import (
     check,
 )
 from stagepost.remp.receipts.status import Level, Status, is_legal_step, kind_named
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
 from tests.catchain_world import public_key_of, seed_of
 from tests.session_chain import MasterBlock

@@ -19,13 +19,11 @@ from stagepost.full_node.sending import FullNode
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, OverlayEvents
-from stagepost.remp.message import ExternalMessage
-from stagepost.remp.messages import BODY_ID
+from stagepost.remp.message import BODY_ID, ExternalMessage
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.records import decode_payload
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.staged_sending import SendingOptions
-from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.queue.staged_sending import SendingOptions, Subset
 from stagepost.remp.receipts.packing import Packing
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets

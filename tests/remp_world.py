@@ -10,7 +10,6 @@ from typing import Any
 
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -23,6 +22,7 @@ from stagepost.remp.receipts.message_status import (
 )
 from stagepost.remp.receipts.receipt import Counting, ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Status, kind_named
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
 
 MESSAGE = ExternalMessageId(bytes(range(32)))

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import Member, SessionFacts, queue_id, queue_members
+from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId
 from tests.catchain_world import public_key_of
 
 WHOLE = Shard(0, WHOLE_SHARD)

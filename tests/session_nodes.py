@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue.life import LifeWindow
-from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import Header
 from stagepost.remp.receipts.message_status import MessageStatus
 from tests.queue_world import FULL_NODE

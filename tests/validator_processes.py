@@ -35,7 +35,7 @@ from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
-from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.queue.staged_sending import Subset
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.validator_sets import Session, ValidatorSets
 from stagepost.remp.validator_sets import Validator as SetMember

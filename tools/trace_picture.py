@@ -11,7 +11,6 @@ from pathlib import Path
 
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Ignored,
@@ -23,6 +22,7 @@ from stagepost.remp.receipts.message_status import (
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
 from stagepost.remp.verdict.trace import trace_of
 from stagepost.trace.drawing import draw_trace

@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -21,6 +20,7 @@ from stagepost.remp.receipts.message_status import (
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
 from stagepost.topics.topic import Record

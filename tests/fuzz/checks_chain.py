@@ -21,7 +21,7 @@ from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState, decode_state
 from stagepost.chain.snapshots import snapshot_of
 from stagepost.errors import DecodeError
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 from tests.chain_world import DecidedChain, a_genesis, a_set, a_transfer, address, some_primes
 from tests.fuzz.harness import Verdict, attempt, require
 

@@ -10,14 +10,14 @@ from stagepost.catchain import payloads, queries
 from stagepost.catchain.block import Block, Dependency, decode_update
 from stagepost.catchain.payloads import ForkProof
 from stagepost.errors import ConfigError, DecodeError
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.messages import MessageBody, MessageQuery, RempMessage
+from stagepost.remp.message import MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue import records as queue_records
 from stagepost.remp.receipts import message_status
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt, read_receipt
-from stagepost.remp.receipts.receipt_shapes import read_usual
+from stagepost.remp.receipts.receipt_fields import read_usual
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import parse_validator_sets
 from tests.fuzz.harness import Verdict, attempt, require
 

@@ -25,7 +25,7 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.links.specs import OBJECTS_INGRESS_BYTES_MAX
-from stagepost.remp.messages import RempMessage
+from stagepost.remp.message import RempMessage
 from stagepost.validator.links import ListeningValidatorLinks
 from tests.hostile.attacker import HANDSHAKE, OTHER_SIDE, segment, segments
 from tests.hostile.cbor_bytes import array, octets, read, text, uint

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.hex_text import read_hash
 from stagepost.remp.receipts.receipt import Counting, ExternalMessageId, Receipt
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from stagepost.remp.receipts.status import KINDS, Level
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import evaluate

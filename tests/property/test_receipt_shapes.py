@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.remp.receipts.receipt_fields import BLOCK_FIELDS, MASTER_FIELDS
-from stagepost.remp.receipts.receipt_shapes import read_usual
+from stagepost.remp.receipts.receipt_fields import BLOCK_FIELDS, MASTER_FIELDS, read_usual
 from stagepost.remp.receipts.status import KINDS
 
 HASH = "0123456789abcdef" * 4

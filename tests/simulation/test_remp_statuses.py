@@ -15,11 +15,11 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.validator import LOOK_EVERY_S
 from stagepost.chain.switches import Choice
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
+from stagepost.remp.shard import BlockId
 from tests.chain_world import address
 from tests.primes_world import PrimesWorld
 

@@ -10,7 +10,7 @@ import msgspec
 from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 
 VALIDATORS_MAX = 1_024
 SHARD_BITS_MAX = 16

@@ -13,8 +13,8 @@ from stagepost.chain.declined import Declined, Rule
 from stagepost.chain.hash_tree import HashTree
 from stagepost.chain.messages import NEVER, ReadMessage
 from stagepost.chain.shard_state import Due, ShardState, Taken, dues_between, is_forgotten
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
+from stagepost.remp.shard import BlockId
 
 DUES_MAX = 100_000
 """Transfers under way, of all shards together, from which on no contract sends further ones."""

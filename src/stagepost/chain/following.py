@@ -22,7 +22,6 @@ from stagepost.chain.shard_block import decode_shard_block, id_of
 from stagepost.chain.shard_blocks import AppliedBlock
 from stagepost.chain.shard_state import ShardState, start_state
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateLost,
     FinalBlock,
@@ -34,6 +33,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.sessions import SessionFacts
+from stagepost.remp.shard import BlockId
 
 WAITING_MAX = 10_000
 """Final blocks that wait for others; whoever is further behind must begin from a snapshot."""

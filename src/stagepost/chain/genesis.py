@@ -18,8 +18,8 @@ from stagepost.chain.master_state import (
 from stagepost.chain.shard_state import ShardState, Source, first_state
 from stagepost.errors import ConfigError
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
-from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId
 
 FIRST_CATCHAIN = 1
 NAME_BYTES_MAX = 64

@@ -13,8 +13,8 @@ import msgspec
 from stagepost.chain.configuration import BLOCK_BYTES_MAX
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
 from stagepost.remp.sessions import Member, SessionFacts
+from stagepost.remp.shard import BLOCK_ID_BYTES, BlockId, read_block_id
 
 CERTIFICATE_BYTES_MAX = 512 * 1024
 SESSIONS_KEPT_MAX = 1 << 17

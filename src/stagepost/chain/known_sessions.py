@@ -9,10 +9,10 @@ from stagepost.chain.configuration import ChainValidator
 from stagepost.chain.master_state import MASTER_SHARD, MasterState, PlanKind, SessionEntry, ShardEntry
 from stagepost.chain.rotation import contains
 from stagepost.chain.subsets import session_facts, subset
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import SessionFacts
+from stagepost.remp.shard import BlockId
 
 Previous = Mapping[bytes, tuple[SessionFacts, ...]]
 """By the id of a session: those whose work it goes on with."""

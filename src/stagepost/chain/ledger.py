@@ -27,7 +27,6 @@ from stagepost.chain.shard_blocks import AppliedBlock, dry_run
 from stagepost.chain.shard_state import dues_between
 from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -40,6 +39,7 @@ from stagepost.remp.ledger import (
 )
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import BlockId
 
 
 class Unanswered(msgspec.Struct, frozen=True):

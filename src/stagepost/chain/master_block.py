@@ -12,8 +12,8 @@ from stagepost.chain.master_state import SHARDS_MAX, PlanKind
 from stagepost.chain.rotation import Plan
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import BLOCK_ID_BYTES, MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import BLOCK_ID_BYTES, MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
 
 COMMIT_BLOCKS_MAX = 64
 """Of one shard in one master block; the others wait for the next."""

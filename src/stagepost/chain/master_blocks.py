@@ -14,7 +14,7 @@ from stagepost.chain.rotation import Plan, planned, rotated
 from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX, AppliedBlock
 from stagepost.chain.shard_state import Due, Source
 from stagepost.errors import DecodeError, LocalProtocolError
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 
 
 class AppliedMaster(msgspec.Struct, frozen=True):

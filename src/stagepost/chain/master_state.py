@@ -16,9 +16,9 @@ from stagepost.chain.shard_state import PREVIOUS_MAX, Due, Source
 from stagepost.chain.subsets import session_facts, subset
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import SessionFacts, session_id
+from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
 
 MASTER_SHARD = Shard(MASTERCHAIN, WHOLE_SHARD)
 SHARDS_MAX = 1 << SHARD_BITS_MAX

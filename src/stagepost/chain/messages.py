@@ -12,8 +12,7 @@ from stagepost.chain.accounts import WORKCHAIN
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.ledger import ParsedMessage
-from stagepost.remp.message import ExternalMessage
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX, ExternalMessage
 
 MESSAGE_ID = constructor_id(
     "stagepost.chain.message workchain:int account:int256 expires_at:int salt:long body:bytes "

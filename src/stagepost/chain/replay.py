@@ -21,8 +21,8 @@ from stagepost.chain.shard_blocks import AppliedBlock, check_block
 from stagepost.chain.shard_state import ShardState, start_state
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import constructor_bytes
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import BlockId
 
 
 class Replayed(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from stagepost.chain.master_state import (
     in_order,
 )
 from stagepost.chain.shard_state import PREVIOUS_MAX, Source
-from stagepost.remp.block_id import WHOLE_SHARD
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import WHOLE_SHARD
 
 
 class Plan(msgspec.Struct, frozen=True):

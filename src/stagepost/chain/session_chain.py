@@ -10,9 +10,9 @@ from stagepost.chain.execution import MasterView
 from stagepost.chain.shard_blocks import AppliedBlock, check_block, make_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import Collated
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.shard import BlockId
 
 CANDIDATES_MAX = 1_024
 """Blocks of a session that are not final; the oldest is forgotten for a further one."""

@@ -10,9 +10,9 @@ from stagepost.chain.configuration import BLOCK_BYTES_MAX, BLOCK_MESSAGES_MAX, O
 from stagepost.chain.shard_state import PREVIOUS_MAX
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import BLOCK_ID_BYTES, BlockId, read_block_id
 
 _FIELDS = (
     "session:int256 workchain:int shard:long seqno:int previous:(vector tonNode.blockIdExt) "

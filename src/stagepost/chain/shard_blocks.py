@@ -16,10 +16,10 @@ from stagepost.chain.messages import ReadMessage, read_message
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.errors import DecodeError
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import Collated
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Executed, LeftOut, Refused, Report
+from stagepost.remp.shard import BlockId
 
 CLOCK_AHEAD_MS_MAX = 5_000
 """How far ahead of our clock a block may be dated: as much as clocks may differ."""

@@ -21,8 +21,8 @@ from stagepost.chain.accounts import (
 from stagepost.chain.hash_tree import HashTree, tree_of
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, Shard
+from stagepost.remp.shard import BlockId
 
 ACCOUNTS_MAX = 10_000_000
 RECENT_MAX = 10_000_000

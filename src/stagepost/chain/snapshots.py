@@ -23,7 +23,7 @@ from stagepost.chain.shard_state import ShardState, decode_state
 from stagepost.chain.switches import Switches
 from stagepost.errors import StorageError
 from stagepost.ground.wire.tl import constructor_bytes
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 
 
 def snapshot_of(ledger: EmbeddedLedger) -> Snapshot:

@@ -6,9 +6,9 @@ from hashlib import sha256
 
 from stagepost.chain.configuration import ChainValidator, Configuration
 from stagepost.ground.wire.tl import Writer, constructor_id
-from stagepost.remp.block_id import MASTERCHAIN
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import Member, SessionFacts
+from stagepost.remp.shard import MASTERCHAIN
 
 _SUBSET_ID = constructor_id(
     "stagepost.chain.subset workchain:int shard:long catchain_seqno:int public_key:int256 = stagepost.chain.Subset"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 
 Choice = Callable[[BlockId], bool]
 

@@ -27,8 +27,13 @@ from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import FullNodeLinks
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, SendingOptions
-from stagepost.remp.queue.target_sets import LOOK_AHEAD_S, Subset, subsets_for
+from stagepost.remp.queue.staged_sending import (
+    CATCHAINS_KEPT,
+    LOOK_AHEAD_S,
+    SendingOptions,
+    Subset,
+    subsets_for,
+)
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level, is_finally_accepted

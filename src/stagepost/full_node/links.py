@@ -16,11 +16,10 @@ from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Address
 from stagepost.remp.links.authentication import LinkTerms, network_session_id
 from stagepost.remp.links.dialler import LinkDialler
-from stagepost.remp.links.link import Link, LinkCounts
-from stagepost.remp.links.link_doors import end_links, run_link
-from stagepost.remp.links.link_overlay import check_object
+from stagepost.remp.links.link import Link, LinkCounts, end_links, run_link
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import FullNodeLinkEvents
+from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import Done, Message, Receipts
 from stagepost.remp.links.versions import LinkVersion
 

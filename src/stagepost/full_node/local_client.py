@@ -31,7 +31,7 @@ from stagepost.remp.links.local_intake import (
     TellStatuses,
 )
 from stagepost.remp.links.specs import LinkProtocol, expect_link_protocol, open_link_protocol
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.verdict import Verdict
 

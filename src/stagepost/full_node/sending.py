@@ -16,7 +16,7 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay import FullNodeLinks
-from stagepost.remp.messages import RempMessage
+from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.staged_sending import (
     Forget,
     ReportSent,
@@ -24,8 +24,8 @@ from stagepost.remp.queue.staged_sending import (
     SendingOptions,
     SendTo,
     StagedSending,
+    Subset,
 )
-from stagepost.remp.queue.target_sets import Subset
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt

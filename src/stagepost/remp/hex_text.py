@@ -1,8 +1,17 @@
-"""Hashes and shards as texts: how files, receipts and headers write them."""
+"""Hashes and shards as texts: how files, receipts and headers write them.
+
+One JSON object, read without forgiveness: what two readers could understand differently is refused.
+
+Names are kept with every value that they were given, so that a caller can see a repetition.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any, NoReturn
+
+from stagepost.ground.wire.foreign_json import TOO_DEEP, is_too_deep
 
 HASH_DIGITS = 64
 SHARD_DIGITS = 16
@@ -23,3 +32,57 @@ def read_shard(value: object) -> int | None:
     if isinstance(value, str) and _SHARD.fullmatch(value) is not None:
         return int(value, 16)
     return None
+
+
+class JsonFault(ValueError):
+    """Says what is wrong with the text."""
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object below the top, or the top itself: its members in order."""
+
+
+def read_object(data: bytes | str) -> list[tuple[str, Any]]:
+    """The members of the one object that `data` is, in order; `JsonFault` for anything else."""
+    text = _text(data)
+    if is_too_deep(data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")):
+        raise JsonFault(TOO_DEEP)
+    try:
+        found = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+    except JsonFault:
+        raise
+    except ValueError as error:
+        raise JsonFault(f"not one JSON value: {error}") from None
+    if not isinstance(found, _Pairs):
+        raise JsonFault("not a JSON object")
+    _refuse_surrogates(found)
+    return found
+
+
+def _text(data: bytes | str) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise JsonFault(f"not UTF-8 at byte {error.start}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise JsonFault(f"{name} is no JSON number")
+
+
+def _refuse_surrogates(value: Any) -> None:
+    """Half of a surrogate pair cannot be written as UTF-8, so nobody could repeat what was signed."""
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case str() as text if not text.isascii():
+                try:
+                    text.encode("utf-8")
+                except UnicodeEncodeError:
+                    raise JsonFault("a lone surrogate in a text") from None
+            case list() as items:
+                pending += items
+            case tuple() as pair:
+                pending += pair

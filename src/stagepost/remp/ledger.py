@@ -10,12 +10,12 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Report
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.queue.staged_sending import Subset
 from stagepost.remp.sessions import SessionFacts, session_id
+from stagepost.remp.shard import BlockId
 
 
 class ParsedMessage(msgspec.Struct, frozen=True):

@@ -1,4 +1,7 @@
-"""An external message as validators know it: where it goes, what it is, and by which way it came."""
+"""An external message as validators know it: where it goes, what it is, and by which way it came.
+
+What a full node hands to validators, and how validators pass bodies among themselves: binary forms.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
 from stagepost.remp.queue.records import Header
 
 MESSAGES_TOPIC = "stagepost.remp.messages"
@@ -53,3 +58,103 @@ def header_of(message: ExternalMessage, origin: Origin, masterchain_seqno: int) 
         masterchain_seqno,
         origin.timestamp_ms,
     )
+
+
+MESSAGE_BYTES_MAX = 65_535
+"""Of an external message."""
+
+SIGNATURE_BYTES_MAX = 64
+
+MESSAGE_ID = constructor_id(
+    "tonNode.rempMessage message:bytes id:int256 timestamp:long signature:bytes = tonNode.RempMessage"
+)
+BODY_ID = constructor_id("tonNode.rempMessageBody message:bytes = tonNode.rempMessageBody")
+QUERY_ID = constructor_id("tonNode.rempMessageQuery message_id:int256 = tonNode.rempMessageQuery")
+
+
+class RempMessage(msgspec.Struct, frozen=True):
+    """A message on its way to a validator, signed by the full node that sends it."""
+
+    message: bytes
+    message_id: bytes
+    timestamp_ms: int = 0
+    signature: bytes = b""
+
+    def signed_bytes(self, source_id: bytes) -> bytes:
+        """Time, source and id: whoever sends it, and when, and nothing that the id does not cover already."""
+        writer = Writer()
+        writer.write_long(self.timestamp_ms)
+        writer.write_int256(source_id)
+        writer.write_int256(self.message_id)
+        return writer.written()
+
+    def sign(self, seed: bytes) -> RempMessage:
+        source_id = key_id(ed25519.public_key(seed))
+        return msgspec.structs.replace(self, signature=ed25519.sign(seed, self.signed_bytes(source_id)))
+
+    def is_signed_by(self, public_key: bytes) -> bool:
+        return ed25519.verify(public_key, self.signed_bytes(key_id(public_key)), self.signature)
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(MESSAGE_ID)
+        writer.write_bytes(self.message)
+        writer.write_int256(self.message_id)
+        writer.write_long(self.timestamp_ms)
+        writer.write_bytes(self.signature)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> RempMessage:
+        reader = Reader(data)
+        reader.read_constructor(MESSAGE_ID)
+        message = reader.read_bytes(MESSAGE_BYTES_MAX, "message")
+        message_id, timestamp_ms = reader.read_int256(), reader.read_long()
+        signature = reader.read_bytes(SIGNATURE_BYTES_MAX, "signature")
+        reader.expect_end()
+        return cls(message, message_id, timestamp_ms, signature)
+
+
+class MessageBody(msgspec.Struct, frozen=True):
+    """A message's bytes, broadcast or as the answer to a query."""
+
+    message: bytes
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(BODY_ID)
+        writer.write_bytes(self.message)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> MessageBody:
+        reader = Reader(data)
+        reader.read_constructor(BODY_ID)
+        message = reader.read_bytes(MESSAGE_BYTES_MAX, "message")
+        reader.expect_end()
+        return cls(message)
+
+
+class MessageQuery(msgspec.Struct, frozen=True):
+    """Asks for a body whose header came without it."""
+
+    message_id: bytes
+
+    @property
+    def is_for_nothing(self) -> bool:
+        """The zero id stands for no message and is never asked for."""
+        return self.message_id == ZERO_INT256
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(QUERY_ID)
+        writer.write_int256(self.message_id)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> MessageQuery:
+        reader = Reader(data)
+        reader.read_constructor(QUERY_ID)
+        message_id = reader.read_int256()
+        reader.expect_end()
+        return cls(message_id)

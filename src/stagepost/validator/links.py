@@ -13,12 +13,11 @@ from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError, T
 from stagepost.ground.net.back_off import Penalties, violation_of
 from stagepost.ground.net.bearer import Bearer
 from stagepost.remp.links.authentication import LinkTerms, network_session_id
-from stagepost.remp.links.link import Link, LinkCounts
-from stagepost.remp.links.link_doors import end_links, kept_out, run_link
-from stagepost.remp.links.link_overlay import check_object
+from stagepost.remp.links.link import Link, LinkCounts, end_links, kept_out, run_link
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import ValidatorLinkEvents
+from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import Message, Receipts
 from stagepost.remp.links.versions import LinkVersion
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -31,6 +30,7 @@ from stagepost.remp.queue.message_states import FINAL, place_of
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.sessions import session_id as id_of
+from stagepost.remp.shard import BlockId
 from stagepost.validator.session_plan import SessionPlan
 from stagepost.validator.session_plans import queue_plan, queue_session_id
 from stagepost.validator.session_runner import SessionRunner

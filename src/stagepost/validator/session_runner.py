@@ -39,8 +39,7 @@ from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
-from stagepost.remp.message import ExternalMessage
-from stagepost.remp.messages import BODY_ID, QUERY_ID, MessageBody, MessageQuery
+from stagepost.remp.message import BODY_ID, QUERY_ID, ExternalMessage, MessageBody, MessageQuery
 from stagepost.remp.queue.body_search import ASK_AGAIN_S
 from stagepost.remp.queue.effects import (
     AskForBody,

@@ -13,7 +13,7 @@ import msgspec
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
-from stagepost.remp.messages import RempMessage
+from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.effects import Telling
 from stagepost.remp.queue.message_cache import Collected, MessageCache
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward

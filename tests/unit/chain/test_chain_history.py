@@ -17,8 +17,8 @@ from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_state import decode_state
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.errors import DecodeError, StorageError
-from stagepost.remp.block_id import WHOLE_SHARD
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import WHOLE_SHARD
 from tests.chain_oracle import Oracle
 from tests.chain_world import DecidedChain, a_genesis, a_transfer, address, some_primes
 

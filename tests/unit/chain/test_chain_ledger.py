@@ -19,7 +19,6 @@ from stagepost.chain.rotation import Plan
 from stagepost.chain.session_chain import CANDIDATES_MAX
 from stagepost.chain.snapshots import restored
 from stagepost.errors import ConfigError, DecodeError, LocalProtocolError
-from stagepost.remp.block_id import WHOLE_SHARD, BlockId
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -31,6 +30,7 @@ from stagepost.remp.ledger import (
 )
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import WHOLE_SHARD, BlockId
 from tests.chain_world import (
     LIFETIME_MS,
     START_MS,

@@ -16,7 +16,7 @@ from stagepost.chain.cell_messages import CELLS_MAX, DEPTH_MAX
 from stagepost.chain.contracts import ContractKind, transfer_body
 from stagepost.chain.messages import NEVER, REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from tests.chain_world import address
 
 VECTOR = Path(__file__).parents[2] / "vectors" / "remp" / "message_id_uid.json"

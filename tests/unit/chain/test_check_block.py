@@ -30,9 +30,9 @@ from stagepost.chain.shard_blocks import (
     order_hash,
 )
 from stagepost.chain.shard_state import Due, ShardState
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Executed, LeftOut, Refused
+from stagepost.remp.shard import BlockId
 from tests.chain_oracle import Oracle
 from tests.chain_world import (
     DecidedChain,

@@ -17,8 +17,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import NotAskedFor
 from stagepost.remp.queue.effects import QueueEffect, Tell
-from stagepost.remp.queue.life import LifeWindow
-from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import to_forward
 from stagepost.remp.queue.state import QueueSession

@@ -24,10 +24,10 @@ from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX
 from stagepost.chain.shard_state import PREVIOUS_MAX, Source
 from stagepost.chain.subsets import subset
 from stagepost.errors import DecodeError, LocalProtocolError
-from stagepost.remp.block_id import WHOLE_SHARD, BlockId
 from stagepost.remp.ledger import MasterApplied
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import session_id
+from stagepost.remp.shard import WHOLE_SHARD, BlockId
 from tests.chain_world import (
     LIFETIME_MS,
     DecidedChain,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file, status_named
 
 START_MS = 1_700_000_000_000

@@ -11,11 +11,11 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.cli.trace.follow import follow_trace
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicReader, create_topic
 from stagepost.topics.topic import Record, partition_of

@@ -11,7 +11,6 @@ import pytest
 from stagepost.full_node.complaints import Complaint, ComplaintBook, ComplaintKind, fault_in
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -23,6 +22,7 @@ from stagepost.remp.receipts.message_status import (
 )
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
 
 FULL_NODE, ACCUSED = sha256(b"full node").digest(), sha256(b"validator").digest()

@@ -25,12 +25,12 @@ from stagepost.full_node.complaints import ComplaintKind, broken
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.links.overlay import Answered
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 
 SEED = bytes([1]) * 32
 PUBLIC_KEY = ed25519.public_key(SEED)

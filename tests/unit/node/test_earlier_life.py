@@ -10,12 +10,12 @@ from stagepost.full_node import earlier_life as module
 from stagepost.full_node.earlier_life import EarlierLife, earlier_life
 from stagepost.full_node.status_topic import EarlierIds
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.staged_sending import MESSAGES_MAX
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.remp.shard import BlockId
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
 

@@ -30,7 +30,7 @@ from stagepost.remp.links.local_intake import (
     TellStatuses,
 )
 from stagepost.remp.links.specs import OBJECTS_INGRESS_BYTES_MAX, LinkProtocol, codec_table
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import SETS_FILE

@@ -16,7 +16,7 @@ from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.messages import RempMessage
+from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt

@@ -24,11 +24,11 @@ from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.shard import BlockId
 from stagepost.validator.queue_bridge import QueueBridge
 from stagepost.validator.session_plan import SessionOptions, SessionPlan
 from stagepost.validator.session_plans import queue_plan, queue_session_id

@@ -25,12 +25,12 @@ from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.messages import MESSAGE_BYTES_MAX, RempMessage
+from stagepost.remp.message import MESSAGE_BYTES_MAX, RempMessage
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
+from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import RetryingWriter

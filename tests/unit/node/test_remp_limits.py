@@ -14,11 +14,11 @@ from stagepost.full_node import full_node as remp_full_node
 from stagepost.full_node.complaints import Complaint, ComplaintBook
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import ShardCommitted
 from stagepost.remp.receipts.message_status import New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from stagepost.validator import queue_bridge
 from stagepost.validator.queue_bridge import QueueBridge
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk

@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.message import Origin, header_of
-from stagepost.remp.queue.life import LifeRule, LifeWindow
 from stagepost.remp.queue.message_cache import (
     ORIGINS_MAX,
     Absent,
     CachedMessage,
     Fresh,
+    LifeRule,
+    LifeWindow,
     MessageCache,
     Standing,
     UidTaken,
 )
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import UNKNOWN_BLOCK, BlockId
 from tests.queue_world import message
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "remp"

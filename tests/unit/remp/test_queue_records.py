@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import DecodeError
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
-from stagepost.remp.queue.pending_records import PendingRecords, RecordLimits
+from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue.records import (
     DIGEST_IDS_MAX,
     ERROR_TEXT_BYTES_MAX,
@@ -31,6 +29,8 @@ from stagepost.remp.queue.records import (
     encode_payload,
     encode_record,
 )
+from stagepost.remp.queue.state import PendingRecords, RecordLimits
+from stagepost.remp.shard import BlockId
 from tests.remp_world import public_key_of, seed_of
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "remp" / "rmq_payload_derived.json"

@@ -7,19 +7,17 @@ from hashlib import sha256
 
 import pytest
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Executed
 from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, Tell
-from stagepost.remp.queue.life import LifeWindow
-from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import Digest, Header, Ids, Record, Reject, decode_payload, encode_payload
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import to_forward
 from stagepost.remp.queue.state import QueueSession
 from stagepost.remp.receipts.message_status import Accepted, Ignored, New, Rejected, kind_of
 from stagepost.remp.receipts.status import Level
-from stagepost.remp.shard import Shard
+from stagepost.remp.shard import BlockId, Shard
 from tests.queue_world import message
 
 FULL_NODE, OTHER_NODE = sha256(b"F").digest(), sha256(b"G").digest()

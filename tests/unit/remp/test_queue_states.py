@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.queue.message_states import (
     BELOW_SHARD,
     CLOSED,
@@ -29,6 +28,7 @@ from stagepost.remp.receipts.message_status import (
     kind_of,
 )
 from stagepost.remp.receipts.status import Level, is_legal_step
+from stagepost.remp.shard import BlockId
 
 B, OTHER, M = BlockId(0, 1 << 63, 5), BlockId(0, 1 << 63, 6), BlockId(-1, 1 << 63, 7)
 NEW = New()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from stagepost.errors import DecodeError
-from stagepost.remp.block_id import UNKNOWN_BLOCK
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -33,6 +32,7 @@ from stagepost.remp.receipts.status import (
     kind_named,
     level_change,
 )
+from stagepost.remp.shard import UNKNOWN_BLOCK
 
 HASH = "ab" * 32
 BLOCK = {"block_id": HASH, "block_file_hash": HASH, "block_seqno": 7, "shard": "3800000000000000", "wc": 0}

@@ -7,12 +7,10 @@ from hashlib import sha256
 
 import pytest
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Executed, LeftOut, NotAskedFor, Refused, Report
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
-from stagepost.remp.queue.life import LifeWindow
-from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import (
     ERROR_TEXT_BYTES_MAX,
     Accept,
@@ -39,6 +37,7 @@ from stagepost.remp.receipts.message_status import (
     kind_of,
 )
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from tests.queue_world import message
 
 FULL_NODE, OTHER_NODE = sha256(b"F").digest(), sha256(b"G").digest()

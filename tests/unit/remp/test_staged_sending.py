@@ -14,6 +14,7 @@ from stagepost.remp.queue.staged_sending import (
     CATCHAINS_KEPT_NEAR_SWITCH,
     DIES_AFTER_FINAL_S,
     HUNG_AFTER_S,
+    LOOK_AHEAD_S,
     OLDER_NETWORKS,
     ORDER_LASTS_S,
     PAUSE_LONGEST_S,
@@ -27,8 +28,9 @@ from stagepost.remp.queue.staged_sending import (
     SendingOptions,
     SendTo,
     StagedSending,
+    Subset,
+    subsets_for,
 )
-from stagepost.remp.queue.target_sets import LOOK_AHEAD_S, Subset, subsets_for
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, Timeout
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from random import Random
 
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, StagedSending
-from stagepost.remp.queue.target_sets import Subset
+from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, StagedSending, Subset
 from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.shard import BlockId
 from tests.remp_overlay_world import OverlayWorld, message_bytes, parse
 
 BLOCK = BlockId(0, 1 << 63, 1, b"r" * 32, b"f" * 32)

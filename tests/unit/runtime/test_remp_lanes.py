@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import FIRST_KINDS, Level, is_legal_step
+from stagepost.remp.shard import BlockId
 from stagepost.validator.lanes import LANE_RECEIPTS_MAX, LANES_MAX, Lanes
 
 ONE = ExternalMessageId(bytes([1]) * 32)

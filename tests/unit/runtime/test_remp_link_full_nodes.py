@@ -18,7 +18,7 @@ from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.protocols import OBJECT_BYTES_MAX, Receipts
 from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
 from stagepost.remp.links.versions import LinkVersion
-from stagepost.remp.messages import MESSAGE_BYTES_MAX, MessageBody, RempMessage
+from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, RempMessage
 from stagepost.validator.links import FULL_NODES_MAX
 from tests.remp_links import (
     MAGIC,

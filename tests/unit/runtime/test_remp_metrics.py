@@ -14,10 +14,10 @@ from stagepost.errors import ErrorCode
 from stagepost.full_node import metrics as remp_metrics
 from stagepost.full_node.metrics import FULL_NODE_METRICS, FullNodeMetrics
 from stagepost.ground.telemetry.metrics import Declared, Kind
-from stagepost.remp.block_id import UNKNOWN_BLOCK
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import UNKNOWN_BLOCK
 from stagepost.validator.metrics import VALIDATOR_METRICS, ValidatorMetrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -9,10 +9,10 @@ from typing import Any
 
 from stagepost.errors import StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from stagepost.validator.session_rows import StatementRow
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk, Written
 from stagepost.validator.statements import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements

@@ -14,18 +14,17 @@ from stagepost.catchain.effects import Blamed, Halt, Recovered
 from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.block_id import BlockId
-from stagepost.remp.messages import MessageBody, MessageQuery, RempMessage
+from stagepost.remp.message import MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue.effects import AskForBody, Introduce, Tell
-from stagepost.remp.queue.pending_records import RecordLimits
 from stagepost.remp.queue.records import PAYLOAD_BYTES_MAX_OLDER, RECORDS_MAX_OLDER
 from stagepost.remp.queue.staged_sending import OLDER_NETWORKS
-from stagepost.remp.queue.state import QueueOptions
+from stagepost.remp.queue.state import QueueOptions, RecordLimits
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
 from stagepost.remp.receipts.packing import CoalescingPacking
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 from stagepost.validator import held_messages as held_back
 from stagepost.validator import lanes
 from stagepost.validator.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies

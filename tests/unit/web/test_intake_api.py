@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError, TransportError
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.web.access.problems import STATUSES, problem_object, problem_response, status_of
 from stagepost.web.access.security import hash_of
 from stagepost.web.access.settings import WebSettings

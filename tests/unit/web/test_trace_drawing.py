@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
+from stagepost.remp.shard import BlockId
 from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.trace.drawing import draw_trace
 from stagepost.trace.time_scale import FOLD_WIDTH, TimeScale

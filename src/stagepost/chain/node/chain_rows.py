@@ -9,7 +9,7 @@ import msgspec
 from stagepost.chain.history import KeptBlock, KeptSessions, Snapshot
 from stagepost.ground.storage.tables import Draft, Table
 from stagepost.ground.wire.tl import Reader, Writer
-from stagepost.remp.block_id import BlockId, read_block_id
+from stagepost.remp.shard import BlockId, read_block_id
 
 THE_GENESIS = "genesis"
 THE_SNAPSHOT = 1

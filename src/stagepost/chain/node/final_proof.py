@@ -19,7 +19,7 @@ from stagepost.chain.shard_block import id_of
 from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 
 PENDING_MAX = 64
 """Blocks of one session that wait for their proof. Agreement gets a final one every few slots."""

@@ -44,9 +44,9 @@ from stagepost.chain.snapshots import restored
 from stagepost.chain.switches import Switches
 from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
+from stagepost.remp.shard import BlockId
 
 log = logging.getLogger(__name__)
 

@@ -34,9 +34,9 @@ from stagepost.chain.snapshots import restored
 from stagepost.delivery.stores.owned_folder import holder
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.storage.table_file import read_beside
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.ledger import LedgerSession, MasterApplied
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.shard import BlockId
 
 
 class SessionShown(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWri
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import Held
-from stagepost.remp.block_id import BlockId
+from stagepost.remp.shard import BlockId
 
 STORE_FILE = "chain.sqlite"
 

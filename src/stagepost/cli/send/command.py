@@ -216,7 +216,7 @@ async def _to_full_node(
 ) -> int:
     from stagepost.cli.send.external import WAIT_TIMEOUT_S, Handing, hand_over, sum_message
     from stagepost.ground.files.running_nodes import DATA_DIR
-    from stagepost.remp.messages import MESSAGE_BYTES_MAX
+    from stagepost.remp.message import MESSAGE_BYTES_MAX
     from stagepost.remp.verdict.message_verdict import Awaited
 
     if to is not None and number is not None:

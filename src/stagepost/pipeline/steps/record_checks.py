@@ -9,11 +9,10 @@ from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.remp.hex_text import read_hash
+from stagepost.remp.hex_text import JsonFault, read_hash, read_object
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected, SentToValidators, block_of
 from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX, Quarantined, Receipt, check
 from stagepost.remp.receipts.status import Kind
-from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, ValidatorSets
 
 OUTCOMES_REMEMBERED_MAX = 100_000

@@ -2,18 +2,31 @@
 
 What comes is handled in the same turn of the loop that brought it. What does not fit into the queue of a slow peer is
 dropped and counted, and nobody ever waits for it.
+
+What the doors of all kinds of links have in common: who is kept out, and how a link is run and its end told.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stagepost.errors import LocalProtocolError, StagepostError, TransportError
+from stagepost.errors import (
+    ErrorCode,
+    HandshakeRefused,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StagepostError,
+    TransportError,
+)
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.net.back_off import Penalties, violation_of
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
+from stagepost.ground.net.sockets import CLOSE_GRACE_S
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
@@ -121,3 +134,55 @@ class Link(ABC):
             # The boundary of a connection: a bug above must not take the other links along.
             log.exception("what a peer sent was not handled", extra={"peer": self.bearer.peer})
             self.end(LocalProtocolError(f"a bug on this side ended the link: {type(bug).__name__}"))
+
+
+def kept_out(penalties: Penalties[bytes], public_key: bytes, now: float) -> None:
+    """Raises as long as a peer is left alone for a rule that it broke."""
+    until = penalties.refused_until(public_key, now)
+    if until is not None:
+        raise HandshakeRefused(
+            f"key {public_key.hex()} broke a rule and is kept out for {until - now:.0f} s more",
+            code=ErrorCode.PROTOCOL_REQUEST,
+            advice="mend the peer, and wait",
+            reason="KeptOut",
+        )
+
+
+async def run_link(link: Link, tell_linked: Callable[[], None]) -> None:
+    """Until it ends. Whoever is above hears of the link before anything that comes over it."""
+    try:
+        tell_linked()
+    except Exception as bug:
+        log.exception("a new link was not handled", extra={"peer": link.bearer.peer})
+        link.end(LocalProtocolError(f"a bug on this side ended the link: {type(bug).__name__}"))
+    await link.run()
+    reason = link.bearer.reason
+    if reason is None:
+        return
+    said = {
+        "peer": link.bearer.peer,
+        "key_id": link.peer_id.hex(),
+        "code": reason.code,
+        "rule": reason.reason,
+        "reason": reason.text,
+    }
+    if isinstance(reason, RemoteProtocolError) and violation_of(reason) is not None:
+        log.warning("peer broke a rule", extra=said)
+    elif isinstance(reason, LocalProtocolError):
+        log.error("rule broken on this side", extra=said)
+    else:
+        log.info("link ended", extra=said)
+
+
+async def end_links(links: Iterable[Link]) -> None:
+    """In order: what was accepted for sending goes out. A peer that does not take it in time is cut off."""
+    ending = list(links)
+    for link in ending:
+        link.bearer.close()
+    try:
+        async with asyncio.timeout(CLOSE_GRACE_S):
+            await asyncio.gather(*(link.bearer.wait_closed() for link in ending))
+    except TimeoutError:
+        for link in ending:
+            link.bearer.abort(TransportError("this side ended its links", peer=link.bearer.peer))
+            await link.bearer.wait_closed()

@@ -11,7 +11,7 @@ import msgspec
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
 
 ID_BYTES = 32

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.message_cache import Absent, CachedMessage, UidTaken
 from stagepost.remp.queue.message_states import TAKEN, Event, is_collatable, place_of
 from stagepost.remp.queue.records import Accept, Record, Reject, cut_error
 from stagepost.remp.queue.state import QueueState
 from stagepost.remp.receipts.message_status import MessageStatus, block_of
+from stagepost.remp.shard import BlockId
 
 CANDIDATES_MAX = 1_024
 """Blocks whose fate is not known; the oldest is forgotten for a further one, and its messages wait for their life."""

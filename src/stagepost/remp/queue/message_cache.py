@@ -3,25 +3,70 @@
 A message stands on the shelf of the latest catchain under which anybody announced it, so that it does not matter who
 was heard first; once it is final, on that of its master block. It leaves with its shelf. What somebody else claims of
 a message is corrected by its own bytes as soon as these are here; until then it blocks nobody.
+
+How long a message lives, counted in catchains of the masterchain: the clock that all validators share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from stagepost.errors import LocalProtocolError
 from stagepost.ground.wire.tl import ZERO_INT256
-from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.message import ExternalMessage, Origin, UidKey, header_of, uid_key
-from stagepost.remp.queue.life import LifeWindow
 from stagepost.remp.queue.message_states import CLOSED, FINAL, IN_SHARD, OPEN, place_of
 from stagepost.remp.queue.records import Header
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, block_of
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import UNKNOWN_BLOCK, BlockId
+
+
+class LifeRule(Enum):
+    TWO_CATCHAINS = "two_catchains"  # what came under N is over at N + 2
+    RP_GUARANTEE = "rp_guarantee"  # what came under N is over when a later one is older than the guarantee
+
+
+class LifeWindow:
+    """The range of catchain numbers whose messages may still be collated, and when each of them began."""
+
+    def __init__(self, rule: LifeRule = LifeRule.TWO_CATCHAINS, rp_guarantee_s: float = 0.0) -> None:
+        self._rule = rule
+        self._rp_guarantee_s = rp_guarantee_s
+        self._starts: dict[int, float] = {}
+        self.current = -1
+        self.lowest = 0
+
+    def __contains__(self, masterchain_seqno: int) -> bool:
+        return self.lowest <= masterchain_seqno <= self.current
+
+    def advance(self, masterchain_seqno: int, start_s: float) -> None:
+        """A master block rotated to this number. Going back, or staying, changes nothing."""
+        if masterchain_seqno <= self.current:
+            return
+        if self.current < 0:
+            self.lowest = masterchain_seqno
+        self._starts[masterchain_seqno] = start_s
+        self.current = masterchain_seqno
+        if self._rule is LifeRule.TWO_CATCHAINS:
+            # A validator that begins now takes part in the previous one's messages as well.
+            self.lowest = max(0, masterchain_seqno - 1)
+        else:
+            self._raise_by_time(masterchain_seqno, start_s)
+        self._starts = {cc: at for cc, at in self._starts.items() if cc >= self.lowest}
+
+    def _raise_by_time(self, masterchain_seqno: int, start_s: float) -> None:
+        old_enough = [
+            cc
+            for cc, at in self._starts.items()
+            if cc < masterchain_seqno and at <= start_s - self._rp_guarantee_s
+        ]
+        if old_enough:
+            self.lowest = max(self.lowest, *old_enough)
+
 
 ORIGINS_MAX = 8
 """Full nodes that are told of one message; a ninth that sends the same one hears nothing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -21,6 +20,7 @@ from stagepost.remp.receipts.message_status import (
     block_of,
 )
 from stagepost.remp.receipts.status import Level, Status
+from stagepost.remp.shard import UNKNOWN_BLOCK, BlockId
 
 Place = tuple[Status, Level]
 

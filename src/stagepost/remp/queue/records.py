@@ -13,7 +13,7 @@ import msgspec
 
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
-from stagepost.remp.block_id import BlockId, read_block_id
+from stagepost.remp.shard import BlockId, read_block_id
 
 RECORDS_MAX = 64
 PAYLOAD_BYTES_MAX = 15 * 1024

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Collation, Report
 from stagepost.remp.queue.effects import QueueEffect, Tell
@@ -22,6 +21,7 @@ from stagepost.remp.queue.records import Record
 from stagepost.remp.queue.state import QueueOptions, QueueSession, QueueState
 from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
 
 
 class ReliableQueue:

@@ -13,7 +13,6 @@ import msgspec
 
 from stagepost.errors import DecodeError, LocalProtocolError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import BLOCK_ID_BYTES, BlockId, read_block_id
 from stagepost.remp.receipts.message_status import (
     ERROR_TEXT_BYTES_MAX,
     Accepted,
@@ -27,6 +26,7 @@ from stagepost.remp.receipts.message_status import (
 )
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BLOCK_ID_BYTES, BlockId, read_block_id
 
 BLOCK_IDS_MAX = 256
 RECEIPTS_MAX = 1_024

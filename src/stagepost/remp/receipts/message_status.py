@@ -9,8 +9,8 @@ import msgspec
 
 from stagepost.errors import LocalProtocolError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.block_id import UNKNOWN_BLOCK, BlockId, read_block_id
 from stagepost.remp.receipts.status import KIND_OF, Kind, Level, Status
+from stagepost.remp.shard import UNKNOWN_BLOCK, BlockId, read_block_id
 
 ERROR_TEXT_BYTES_MAX = 60_000
 

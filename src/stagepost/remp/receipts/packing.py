@@ -12,7 +12,6 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.remp.block_id import BlockId
 from stagepost.remp.receipts.compact import BLOCK_IDS_MAX, RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import (
     Accepted,
@@ -24,6 +23,7 @@ from stagepost.remp.receipts.message_status import (
     Timeout,
 )
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.shard import BlockId
 
 PACKET_BYTES_MAX = 60_000
 """Of our own packets; a link carries a little more."""

@@ -16,11 +16,11 @@ import msgspec
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
+from stagepost.remp.hex_text import JsonFault, read_object
 from stagepost.remp.receipts import receipt_fields
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected, kind_of, read_status, write_status
-from stagepost.remp.receipts.receipt_shapes import read_usual
+from stagepost.remp.receipts.receipt_fields import read_usual
 from stagepost.remp.receipts.status import Kind, Level, is_finally_accepted
-from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import Role, Source, ValidatorSets
 
 ExternalMessageId = NewType("ExternalMessageId", bytes)

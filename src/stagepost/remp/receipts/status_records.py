@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.remp.hex_text import JsonFault, read_object
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
-from stagepost.remp.strict_json import JsonFault, read_object
 from stagepost.remp.validator_sets import ValidatorSets
 
 STATUSES_TOPIC = "stagepost.remp.statuses"

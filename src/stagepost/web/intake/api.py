@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.local_client import Taken
-from stagepost.remp.messages import MESSAGE_BYTES_MAX
+from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.trace.reading import NotOneMessage
 from stagepost.web.access.problems import problem_response
 
