@@ -13,14 +13,13 @@ import msgspec
 
 from stagepost.chain.configuration import CALL_WEIGHT_MAX, Limits
 from stagepost.chain.contracts import ContractKind, primes_body
-from stagepost.chain.declined import Declined
+from stagepost.chain.declined import Declined, Switches
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.chain.snapshots import restored, snapshot_of
-from stagepost.chain.switches import Switches
 from stagepost.remp.ledger import (
     CandidateLost,
     CandidateRefused,

@@ -14,12 +14,12 @@ from stagepost.chain.configuration import (
     ValidatorSet,
 )
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
+from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import MemoryHistory
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import NEVER, CanonicalMessage, read_message
 from stagepost.chain.rotation import Plan
-from stagepost.chain.switches import Switches
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard

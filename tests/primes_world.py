@@ -19,6 +19,7 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.contracts import primes_body, sum_in, sum_of_primes
+from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
@@ -27,7 +28,6 @@ from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.store import ChainDisk, MemoryChainStore
 from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.node.validator import ChainOptions
-from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.complaints import Complaint
 from stagepost.full_node.full_node import RempFullNode

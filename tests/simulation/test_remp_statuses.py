@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
+from stagepost.chain.declined import Choice
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.validator import LOOK_EVERY_S
-from stagepost.chain.switches import Choice
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.receipt import Receipt

@@ -13,7 +13,7 @@ import msgspec
 from stagepost.chain import known_sessions
 from stagepost.chain.accounts import Account
 from stagepost.chain.configuration import Configuration
-from stagepost.chain.declined import MAY_WAIT, Declined, Rule
+from stagepost.chain.declined import MAY_WAIT, Declined, Rule, Switches
 from stagepost.chain.following import CLOSING, Following, read_messages
 from stagepost.chain.genesis import Genesis, first_states
 from stagepost.chain.history import History, KeptBlock, MemoryHistory
@@ -25,7 +25,6 @@ from stagepost.chain.session_chain import SessionChain
 from stagepost.chain.shard_block import decode_shard_block, id_of
 from stagepost.chain.shard_blocks import AppliedBlock, dry_run
 from stagepost.chain.shard_state import dues_between
-from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
 from stagepost.remp.ledger import (
     CandidateBuilt,

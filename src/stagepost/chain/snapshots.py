@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stagepost.chain.declined import Switches
 from stagepost.chain.execution import MasterView
 from stagepost.chain.following import CLOSING, Following
 from stagepost.chain.genesis import Genesis
@@ -20,7 +21,6 @@ from stagepost.chain.master_state import decode_master_state
 from stagepost.chain.session_chain import SessionChain
 from stagepost.chain.shard_block import SHARD_BLOCK_ID, ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState, decode_state
-from stagepost.chain.switches import Switches
 from stagepost.errors import StorageError
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.shard import BlockId

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from stagepost.catchain.effects import Deliver
+from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.agreement_runner import Notice
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Channel, Switchboard
 from stagepost.chain.node.validator import Answer, ChainOptions, ChainValidator
-from stagepost.chain.switches import Switches
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id

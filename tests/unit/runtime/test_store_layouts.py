@@ -17,7 +17,7 @@ import pytest
 
 from stagepost.chain.agreement.effects import Record
 from stagepost.chain.node import store as chain_store
-from stagepost.chain.node.chain_rows import RECORDS as CHAIN_RECORDS
+from stagepost.chain.node.store import RECORDS as CHAIN_RECORDS
 from stagepost.chain.node.store import open_chain_store
 from stagepost.delivery.stores import inbox_rules as inbox_book
 from stagepost.delivery.stores import outbox_rules as outbox_book

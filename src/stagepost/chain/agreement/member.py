@@ -31,14 +31,12 @@ from stagepost.chain.agreement.effects import (
 )
 from stagepost.chain.agreement.evidence import Evidence
 from stagepost.chain.agreement.hearing import Hearing, Refusal
-from stagepost.chain.agreement.judging import due_checks, is_justified
-from stagepost.chain.agreement.leading import Leading
+from stagepost.chain.agreement.leading import Leading, due_checks, is_justified
 from stagepost.chain.agreement.messages import FRAME_BYTES_MAX, Message, Proposal, Want, decode_message
-from stagepost.chain.agreement.pacing import MemberOptions, Wishes
+from stagepost.chain.agreement.pacing import NEVER, MemberOptions, SlotClock, Wishes
 from stagepost.chain.agreement.progress import Archive, Asking, answer
 from stagepost.chain.agreement.queries import decode_answer, decode_query
 from stagepost.chain.agreement.session import Session
-from stagepost.chain.agreement.slot_clock import NEVER, SlotClock
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519

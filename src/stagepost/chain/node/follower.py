@@ -11,19 +11,28 @@
 `public_keys` are all who have links for the chain: every validator of the sets that are known, and full nodes. A full
 node is a follower and nothing else; a validator (`chain_validator.py`) has one inside. After a restart nothing is told
 again of what was kept: `ledger.history` has it.
+
+When a snapshot is taken, and when it becomes what a restart begins from.
+
+It is taken when sessions rotate, and given to the store when no message from before it can matter any more: whoever
+restarts from it must still learn of every block that could hold a message which is alive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
 import msgspec
 
 from stagepost.chain.agreement.messages import FinalBlock
+from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
+from stagepost.chain.history import History, Snapshot
+from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.node.final_proof import FinalChain, final_block, kept_block
 from stagepost.chain.node.following_messages import (
@@ -37,16 +46,34 @@ from stagepost.chain.node.following_messages import (
     decode_finals,
     decode_get_finals,
 )
-from stagepost.chain.node.snapshot_keeping import SnapshotKeeping
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Switchboard
-from stagepost.chain.snapshots import restored
-from stagepost.chain.switches import Switches
+from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
+from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.shard import BlockId
+
+
+class SnapshotKeeping:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._taken: deque[tuple[int, Snapshot]] = deque()
+
+    def session_rotated(self, ledger: EmbeddedLedger) -> None:
+        """One for each catchain of the masterchain; a younger one waits until it is old enough."""
+        catchain = ledger.master.catchain_seqno
+        if self._taken and self._taken[-1][0] == catchain:
+            return
+        self._taken.append((catchain, snapshot_of(ledger)))
+        due: Snapshot | None = None
+        while self._taken and self._taken[0][0] + CATCHAINS_OF_LIFE < catchain:
+            due = self._taken.popleft()[1]
+        if due is not None:
+            self._history.keep_snapshot(due)
+
 
 log = logging.getLogger(__name__)
 

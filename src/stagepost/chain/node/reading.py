@@ -18,17 +18,17 @@ from stagepost.chain.history import KeptBlock, Snapshot
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.master_state import MASTER_SHARD
-from stagepost.chain.node.chain_rows import (
+from stagepost.chain.node.final_proof import FinalChain, Proof, final_block
+from stagepost.chain.node.store import (
     BLOCKS,
     GENESIS,
     SNAPSHOTS,
+    STORE_FILE,
     TABLES,
     THE_GENESIS,
     THE_SNAPSHOT,
     snapshot_in,
 )
-from stagepost.chain.node.final_proof import FinalChain, Proof, final_block
-from stagepost.chain.node.store import STORE_FILE
 from stagepost.chain.shard_block import decode_shard_block, id_of
 from stagepost.chain.snapshots import restored
 from stagepost.delivery.stores.owned_folder import holder

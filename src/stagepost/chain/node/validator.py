@@ -42,6 +42,7 @@ from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VoteKind
 from stagepost.chain.configuration import Configuration
+from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.agreement_runner import AgreementRunner, Notice
@@ -51,7 +52,6 @@ from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEven
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.rotation import Plan
-from stagepost.chain.switches import Switches
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
