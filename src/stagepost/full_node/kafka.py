@@ -22,9 +22,8 @@ from stagepost.ground.files.data_folder import FILE_MODE
 from stagepost.ground.files.small_files import replace_file
 from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, Unreachable, require_client
 from stagepost.topics.kafka.feed import KafkaFeed
-from stagepost.topics.kafka.kafka_far import KafkaFar
 from stagepost.topics.kafka.positions import KafkaPositions
-from stagepost.topics.kafka.spool import GROUP, KafkaSpool
+from stagepost.topics.kafka.spool import GROUP, KafkaFar, KafkaSpool
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import FileTopic
 

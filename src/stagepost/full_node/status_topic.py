@@ -17,7 +17,7 @@ import msgspec
 from stagepost.errors import StorageError
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.topics.log.awaited_appends import LoopAnswers
+from stagepost.topics.log.appends import LoopAnswers
 from stagepost.topics.log.group_commit import ROW_BYTES
 from stagepost.topics.topic import Place, Record, RetryingWriter
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 
 from stagepost.topics.batch import Batch
-from stagepost.topics.errors import OffsetGone
-from stagepost.topics.topic import Positions, TopicReader
+from stagepost.topics.topic import OffsetGone, Positions, TopicReader
 
 POLL_S = 0.02
 """How long a record may lie on the disk before a consumer that waits looks again."""

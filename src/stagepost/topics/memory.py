@@ -13,12 +13,18 @@ import msgspec
 
 from stagepost.errors import StorageError
 from stagepost.topics.batch import Batch
-from stagepost.topics.errors import OffsetGone, beyond_the_end
 from stagepost.topics.log import block
-from stagepost.topics.log.appends import PendingAppend, Routed, Router
-from stagepost.topics.log.awaited_appends import answer
+from stagepost.topics.log.appends import PendingAppend, Routed, Router, answer
 from stagepost.topics.log.group_commit import ROW_BYTES, WAITING_BYTES_MAX, queue_full
-from stagepost.topics.topic import Appended, Place, Record, require_name, require_partitions
+from stagepost.topics.topic import (
+    Appended,
+    OffsetGone,
+    Place,
+    Record,
+    beyond_the_end,
+    require_name,
+    require_partitions,
+)
 
 BYTES_MAX = 67_108_864
 """Of one topic: beyond it, the disk is full."""

@@ -19,8 +19,8 @@ import msgspec
 from stagepost.errors import StagepostError
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
-from stagepost.topics.errors import OffsetGone
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
+from stagepost.topics.topic import OffsetGone
 from stagepost.trace.reading import status_record
 from stagepost.web.message_book import Heard, MessageBook, Told
 from stagepost.web.outcomes import Nothing, Unreadable

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from stagepost.errors import ErrorCode
 from stagepost.topics.batch import Batch
-from stagepost.topics.errors import RecordRefused
 from stagepost.topics.log import block
 from stagepost.topics.log.appends import Router
-from stagepost.topics.topic import Record, partition_of
+from stagepost.topics.topic import Record, RecordRefused, partition_of
 from tests.topic_records import a_record, as_read
 
 RECORDS = st.builds(

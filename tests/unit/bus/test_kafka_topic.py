@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from stagepost.errors import ConfigError, ErrorCode, StorageError
-from stagepost.topics.errors import RecordRefused
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import require_client
-from stagepost.topics.kafka.kafka_records import batches_of
-from stagepost.topics.kafka.topic import KafkaTopic, KafkaTopicWriter
+from stagepost.topics.kafka.topic import KafkaTopic, KafkaTopicWriter, batches_of
 from stagepost.topics.log.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, RECORDS_MAX, VALUE_BYTES_MAX
 from stagepost.topics.log.group_commit import ROW_BYTES
-from stagepost.topics.topic import Place, Record, partition_of
+from stagepost.topics.topic import Place, Record, RecordRefused, partition_of
 from tests.conftest import require
 
 PARTITIONS = 4

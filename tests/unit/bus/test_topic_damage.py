@@ -9,10 +9,9 @@ import pytest
 
 from stagepost.errors import StorageError
 from stagepost.topics.batch import Read
-from stagepost.topics.errors import DamagedLog
 from stagepost.topics.log import block, segment
 from stagepost.topics.log.file_topic import FileTopic, open_topic, partition_folder
-from stagepost.topics.topic import Place
+from stagepost.topics.topic import DamagedLog, Place
 from tests.damaged_files import cut, damaged, flip
 from tests.topic_records import NAME, a_record, a_topic, a_writer, all_records, append_now, as_read
 

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.topics.errors import RecordRefused
 from stagepost.topics.log import segment
 from stagepost.topics.log.file_topic import (
     create_topic,
@@ -19,7 +18,14 @@ from stagepost.topics.log.file_topic import (
     topic_facts,
     topic_names,
 )
-from stagepost.topics.topic import NAME_CHARACTERS_MAX, PARTITIONS_MAX, Place, Record, partition_of
+from stagepost.topics.topic import (
+    NAME_CHARACTERS_MAX,
+    PARTITIONS_MAX,
+    Place,
+    Record,
+    RecordRefused,
+    partition_of,
+)
 from tests.damaged_files import run_alone
 from tests.topic_records import (
     NAME,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.topics.errors import DamagedLog
 from stagepost.topics.log.positions import OFFSET_MAX, FilePositions, group_names, read_positions
+from stagepost.topics.topic import DamagedLog
 from tests.damaged_files import cut, damaged, flip
 from tests.topic_disks import FailingFiles
 from tests.topic_records import a_topic

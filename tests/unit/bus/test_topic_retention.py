@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.topics.errors import OffsetGone
 from stagepost.topics.log import segment
 from stagepost.topics.log.file_topic import open_topic, partition_folder, topic_facts
-from stagepost.topics.topic import Place, Retention
+from stagepost.topics.topic import OffsetGone, Place, Retention
 from tests.topic_disks import QuickFiles
 from tests.topic_records import (
     NAME,

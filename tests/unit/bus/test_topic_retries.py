@@ -13,9 +13,8 @@ import pytest
 
 from stagepost.errors import StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.topics.errors import DamagedLog
 from stagepost.topics.memory import MemoryTopic
-from stagepost.topics.topic import Place, Record, RetryingWriter
+from stagepost.topics.topic import DamagedLog, Place, Record, RetryingWriter
 from tests.topic_disks import FailingFiles
 from tests.topic_records import NAME, a_record, a_topic, all_records, as_read
 

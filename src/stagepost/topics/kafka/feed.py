@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stagepost.topics.batch import Batch
-from stagepost.topics.kafka.kafka_records import batches_of
 from stagepost.topics.kafka.positions import KafkaPositions
-from stagepost.topics.kafka.topic import KafkaTopic
+from stagepost.topics.kafka.topic import KafkaTopic, batches_of
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,8 @@
 A record is answered when every replica that must have it has it. While the broker is away, the producer holds what it was
 given and goes on when it is back, in order; what must outlive this process waits in a local topic (`kafka_spool.py`).
 A key has the same partition as in a local topic.
+
+Records as a Kafka client hands them over, into batches as a local topic gives them.
 """
 
 from __future__ import annotations
@@ -13,18 +15,72 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from stagepost.errors import ConfigError, StorageError
 from stagepost.topics.batch import Batch
-from stagepost.topics.errors import OffsetGone, RecordRefused, beyond_the_end
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import BrokerDesk
-from stagepost.topics.kafka.kafka_records import batches_of
 from stagepost.topics.kafka.positions import KafkaPositions
-from stagepost.topics.log.awaited_appends import AwaitedAppends
+from stagepost.topics.log import block
+from stagepost.topics.log.appends import AwaitedAppends
 from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_of
 from stagepost.topics.log.file_topic import system_now_ms
 from stagepost.topics.log.group_commit import ROW_BYTES, WAITING_BYTES_MAX, queue_full
-from stagepost.topics.topic import Appended, Place, Record, partition_of
+from stagepost.topics.topic import (
+    Appended,
+    OffsetGone,
+    Place,
+    Record,
+    RecordRefused,
+    beyond_the_end,
+    partition_of,
+)
+
+_write_headers = msgspec.json.Encoder().encode
+
+
+def batches_of(partition: int, messages: Sequence[Any]) -> Iterator[Batch]:
+    """In their order. A batch has no gaps; Kafka's offsets may have some."""
+    run: list[block.Row] = []
+    first = content_bytes = 0
+    for message in messages:
+        row = row_of_message(message)
+        is_next = run and message.offset() == first + len(run)
+        fits = len(run) < block.RECORDS_MAX and content_bytes + row.content_bytes <= block.CONTENT_BYTES_MAX
+        if run and not (is_next and fits):
+            yield _batch(partition, first, run)
+            run = []
+        if not run:
+            first, content_bytes = message.offset(), 0
+        run.append(row)
+        content_bytes += row.content_bytes
+    if run:
+        yield _batch(partition, first, run)
+
+
+def row_of_message(message: Any) -> block.Row:
+    """A key or value larger than a local topic takes becomes null, and headers that are too large are left out: whoever
+    reads them refuses such a record, as it must be refused."""
+    key, value, (_, timestamp_ms) = message.key(), message.value(), message.timestamp()
+    headers = {str(name): _text(content) for name, content in message.headers() or ()}
+    written = _write_headers(headers) if headers else b""
+    return block.Row(
+        None if key is None or len(key) > block.KEY_BYTES_MAX else key,
+        None if value is None or len(value) > block.VALUE_BYTES_MAX else value,
+        written if len(written) <= block.HEADERS_BYTES_MAX else b"",
+        max(timestamp_ms, 0),
+    )
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode("utf-8", "replace")
+
+
+def _batch(partition: int, first: int, rows: Sequence[block.Row]) -> Batch:
+    written = block.write_block(rows, first, 0, block.NO_DIGEST)
+    return Batch(partition, first, block.read_columns(written[block.HEADER_BYTES :], len(rows)), 0, len(rows))
+
 
 LINGER_MS = 5
 POLL_S = 0.1

@@ -16,8 +16,7 @@ import msgspec
 
 from stagepost.errors import StorageError
 from stagepost.topics.batch import Columns, Strings
-from stagepost.topics.errors import RecordRefused
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import Record, RecordRefused
 
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 65_536

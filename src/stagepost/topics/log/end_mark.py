@@ -12,7 +12,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from stagepost.topics.errors import DamagedLog
+from stagepost.topics.topic import DamagedLog
 
 NAME = "end"
 MARK_BYTES = 64

@@ -14,8 +14,7 @@ from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.small_files import Files, make_folder, replace_durably
 from stagepost.topics.batch import Batch
 from stagepost.topics.log import segment
-from stagepost.topics.log.appends import PendingAppend, Router
-from stagepost.topics.log.awaited_appends import AwaitedAppends
+from stagepost.topics.log.appends import AwaitedAppends, PendingAppend, Router
 from stagepost.topics.log.block import Row
 from stagepost.topics.log.group_commit import WAITING_BYTES_MAX, Clock, CommitCounters, GroupCommit
 from stagepost.topics.log.partition_log import PartitionLog

@@ -10,13 +10,12 @@ from pathlib import Path
 from stagepost.errors import StorageError
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.files.small_files import FILE_MODE, Files, replace_durably, write_all
-from stagepost.topics.errors import DamagedLog
 from stagepost.topics.log import block, segment
 from stagepost.topics.log.block import Row
 from stagepost.topics.log.end_mark import NAME as MARK_NAME
 from stagepost.topics.log.end_mark import EndMark, read_mark, write_mark
 from stagepost.topics.log.recovery import Recovered, recover
-from stagepost.topics.topic import Retention
+from stagepost.topics.topic import DamagedLog, Retention
 
 LOCK_NAME = "writer.lock"
 

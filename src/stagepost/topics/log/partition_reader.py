@@ -8,11 +8,11 @@ from pathlib import Path
 
 from stagepost.errors import StorageError
 from stagepost.topics.batch import Batch
-from stagepost.topics.errors import DamagedLog, OffsetGone, beyond_the_end
 from stagepost.topics.log import segment
 from stagepost.topics.log.end_mark import EndMark, read_mark
 from stagepost.topics.log.recovery import recover
 from stagepost.topics.log.segment import SegmentScan, segment_path
+from stagepost.topics.topic import DamagedLog, OffsetGone, beyond_the_end
 
 _NOTHING = EndMark(0, 0, 0, 0)
 

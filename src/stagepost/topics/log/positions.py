@@ -12,8 +12,7 @@ from zlib import crc32
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.files.small_files import Files, make_folder, replace_durably
-from stagepost.topics.errors import DamagedLog
-from stagepost.topics.topic import require_name
+from stagepost.topics.topic import DamagedLog, require_name
 
 GROUPS_FOLDER = "groups"
 POSITIONS_BYTES_MAX = 8_192

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stagepost.topics.errors import DamagedLog
 from stagepost.topics.log import block, segment
 from stagepost.topics.log.end_mark import EndMark
 from stagepost.topics.log.segment import SegmentScan, segment_path
+from stagepost.topics.topic import DamagedLog
 
 
 @dataclass

@@ -11,8 +11,8 @@ from struct import Struct, unpack_from
 from typing import NamedTuple
 
 from stagepost.topics.batch import Batch, Columns
-from stagepost.topics.errors import DamagedLog
 from stagepost.topics.log import block
+from stagepost.topics.topic import DamagedLog
 
 SUFFIX = ".segment"
 INDEX_SUFFIX = ".index"
