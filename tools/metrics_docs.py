@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stagepost.delivery.shell.metrics import DASHBOARD_METRICS, DELIVERY_METRICS
 from stagepost.dmq.node.metrics import NODE_METRICS
-from stagepost.full_node.kafka_metrics import KAFKA_METRICS
+from stagepost.full_node.kafka import KAFKA_METRICS
 from stagepost.full_node.metrics import FULL_NODE_METRICS
 from stagepost.ground.statemachine.render import table
 from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared

@@ -23,7 +23,7 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.devnet.devnet import DevnetPlan, devnet
 from stagepost.devnet.member import COMMANDS
 from stagepost.errors import StagepostError, StorageError
-from stagepost.full_node.message_client import ExternalMessages
+from stagepost.full_node.local_client import ExternalMessages
 from stagepost.ground.files.running_nodes import FullNodeFacts, find_full_node, find_remp_node
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC

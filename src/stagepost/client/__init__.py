@@ -14,7 +14,7 @@ from stagepost.dmq.endpoints.local_client import ClientLimits
 from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
-from stagepost.full_node.message_client import RefusedByFullNode
+from stagepost.full_node.local_client import RefusedByFullNode
 from stagepost.remp.verdict.message_verdict import MessageVerdict
 from stagepost.remp.verdict.trace import Trace
 

@@ -23,7 +23,7 @@ from stagepost.errors import (
     DecodeError,
     LocalProtocolError,
 )
-from stagepost.full_node.message_client import ExternalMessages, id_bytes
+from stagepost.full_node.local_client import ExternalMessages, id_bytes
 from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork

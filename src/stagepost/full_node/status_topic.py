@@ -2,6 +2,14 @@
 
 The disk comes first: nobody hears of a status before the topic holds it. While the disk refuses, statuses wait here in the
 order in which they were published.
+
+The topics of the layers before REMP: each DMQ message that a node takes in, and each change of a delivery's status.
+
+topic = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
+node.intake.on_accepted.append(topic.accepted)
+
+events = DeliveryEventsTopic(create_topic(data, DELIVERY_EVENTS_TOPIC).writer())
+ReliablePublisher(transport, config, events=events)
 """
 
 from __future__ import annotations
@@ -14,12 +22,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from stagepost.delivery.effects import DeliveryEvent
+from stagepost.delivery.shell.events import TOPIC as DELIVERY_EVENTS_TOPIC
+from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.log.appends import LoopAnswers
 from stagepost.topics.log.group_commit import ROW_BYTES
-from stagepost.topics.topic import Place, Record, RetryingWriter
+from stagepost.topics.topic import Place, Record, RetryingWriter, TopicWriter
 
 log = logging.getLogger(__name__)
 
@@ -164,3 +175,43 @@ class StatusTopic:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{callback!r} failed with a status", "exception": fault}
             )
+
+
+DMQ_MESSAGES_TOPIC = "stagepost.dmq.messages"
+
+__all__ = ["DELIVERY_EVENTS_TOPIC", "DMQ_MESSAGES_TOPIC", "DeliveryEventsTopic", "DmqMessagesTopic"]
+
+
+class _LayerTopic:
+    """What the disk refuses is logged: a topic that is read by people must not hold up messages."""
+
+    def __init__(self, writer: TopicWriter) -> None:
+        self.written = 0
+        self._writer = writer
+
+    def _write(self, record: Record) -> None:
+        self.written += 1
+        self._writer.append_soon([record], _log_failure)
+
+    async def close(self) -> None:
+        """What was handed over is written first."""
+        await self._writer.close()
+
+
+class DmqMessagesTopic(_LayerTopic):
+    def accepted(self, entry: Entry) -> None:
+        message = entry.message
+        headers = {"received_ms": str(entry.received_ms), "from": entry.source}
+        self._write(Record(message.message_id.hex().encode(), message.raw, headers))
+
+
+class DeliveryEventsTopic(_LayerTopic):
+    """A `DeliveryEventSink`."""
+
+    def put(self, event: DeliveryEvent) -> None:
+        self._write(Record(event.delivery_id.encode(), msgspec.json.encode(event)))
+
+
+def _log_failure(outcome: list[Place] | StorageError) -> None:
+    if isinstance(outcome, StorageError):
+        log.error("record not written", extra={"reason": outcome.text})

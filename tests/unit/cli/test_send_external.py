@@ -16,7 +16,7 @@ from stagepost.cli import main as command
 from stagepost.cli.options import http as http_options
 from stagepost.cli.send.external import Handing, Telling, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
-from stagepost.full_node.message_client import Progress
+from stagepost.full_node.local_client import Progress
 from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt

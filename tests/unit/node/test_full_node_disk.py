@@ -16,7 +16,7 @@ from stagepost.delivery.shell.handling import Busy, Message
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.intake_desk import IntakeDesk
-from stagepost.full_node.message_client import ExternalMessages, RefusedByFullNode
+from stagepost.full_node.local_client import ExternalMessages, RefusedByFullNode
 from stagepost.full_node.owed_writes import RETRY_S as OWED_RETRY_S
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic

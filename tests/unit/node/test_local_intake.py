@@ -14,9 +14,15 @@ import pytest
 from stagepost.errors import ErrorCode, HandshakeRefused, StagepostError, TransportError
 from stagepost.full_node import followed as followed_statuses
 from stagepost.full_node import local_server as local_intake
-from stagepost.full_node.local_client import IntakeAddress, IntakeConversation, Refused, Taken
+from stagepost.full_node.local_client import (
+    ExternalMessages,
+    IntakeAddress,
+    IntakeConversation,
+    Refused,
+    RefusedByFullNode,
+    Taken,
+)
 from stagepost.full_node.local_server import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
-from stagepost.full_node.message_client import ExternalMessages, RefusedByFullNode
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts, find_full_node
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.wire.codec import Codec

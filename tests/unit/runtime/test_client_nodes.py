@@ -103,7 +103,7 @@ def test_a_full_nodes_client_neither_submits_nor_listens() -> None:
 
 @pytest.mark.parametrize("wrong", ["", "ab", "zz" * 32, b"short", "ab" * 33])
 def test_what_is_no_id_is_said_to_be_none(wrong: str | bytes) -> None:
-    from stagepost.full_node.message_client import id_bytes
+    from stagepost.full_node.local_client import id_bytes
 
     with pytest.raises(StagepostError, match="is no message id"):
         id_bytes(wrong)

@@ -16,7 +16,7 @@ import msgspec
 
 from stagepost.cli.send.delivery_session import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
-from stagepost.full_node.message_client import ExternalMessages, Progress, RefusedByFullNode
+from stagepost.full_node.local_client import ExternalMessages, Progress, RefusedByFullNode
 from stagepost.ground.files.durations import format_duration
 from stagepost.ground.files.running_nodes import find_full_node
 from stagepost.ground.identifiers import abbreviated

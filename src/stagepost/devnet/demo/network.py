@@ -36,7 +36,7 @@ from stagepost.devnet.demo.messages import DemoMessage, Fate, demo_messages
 from stagepost.devnet.devnet import Devnet, DevnetPlan, HereValidator, devnet
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
-from stagepost.full_node.layer_topics import (
+from stagepost.full_node.status_topic import (
     DELIVERY_EVENTS_TOPIC,
     DMQ_MESSAGES_TOPIC,
     DeliveryEventsTopic,
