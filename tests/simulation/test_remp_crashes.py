@@ -10,7 +10,7 @@ import pytest
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.validator.statements import Statements
+from stagepost.validator.receipts import Statements
 from tests.chain_world import address
 from tests.primes_world import PrimesWorld, ValidatorHouse
 

@@ -31,8 +31,7 @@ from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.sessions import session_id as id_of
 from stagepost.remp.shard import BlockId
-from stagepost.validator.session_plan import SessionPlan
-from stagepost.validator.session_plans import queue_plan, queue_session_id
+from stagepost.validator.session_plan import SessionPlan, queue_plan, queue_session_id
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.sessions import Validator
 

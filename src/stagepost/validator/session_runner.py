@@ -55,12 +55,9 @@ from stagepost.remp.queue.message_states import ENTERING, place_of
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.validator.early_bodies import EarlyBodies
-from stagepost.validator.held_messages import HeldBack
+from stagepost.validator.held_messages import EarlyBodies, HeldBack
 from stagepost.validator.session_plan import Parse, SessionCounters, SessionEvent, SessionOptions, SessionPlan
-from stagepost.validator.session_rows import BodyRow
-from stagepost.validator.session_store import SessionStore
-from stagepost.validator.session_writing import SessionWriting
+from stagepost.validator.session_store import BodyRow, SessionStore, SessionWriting
 
 QUORUM_EVERY_S = 2.0
 """How often we look whether enough members are heard of."""

@@ -18,12 +18,10 @@ from stagepost.remp.queue.effects import Telling
 from stagepost.remp.queue.message_cache import Collected, MessageCache
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
 from stagepost.remp.receipts.packing import Packing
-from stagepost.validator.receipts import ReceiptSending
+from stagepost.validator.receipts import ReceiptSending, Statements
 from stagepost.validator.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
-from stagepost.validator.session_rows import BodyRow
 from stagepost.validator.session_runner import Resuming, SessionRunner
-from stagepost.validator.session_store import SessionStore
-from stagepost.validator.statements import Statements
+from stagepost.validator.session_store import BodyRow, SessionStore
 
 LINGER_S = 15.0
 """So long we stay in a session that is over: what others still bring there is handed on to those that follow. Of two

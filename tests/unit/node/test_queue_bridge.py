@@ -30,8 +30,7 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.shard import BlockId
 from stagepost.validator.queue_bridge import QueueBridge
-from stagepost.validator.session_plan import SessionOptions, SessionPlan
-from stagepost.validator.session_plans import queue_plan, queue_session_id
+from stagepost.validator.session_plan import SessionOptions, SessionPlan, queue_plan, queue_session_id
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator
 from tests.catchain_world import public_key_of, seed_of

@@ -10,7 +10,7 @@ from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageSta
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import FIRST_KINDS, Level, is_legal_step
 from stagepost.remp.shard import BlockId
-from stagepost.validator.lanes import LANE_RECEIPTS_MAX, LANES_MAX, Lanes
+from stagepost.validator.receipts import LANE_RECEIPTS_MAX, LANES_MAX, Lanes
 
 ONE = ExternalMessageId(bytes([1]) * 32)
 BLOCK = BlockId(seqno=7)

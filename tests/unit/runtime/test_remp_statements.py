@@ -13,9 +13,8 @@ from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored,
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
-from stagepost.validator.session_rows import StatementRow
-from stagepost.validator.session_store import MemorySessionStore, SessionsDisk, Written
-from stagepost.validator.statements import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements
+from stagepost.validator.receipts import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk, StatementRow, Written
 
 SEED = bytes([1]) * 32
 ONE, OTHER = ExternalMessageId(bytes([1]) * 32), ExternalMessageId(bytes([2]) * 32)

@@ -30,7 +30,8 @@ from stagepost.ground.storage import damage as sqlite_damage
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.sqlite_file import beside, sync_folder
 from stagepost.ground.storage.tables import AnyTable
-from stagepost.validator import session_rows, session_store
+from stagepost.validator import session_store
+from stagepost.validator import session_store as session_rows
 from stagepost.validator.session_store import open_session_store
 from tests.chain_world import a_genesis
 from tests.damaged_files import change_row, files_in

@@ -26,9 +26,15 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
 from stagepost.validator import held_messages as held_back
-from stagepost.validator import lanes
-from stagepost.validator.early_bodies import EARLY_BYTES_MAX, EARLY_COUNT_MAX, EarlyBodies
-from stagepost.validator.held_messages import HOLD_BACK_MAX_S, HOLD_BACK_S, LAGS_WAITED
+from stagepost.validator import receipts as lanes
+from stagepost.validator.held_messages import (
+    EARLY_BYTES_MAX,
+    EARLY_COUNT_MAX,
+    HOLD_BACK_MAX_S,
+    HOLD_BACK_S,
+    LAGS_WAITED,
+    EarlyBodies,
+)
 from stagepost.validator.receipts import ReceiptSending
 from stagepost.validator.session_plan import SessionOptions
 from stagepost.validator.session_runner import SessionRunner

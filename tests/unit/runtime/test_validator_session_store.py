@@ -16,9 +16,8 @@ from stagepost.remp.links.overlay import RESYNC_WAIT_S, Answered
 from stagepost.remp.queue.effects import Telling
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.validator.session_plan import SessionOptions, SessionPlan
-from stagepost.validator.session_rows import BodyRow
 from stagepost.validator.session_runner import SessionRunner
-from stagepost.validator.session_store import STORE_FILE, SessionStore, open_session_store
+from stagepost.validator.session_store import STORE_FILE, BodyRow, SessionStore, open_session_store
 from tests.catchain_world import public_key_of, seed_of
 from tests.damaged_files import change_row
 from tests.failing_disk import Disk

@@ -12,7 +12,7 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
 from stagepost.remp.receipts.status import Level, Status
 from stagepost.validator.session_plan import SessionPlan
-from stagepost.validator.session_rows import BLOCKS, BODIES, SESSIONS
+from stagepost.validator.session_store import BLOCKS, BODIES, SESSIONS
 from stagepost.validator.sessions import LINGER_S
 from tests.remp_overlay_world import SEQNO, House, OverlayWorld, message_bytes, parse
 from tests.remp_world import shard_block
