@@ -29,10 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.whole_path import Reading
 from stagepost.errors import ConfigError
-from stagepost.pipeline.java_home import find_java_home
-from stagepost.pipeline.sources.dump_lines import read_line
-from stagepost.pipeline.sources.dumps import Dump, lines_of, survey
-from stagepost.pipeline.spark import cache_folder, refuse_missing_packages
+from stagepost.pipeline.sources.dumps import Dump, lines_of, read_line, survey
+from stagepost.pipeline.spark import cache_folder, find_java_home, refuse_missing_packages
 from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.status import Level

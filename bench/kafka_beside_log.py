@@ -125,10 +125,9 @@ async def _append(open_writer: Callable[[], TopicWriter], records: Sequence[Reco
 
 
 def _tables(folder: Path, broker: WorldBroker, count: int) -> Iterator[Reading]:
-    from stagepost.pipeline.sources.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.sources.kafka import KafkaRecords, connector_settings
     from stagepost.pipeline.spark import start_session
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
     from stagepost.topics.kafka.jars import default_folder
 
     sets = folder / "sets.json"

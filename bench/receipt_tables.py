@@ -32,8 +32,7 @@ from bench.receipts import SETS, write_dump
 from bench.whole_path import Reading
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
-from stagepost.pipeline.sources.dump_lines import read_line
-from stagepost.pipeline.sources.dumps import PIECE_BYTES, Dump, Piece, lines_of, survey
+from stagepost.pipeline.sources.dumps import PIECE_BYTES, Dump, Piece, lines_of, read_line, survey
 from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets

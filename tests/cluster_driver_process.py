@@ -39,8 +39,7 @@ def main(
     from stagepost.pipeline.cluster.cluster import Cluster
     from stagepost.pipeline.cluster.probe import Folders
     from stagepost.pipeline.cluster.submit import start_on_cluster
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
 
     folders = Folders((Path(data),), Path(out))
     spark = start_on_cluster(Cluster(master, Path(archive), python, SETTINGS, HAPPENS_WITHIN_S), folders)

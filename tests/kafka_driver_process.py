@@ -24,11 +24,9 @@ NEVER = "never"
 
 
 def main(path: str) -> None:
-    from stagepost.pipeline.sources.kafka import require_broker
-    from stagepost.pipeline.sources.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.sources.kafka import KafkaRecords, connector_settings, require_broker
     from stagepost.pipeline.spark import start_session
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
     from stagepost.pipeline.tables.manifest import read_manifest
     from stagepost.topics.kafka.jars import default_folder
     from tests.pipeline_spark import SETTINGS

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from stagepost.devnet.demo.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
 from stagepost.errors import ConfigError
-from stagepost.pipeline.java_home import find_java_home
-from stagepost.pipeline.spark import cache_folder
+from stagepost.pipeline.spark import cache_folder, find_java_home
 from stagepost.topics.kafka.access import KafkaAccess, Secret
 from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, TopicPlan, require_client
 from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars

@@ -33,8 +33,7 @@ KILLED = -signal.SIGKILL
 def main(job: str, data: str, sets: str, out: str, point: str, times: str) -> None:
     from stagepost.pipeline.jobs import compact
     from stagepost.pipeline.spark import start_session
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
     from tests.pipeline_spark import SETTINGS
 
     passed: Counter[str] = Counter()

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
-from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record
@@ -48,8 +48,7 @@ def records_needed(kills: int) -> int:
 
 def follow_killed_writers(spark: SparkSession, folder: Path, seed: int, kills: int) -> Killed:
     """Between a kill and the next start the stream reads to the end, over whatever the writer left half done."""
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
 
     chance = Random(seed)
     data, given, told = folder / "data", folder / "given.jsonl", folder / "told"

@@ -19,8 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.java_home import find_java_home
-from stagepost.pipeline.spark import QUICK_START, cache_folder, refuse_missing_packages
+from stagepost.pipeline.spark import QUICK_START, cache_folder, find_java_home, refuse_missing_packages
 from tests.conftest import require
 
 STARTS_WITHIN_S = 300.0

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stagepost.pipeline.cluster.pack import pack
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
-from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.topics.names import STATUSES

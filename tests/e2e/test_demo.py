@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.pipeline.java_home import NO_JAVA
+from stagepost.pipeline.spark import NO_JAVA
 from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -10,8 +10,8 @@ import pytest
 from stagepost.devnet.devnet import devnet
 from stagepost.devnet.messages import StatusBook
 from stagepost.pipeline.schemas import TABLES
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import read_manifest
-from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
-from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
@@ -165,12 +165,11 @@ def _compare_stream_and_backfill(
     spark: Any, data: Path, sets: Path, out: Path, again: Path, right: dict[str, Any]
 ) -> None:
     from stagepost.pipeline.driver import Evaluated, Evaluation
-    from stagepost.pipeline.range_backfill import backfill_range
+    from stagepost.pipeline.jobs import backfill_range
     from stagepost.pipeline.sources.sources import Topics
     from stagepost.pipeline.sources.survey import survey_topics
     from stagepost.pipeline.sources.topic_places import place_of
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
 
     manifest = follow(spark, StreamOptions(data, sets, out, is_once=True))
     expected = recompute(lines_of(data), right)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.java_home import find_java_home
+from stagepost.pipeline.spark import find_java_home
 from tests.conftest import require
 from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT
 

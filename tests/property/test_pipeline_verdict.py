@@ -80,7 +80,7 @@ def some_receipts(number: int, sets: ValidatorSets, choices: Random) -> list[tup
 
 
 def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]:
-    from stagepost.pipeline.sources.dump_lines import Record
+    from stagepost.pipeline.sources.dumps import Record
     from stagepost.pipeline.steps.partial_state import PartialState
     from stagepost.pipeline.steps.record_checks import ROLES, described
     from stagepost.topics.names import STATUSES
@@ -99,8 +99,8 @@ def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: i
     spark = small_spark()
     from stagepost.pipeline.schemas import MESSAGES as COLUMNS
     from stagepost.pipeline.schemas import STATE
+    from stagepost.pipeline.steps.columns import small_table
     from stagepost.pipeline.steps.messages import Moment, lives, messages, newest
-    from stagepost.pipeline.steps.small_tables import small_table
 
     choices = Random(run_seed)
     sets = some_sets(choices)

@@ -25,8 +25,8 @@ from _pytest.outcomes import Skipped
 
 from stagepost.devnet.devnet import Devnet, devnet
 from stagepost.devnet.messages import DevnetMessages, StatusBook
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import read_manifest
-from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.dump import dump_lines

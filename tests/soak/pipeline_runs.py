@@ -9,11 +9,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.java_home import find_java_home
-from stagepost.pipeline.spark import cache_folder, refuse_missing_packages, start_session
+from stagepost.pipeline.spark import cache_folder, find_java_home, refuse_missing_packages, start_session
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
-from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.log.file_topic import FileTopic, create_topic
 from stagepost.topics.names import STATUSES
 from tests.pipeline_driver_process import KILLED, POINTS, ROWS_MAX, run_driver

@@ -56,8 +56,7 @@ def start(data: Path, port: int, jars_folder: Path | None, as_json: bool) -> Non
       stagepost kafka start --data stagepost-kafka --port 9092
     """
     from stagepost.devnet.demo.kafka_broker import BrokerPlan, describe, start_broker
-    from stagepost.pipeline.java_home import find_java_home
-    from stagepost.pipeline.spark import cache_folder
+    from stagepost.pipeline.spark import cache_folder, find_java_home
     from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
 
     java = find_java_home(os.environ, cache_folder()) / "bin" / "java"

@@ -20,13 +20,19 @@ from stagepost.pipeline.sources.dumps import Dump
 from stagepost.pipeline.steps.checked_files import ACCOUNT, checking_pieces, checking_raw
 from stagepost.pipeline.steps.messages import Moment, lives
 from stagepost.pipeline.steps.reports import write_others
-from stagepost.pipeline.tables.batch_names import BatchName
-from stagepost.pipeline.tables.folding import Fold, fold, forgotten
-from stagepost.pipeline.tables.joined_batches import joined, new_receipts
-from stagepost.pipeline.tables.manifest import LIVES, RECORDS, STATE, Batch, Manifest, Reports
-from stagepost.pipeline.tables.sets_copies import keep_sets, kept_sets
+from stagepost.pipeline.tables.folding import Fold, fold, forgotten, joined, named, new_receipts, touched
+from stagepost.pipeline.tables.manifest import (
+    LIVES,
+    RECORDS,
+    STATE,
+    Batch,
+    BatchName,
+    Manifest,
+    Reports,
+    keep_sets,
+    kept_sets,
+)
 from stagepost.pipeline.tables.tables import Tables, read_files
-from stagepost.pipeline.tables.touched import named, touched
 from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
 
 RECEIPTS_PER_PART = 500_000

@@ -1,4 +1,7 @@
-"""`stagepost pipeline run`: topics into tables, batch by batch, for as long as it is let."""
+"""`stagepost pipeline run`: topics into tables, batch by batch, for as long as it is let.
+
+What `stagepost pipeline run` is told, and whether there is anything to follow. Needs no Spark.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,51 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from stagepost.errors import ConfigFaults, StorageError
+from stagepost.errors import ConfigError, ConfigFaults, StorageError
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
 from stagepost.pipeline.sources.sources import RecordSource, Topics
 from stagepost.pipeline.sources.topic_marks import require_going_on
 from stagepost.pipeline.spark import UPKEEP
-from stagepost.pipeline.stream_options import StreamOptions
-from stagepost.pipeline.tables.batch_names import OfStream
 from stagepost.pipeline.tables.folding import worth_folding
-from stagepost.pipeline.tables.manifest import Manifest
+from stagepost.pipeline.tables.manifest import Manifest, OfStream
 from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.tables.tables import Point, Tables, pass_by, root_cause
 from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
+from stagepost.topics.log.file_topic import topic_names
+from stagepost.topics.names import KNOWN
+
+
+class StreamOptions(NamedTuple):
+    """`source` None: the topics of the folder `data`."""
+
+    data: Path | None
+    sets_path: Path
+    out: Path
+    is_once: bool = False
+    every_s: float = 0.25
+    rows_max: int = 200_000
+    message_timeout_ms: int | None = None
+    source: RecordSource | None = None
+
+    def records(self) -> RecordSource:
+        if self.source is not None:
+            return self.source
+        assert self.data is not None, "one of the two is given"
+        return Topics({"path": str(self.data.absolute())})
+
+
+def require_topics(data: Path) -> None:
+    if not set(topic_names(data)) & set(KNOWN):
+        raise ConfigError(
+            f"{data} holds none of the topics {', '.join(KNOWN)}",
+            advice="give a node's data folder with --data",
+        )
+
 
 STREAM = "topics"
 WHOLE_EVERY_S = 60.0

@@ -10,7 +10,7 @@ pyspark = pytest.importorskip("pyspark")
 
 from pyspark import SparkContext  # noqa: E402
 
-from stagepost.pipeline.steps.built_once import built_once  # noqa: E402
+from stagepost.pipeline.steps.columns import built_once  # noqa: E402
 
 
 class Context:

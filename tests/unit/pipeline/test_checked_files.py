@@ -95,7 +95,7 @@ def test_a_task_writes_before_it_holds_too_much(
 def test_so_many_touched_messages_are_named_and_no_more(
     tmp_path: Path, run_seed: int, monkeypatch: pytest.MonkeyPatch, less: int, is_named: bool
 ) -> None:
-    from stagepost.pipeline.tables import touched
+    from stagepost.pipeline.tables import folding as touched
 
     lines = a_dump(5, run_seed)
     files = task_of(tmp_path, lines).files[STATE]

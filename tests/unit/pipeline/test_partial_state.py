@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from stagepost.pipeline.schemas import STATE
-from stagepost.pipeline.sources.dump_lines import Record, read_line
+from stagepost.pipeline.sources.dumps import Record, read_line
 from stagepost.pipeline.steps.partial_state import OF_MESSAGES, QUARANTINE, VALIDATORS, PartialState
 from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.message_status import New, SentToValidators, Timeout

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.pipeline.sources.dumps import survey
-from stagepost.pipeline.tables.joined_batches import joined
+from stagepost.pipeline.tables.account import counts
+from stagepost.pipeline.tables.folding import joined
 from stagepost.pipeline.tables.manifest import LIVES, Batch
 from stagepost.pipeline.tables.reader import Reader
-from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import need_packages, small_spark
 from tests.pipeline_world import TIMEOUT_MS, a_dump, sets_bytes, world_sets
@@ -36,7 +36,7 @@ def test_batches_that_are_folded_while_others_come_give_what_everything_at_once_
 ) -> None:
     spark = small_spark()
     from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-    from stagepost.pipeline.tables.batch_names import OfDump
+    from stagepost.pipeline.tables.manifest import OfDump
     from stagepost.pipeline.tables.tables import Tables
 
     now_ms = 0

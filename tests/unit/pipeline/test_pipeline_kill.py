@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
-from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_driver_process import KILLED, ROWS_MAX, run_driver
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import small_spark
@@ -33,8 +33,7 @@ def test_after_every_kill_the_next_driver_goes_on_and_the_tables_are_the_same(
     tmp_path: Path, run_seed: int
 ) -> None:
     spark = small_spark()
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
 
     dump = next(lot for messages in count(8) if len(lot := a_dump(messages, run_seed)) > 2 * ROWS_MAX)
     lines = a_topic(tmp_path / "data", dump).read_bytes().splitlines()

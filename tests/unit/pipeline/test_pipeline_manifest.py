@@ -17,17 +17,18 @@ from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.sources.topic_ranges import Offsets, at_most, ranges, tasks
 from stagepost.pipeline.tables import manifest as manifest_module
-from stagepost.pipeline.tables.batch_names import OfDump, OfStream
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.manifest import (
     MANIFEST_FILE,
     SCHEMA_VERSION,
     Batch,
     Manifest,
+    OfDump,
+    OfStream,
     read_manifest,
     write_manifest,
 )
-from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_spark import need_packages
 from tests.pipeline_world import sets_bytes
 

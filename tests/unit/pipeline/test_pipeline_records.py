@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import StorageError
-from stagepost.pipeline.sources.dump_lines import read_line
-from stagepost.pipeline.sources.dumps import lines_of, survey
+from stagepost.pipeline.sources.dumps import lines_of, read_line, survey
 from stagepost.pipeline.steps import record_checks
 from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, ErrorCode
-from stagepost.pipeline import java_home
-from stagepost.pipeline.java_home import JAVA_MAJOR_MIN, MISSING_MODULE, find_java_home
-from stagepost.pipeline.spark import refuse_missing_packages
+from stagepost.pipeline import spark as java_home
+from stagepost.pipeline.spark import JAVA_MAJOR_MIN, MISSING_MODULE, find_java_home, refuse_missing_packages
 
 
 def a_java(home: Path, version: str) -> Path:

@@ -13,9 +13,9 @@ import pytest
 from stagepost.cli.main import run
 from stagepost.errors import StorageError
 from stagepost.pipeline.sources.dumps import survey
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import LIVES, Manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
-from stagepost.pipeline.tables.summary import counts
 from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from tests.pipeline_oracle import Recomputed, recompute
@@ -327,8 +327,7 @@ def test_old_messages_are_forgotten_when_asked_to(
 def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
     from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 
     lines = a_topic(tmp_path / "data", dump).read_bytes().splitlines()

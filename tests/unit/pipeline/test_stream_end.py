@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost.pipeline.sources.dumps import survey
-from stagepost.pipeline.stream_options import StreamOptions
-from stagepost.pipeline.tables.batch_names import OfDump
+from stagepost.pipeline.stream import StreamOptions
+from stagepost.pipeline.tables.account import counts
+from stagepost.pipeline.tables.manifest import OfDump
 from stagepost.pipeline.tables.reader import TABLES, Reader
-from stagepost.pipeline.tables.summary import counts
 from tests.pipeline_oracle import recompute
 from tests.pipeline_spark import small_spark
 from tests.pipeline_topics import a_topic

@@ -13,8 +13,8 @@ import pytest
 from stagepost.cli.main import run
 from stagepost.pipeline.sources.topic_marks import TopicBegunAnew
 from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, TopicPlace
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import read_manifest
-from stagepost.pipeline.tables.summary import counts
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record, Retention
@@ -179,8 +179,7 @@ def test_a_topic_that_is_begun_anew_while_a_stream_reads_it_stops_the_stream_wit
     tmp_path: Path, run_seed: int
 ) -> None:
     spark = small_spark()
-    from stagepost.pipeline.stream import follow
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions, follow
 
     data, sets, out = tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables"
     sets.write_bytes(sets_bytes())

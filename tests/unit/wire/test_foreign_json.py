@@ -17,7 +17,7 @@ from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageE
 from stagepost.full_node.network import load_network
 from stagepost.ground.files.running_nodes import NodeFacts, _found, decoded
 from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
-from stagepost.pipeline.sources.dump_lines import read_line
+from stagepost.pipeline.sources.dumps import read_line
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New

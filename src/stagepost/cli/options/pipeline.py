@@ -87,8 +87,12 @@ def before_spark(
     """Settings that Spark needs for this source, once everything that can be wrong with it has been looked at."""
     import os
 
-    from stagepost.pipeline.sources.kafka import refuse_kafka_checkpoint, require_broker
-    from stagepost.pipeline.sources.kafka_source import KafkaRecords, connector_settings
+    from stagepost.pipeline.sources.kafka import (
+        KafkaRecords,
+        connector_settings,
+        refuse_kafka_checkpoint,
+        require_broker,
+    )
     from stagepost.pipeline.sources.sources import Topics
     from stagepost.pipeline.sources.topic_marks import require_going_on
     from stagepost.topics.kafka.jars import default_folder
@@ -107,7 +111,7 @@ def _kafka_from(given: Mapping[str, Any]) -> RecordSource:
     import os
 
     from stagepost.config.kafka import load_kafka_settings
-    from stagepost.pipeline.sources.kafka_source import KafkaRecords
+    from stagepost.pipeline.sources.kafka import KafkaRecords
 
     settings = load_kafka_settings(given["kafka"], given["kafka_config"], os.environ)
     assert settings is not None
@@ -136,7 +140,7 @@ def topics_from(given: Mapping[str, Any]) -> Topics:
     texts = {name: str(value) for name, value in options.items() if value not in (None, "")}
     place_of(texts)  # everything that can be wrong with them is told before Spark starts
     if given["data"] is not None and not given["topics"]:
-        from stagepost.pipeline.stream_options import require_topics
+        from stagepost.pipeline.stream import require_topics
 
         require_topics(given["data"])
     return Topics(texts)

@@ -128,7 +128,7 @@ def backfill(
     spark = start_session("stagepost backfill", master=master, is_short=True)
     from stagepost.pipeline.driver import Evaluation
     from stagepost.pipeline.jobs import backfill as run_backfill
-    from stagepost.pipeline.range_backfill import backfill_range
+    from stagepost.pipeline.jobs import backfill_range
 
     evaluation = Evaluation(as_of_ms, timeout_ms)
     if is_range:
@@ -194,7 +194,7 @@ def run(
     refuse_missing_packages()
     require_own_folder(out)
     _read_sets(sets_path)
-    from stagepost.pipeline.stream_options import StreamOptions
+    from stagepost.pipeline.stream import StreamOptions
 
     options = StreamOptions(None, sets_path, out, once, every_s, max_rows, timeout_ms, source)
     settings = before_spark(source, where, sets_path, out)
@@ -250,9 +250,8 @@ def check(context: click.Context, folder: Path, as_json: bool) -> None:
       stagepost pipeline check --tables tables
     """
     from stagepost.pipeline.spark import refuse_missing_packages
-    from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.manifest import kept_sets, read_manifest
     from stagepost.pipeline.tables.recomputation import DIFFERENCES_SHOWN_MAX, check_tables
-    from stagepost.pipeline.tables.sets_copies import kept_sets
     from stagepost.remp.validator_sets import parse_validator_sets
 
     refuse_missing_packages(("duckdb",))

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_counts(manifest: Manifest, folder: Path, *, as_json: bool) -> None:
-    from stagepost.pipeline.tables.account import topic_accounts
-    from stagepost.pipeline.tables.summary import counts
+    from stagepost.pipeline.tables.account import counts, topic_accounts
 
     found = counts(manifest)
     others = topic_accounts(folder, manifest)

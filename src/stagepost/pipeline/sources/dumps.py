@@ -1,15 +1,28 @@
-"""Dump files, cut into pieces that workers read side by side; each line keeps its number."""
+"""Dump files, cut into pieces that workers read side by side; each line keeps its number.
+
+One line of a dump into one record: plain Python, run inside Spark's workers.
+
+A line is an envelope (key, value, headers, position) or a bare receipt. Whatever it is, it becomes a row: what cannot
+be read becomes the value of one that will be quarantined, so that no input is ever lost from the count.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import b64decode
+from binascii import Error as Base64Error
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.wire.foreign_json import is_too_deep
+from stagepost.remp.hex_text import read_hash
+from stagepost.topics.names import STATUSES
 
 PIECE_BYTES = 16 * 1024 * 1024
 
@@ -65,3 +78,135 @@ def lines_of(piece: Piece) -> Iterator[bytes]:
     if not lines[-1]:
         del lines[-1]
     return iter(lines)
+
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+
+
+class Record(NamedTuple):
+    """As `schemas.RAW`, in its order."""
+
+    topic: str
+    partition: int | None
+    offset: int | None
+    arrived_ms: int | None
+    key: str | None
+    value: bytes | None
+    is_fault: bool = False
+    session_hint: str | None = None
+    delivery_id: str | None = None
+    dmq_id: str | None = None
+    origin: str | None = None
+
+
+class _Line(msgspec.Struct, gc=False):
+    key: Any = None
+    value: Any = msgspec.UNSET
+    value_base64: Any = msgspec.UNSET
+    topic: Any = None
+    partition: Any = None
+    offset: Any = None
+    timestamp_ms: Any = None
+    headers: Any = None
+    message_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def read_line(line: bytes, number: int) -> Record:
+    """`number` is the line's, from 0: the offset of a record that states none."""
+    found = _read(line)
+    if found is None:
+        return Record(STATUSES, None, number, None, None, line, is_fault=True)
+    has_value, has_base64 = found.value is not msgspec.UNSET, found.value_base64 is not msgspec.UNSET
+    if not has_value and not has_base64 and (found.key is None or found.message_id is not msgspec.UNSET):
+        return Record(STATUSES, None, number, None, None, line)
+    topic = STATUSES if found.topic is None else found.topic
+    value, is_fault = (line, True) if has_value and has_base64 else _value(found, line)
+    headers = found.headers if isinstance(found.headers, dict) else {}
+    offset = whole(found.offset, INT64_MAX)
+    return Record(
+        topic if isinstance(topic, str) else STATUSES,
+        whole(found.partition, INT32_MAX),
+        number if offset is None else offset,
+        whole(found.timestamp_ms, INT64_MAX),
+        found.key if found.key is None or isinstance(found.key, str) else json.dumps(found.key),
+        value,
+        is_fault or not isinstance(topic, str),
+        session_hint(headers.get("session")),
+        _text(headers.get("delivery_id")),
+        _text(headers.get("dmq_id")),
+        _text(headers.get("from")),
+    )
+
+
+def session_hint(value: object) -> str | None:
+    """A session id in small letters; a hint that is none counts as no hint."""
+    session_id = read_hash(value)
+    return None if session_id is None else session_id.hex()
+
+
+def whole(value: object, greatest: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= greatest else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and is_text(value) else None
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8, as every column of a table is."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _value(found: _Line, line: bytes) -> tuple[bytes | None, bool]:
+    if found.value_base64 is not msgspec.UNSET:
+        if found.value_base64 is None:
+            return None, False
+        try:
+            return b64decode(found.value_base64, validate=True), False
+        except (Base64Error, TypeError, ValueError):
+            return line, True
+    if isinstance(found.value, str):
+        # Half a surrogate pair stays what it is, no UTF-8, and is refused for that later.
+        return found.value.encode("utf-8", "surrogatepass"), False
+    return (None, False) if found.value is None or found.value is msgspec.UNSET else (line, True)
+
+
+def _read(line: bytes) -> _Line | None:
+    """None for a line that is no JSON object, or is nested too deeply."""
+    if is_too_deep(line):
+        return None
+    try:
+        if not line.isascii():
+            line.decode("utf-8")  # members that are passed over are not looked at closely enough
+        return _decode(line)
+    except UnicodeDecodeError:
+        return None
+    except msgspec.MsgspecError:
+        pass  # perhaps only stricter than JSON is: half a surrogate pair in a text, a number of many digits
+    try:
+        given = json.loads(line.decode("utf-8"), parse_constant=_refuse)
+    except ValueError:
+        return None
+    if not isinstance(given, dict):
+        return None
+    known = {name: given[name] for name in _Line.__struct_fields__ if name in given and name != "message_id"}
+    found = _Line(**known)
+    if "message_id" in given:
+        found.message_id = msgspec.Raw()
+    if isinstance(found.key, str) and not is_text(found.key):
+        found.key = json.dumps(found.key)
+    if isinstance(found.topic, str) and not is_text(found.topic):
+        found.topic = ()
+    return found
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from stagepost.pipeline.schemas import RAW
-from stagepost.pipeline.sources.dump_lines import INT64_MAX, Record, session_hint, whole
+from stagepost.pipeline.sources.dumps import INT64_MAX, Record, session_hint, whole
 from stagepost.pipeline.sources.topic_places import TopicPlace
 from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.pipeline.steps.columns import arrow_schema, batch_of

@@ -7,11 +7,17 @@ from pyspark.sql import functions as F
 
 from stagepost.errors import ErrorCode
 from stagepost.pipeline.schemas import COMPLAINTS, VALIDATORS
-from stagepost.pipeline.steps.memberships import members, memberships
-from stagepost.pipeline.steps.sessions import is_queued, members_said, said, with_holding_sessions
-from stagepost.pipeline.steps.small_tables import small_table
+from stagepost.pipeline.steps.columns import small_table
+from stagepost.pipeline.steps.record_checks import passing, quarantined
+from stagepost.pipeline.steps.sessions import (
+    is_queued,
+    members,
+    members_said,
+    memberships,
+    said,
+    with_holding_sessions,
+)
 from stagepost.pipeline.steps.state import merged
-from stagepost.pipeline.steps.verified import passing, quarantined
 from stagepost.remp.receipts.status import FIRST_KINDS, LEGAL_STEPS
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.verdict import Conclusion

@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from stagepost.pipeline.schemas import RAW, RECORDS, STATE
-from stagepost.pipeline.sources.dump_lines import Record, read_line
-from stagepost.pipeline.sources.dumps import Piece, lines_of
+from stagepost.pipeline.sources.dumps import Piece, Record, lines_of, read_line
 from stagepost.pipeline.steps.columns import arrays_of, arrays_of_columns, arrow_schema
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.partial_state import ROWS_MAX, PartialState

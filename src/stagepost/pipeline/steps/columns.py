@@ -1,11 +1,23 @@
-"""Rows of plain Python into Arrow columns, for steps that run in Spark's workers."""
+"""Rows of plain Python into Arrow columns, for steps that run in Spark's workers.
+
+Column expressions that are the same for every batch, built once for as long as Spark runs.
+
+A column is made of calls into the JVM, and those of one evaluation are two thousand: a second of every batch of a stream,
+in which nothing else happens.
+
+Small tables made in the driver, to join with: part of the plan itself, so no job and no worker is needed for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -25,3 +37,28 @@ def arrays_of_columns(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> li
 
 def batch_of(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays_of(rows, schema), schema=schema)
+
+
+T = TypeVar("T")
+
+
+def built_once(build: Callable[[], T]) -> Callable[[], T]:
+    """For what depends on nothing, neither on data nor on validator sets. Another Spark has columns of its own."""
+    built: WeakKeyDictionary[SparkContext, T] = WeakKeyDictionary()
+
+    @wraps(build)
+    def get() -> T:
+        context = SparkContext._active_spark_context
+        assert context is not None, "columns are made where Spark runs"
+        if context not in built:
+            built[context] = build()
+        return built[context]
+
+    return get
+
+
+def small_table(spark: SparkSession, rows: Sequence[Sequence[Any]], columns: StructType | str) -> DataFrame:
+    """`columns` as Spark writes them: name and type, separated by commas."""
+    schema = StructType.fromDDL(columns) if isinstance(columns, str) else columns
+    arrow = arrow_schema(schema)
+    return spark.createDataFrame(pa.Table.from_arrays(arrays_of(rows, arrow), schema=arrow), schema)

@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.schemas import LIVES, MESSAGES, STAGES, STATE, expect
-from stagepost.pipeline.steps.built_once import built_once
-from stagepost.pipeline.steps.memberships import sessions_by_number
+from stagepost.pipeline.steps.columns import built_once
 from stagepost.pipeline.steps.partial_state import FULL_NODES, OF_MESSAGES, QUARANTINE, VALIDATORS
 from stagepost.pipeline.steps.sessions import (
     deciding_session,
     members_said,
+    sessions_by_number,
     sessions_of_messages,
     sessions_said,
     with_holding_sessions,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from stagepost.pipeline.sources.dump_lines import Record
+from stagepost.pipeline.sources.dumps import Record
 from stagepost.pipeline.steps.record_checks import ROLES, Checked
 from stagepost.remp.receipts.status import KINDS, Stage, is_finally_accepted
 from stagepost.remp.validator_sets import Role

@@ -1,14 +1,42 @@
-"""The tables `receipts`, `quarantine`, `rejections` and `replays`: what was said, and how often."""
+"""The tables `receipts`, `quarantine`, `rejections` and `replays`: what was said, and how often.
+
+What each kind means, as a small table to join with: the one of `remp.status`, not typed again.
+
+The table `stage_latency`: how long after its sending a message came to each stage, by shard and minute.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stagepost.pipeline.schemas import QUARANTINE, RECEIPTS, REJECTIONS, REPLAYS
-from stagepost.pipeline.steps.kinds import with_kind_meaning
-from stagepost.pipeline.steps.verified import passing, quarantined
-from stagepost.remp.receipts.status import Status
+from stagepost.pipeline.schemas import QUARANTINE, RECEIPTS, REJECTIONS, REPLAYS, STAGE_LATENCY, STAGES
+from stagepost.pipeline.steps.columns import small_table
+from stagepost.pipeline.steps.record_checks import passing, quarantined
+from stagepost.remp.receipts.status import KINDS, Status, is_finally_accepted
+from stagepost.remp.validator_sets import ValidatorSets
+
+_COLUMNS = "kind string, level int, status string, rank int, stage string, is_final boolean"
+
+
+def kinds(spark: SparkSession) -> DataFrame:
+    rows = [
+        (
+            kind.name,
+            int(kind.level),
+            kind.status.value,
+            kind.rank,
+            None if kind.stage is None else kind.stage.value,
+            is_finally_accepted(kind),
+        )
+        for kind in KINDS
+    ]
+    return small_table(spark, rows, _COLUMNS)
+
+
+def with_kind_meaning(receipts: DataFrame) -> DataFrame:
+    """Adds level, status, rank, stage and is_final. Kinds were checked: each has its row."""
+    return receipts.join(F.broadcast(kinds(receipts.sparkSession)), on="kind", how="inner")
 
 
 def distinct_receipts(records: DataFrame) -> DataFrame:
@@ -73,3 +101,33 @@ def replays(distinct: DataFrame) -> DataFrame:
         twice.withColumn("where", F.lit("blocks"))
     )
     return both.select(*REPLAYS.fieldNames())
+
+
+BUCKET_MS = 60_000
+SENT = "sent"
+
+
+def stage_latency(messages: DataFrame, sets: ValidatorSets) -> DataFrame:
+    """`bucket_ms` is the beginning of the minute in which the message was sent."""
+    spark = messages.sparkSession
+    places = [(one.session_id.hex(), one.workchain, f"{one.shard:016x}") for one in sets.sessions.values()]
+    shards = F.broadcast(small_table(spark, places, "session_id string, wc int, shard string"))
+    sent = messages.where(F.col("sent_ms").isNotNull()).join(shards, on="session_id", how="left")
+    pairs = F.array(*(_stage(stage) for stage in STAGES if stage != SENT))
+    reached = sent.select("wc", "shard", "sent_ms", F.inline(pairs)).where(F.col("stage_ms").isNotNull())
+    took = reached.withColumn("took_ms", F.col("stage_ms") - F.col("sent_ms")).withColumn(
+        "bucket_ms", F.col("sent_ms") - F.col("sent_ms") % BUCKET_MS
+    )
+    grouped = took.groupBy("stage", "wc", "shard", "bucket_ms").agg(
+        F.count("*").alias("count"),
+        *(_percentile(share).alias(f"p{share}_ms") for share in (50, 95, 99)),
+    )
+    return grouped.select(*STAGE_LATENCY.fieldNames())
+
+
+def _stage(stage: str) -> Column:
+    return F.struct(F.lit(stage).alias("stage"), F.col(f"{stage}_ms").alias("stage_ms"))
+
+
+def _percentile(share: int) -> Column:
+    return F.expr(f"percentile_disc({share / 100}) WITHIN GROUP (ORDER BY took_ms)").cast("bigint")

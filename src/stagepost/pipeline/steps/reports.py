@@ -15,10 +15,9 @@ from stagepost.pipeline.steps.accountability import (
     validators,
 )
 from stagepost.pipeline.steps.alerts import alerts
-from stagepost.pipeline.steps.latency import stage_latency
 from stagepost.pipeline.steps.messages import Moment, messages, newest
 from stagepost.pipeline.steps.other_topics import delivery_events, dmq_messages
-from stagepost.pipeline.steps.receipts import distinct_receipts, rejections, replays
+from stagepost.pipeline.steps.receipts import distinct_receipts, rejections, replays, stage_latency
 from stagepost.pipeline.tables.tables import read_files
 from stagepost.remp.validator_sets import ValidatorSets
 

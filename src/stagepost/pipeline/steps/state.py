@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.schemas import STAGES, STATE
-from stagepost.pipeline.steps.built_once import built_once
+from stagepost.pipeline.steps.columns import built_once
 
 ROW_KEY = ("message_id", "source_id", "role", "session_hint", "wc", "shard")
 """Of one validator with one hint and one named shard, or none; of all validators and of all full nodes, all that they said."""

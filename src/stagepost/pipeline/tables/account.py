@@ -1,9 +1,13 @@
-"""The account of the other topics: of each, every record is counted, repeated or quarantined. Needs no Spark."""
+"""The account of the other topics: of each, every record is counted, repeated or quarantined. Needs no Spark.
+
+The account of a tables folder: every input row is counted, repeated or quarantined.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stagepost.pipeline.tables.manifest import RECORDS, Manifest
 from stagepost.topics.names import STATUSES
@@ -46,3 +50,19 @@ def topic_accounts(folder: Path, manifest: Manifest) -> dict[str, TopicAccount]:
             )
         accounts[topic] = change._replace(rows=known.rows + rows)
     return accounts
+
+
+def counts(manifest: Manifest) -> dict[str, Any]:
+    reasons: Counter[str] = Counter()
+    for batch in manifest.batches:
+        reasons.update(batch.quarantined)
+    return {
+        "rows": sum(batch.rows for batch in manifest.batches),
+        "counted": manifest.counted,
+        "repeated": sum(batch.passing for batch in manifest.batches) - manifest.counted,
+        "quarantined": sum(reasons.values()),
+        "reasons": dict(reasons),
+        "other_rows": sum(batch.other_rows for batch in manifest.batches),
+        "removed_rows": manifest.removed_rows,
+        "as_of_ms": manifest.reports.as_of_ms if manifest.reports is not None else None,
+    }

@@ -2,13 +2,19 @@
 
 A file that it does not name does not exist for readers. It is replaced whole, so a reader sees one moment, and a batch
 is in it with all its files or not at all. Needs no Spark.
+
+Copies of validator-sets files beside the tables, by the hash of their content. Needs no Spark.
+
+What a batch is called, so that it is taken once: a dump by its content, a batch of a stream by its number.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -181,3 +187,65 @@ def _sync(path: str | os.PathLike[str], flags: int) -> None:
 
 class _Version(msgspec.Struct):
     schema_version: int
+
+
+SETS_FOLDER = "sets"
+
+
+def keep_sets(folder: Path, content: bytes) -> str:
+    """So that tables can be evaluated again without the file that made them. Durable when this returns."""
+    digest = sha256(content).hexdigest()
+    path = folder / SETS_FOLDER / f"{digest}.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    return digest
+
+
+def kept_sets(folder: Path, manifest: Manifest) -> bytes:
+    path = folder / SETS_FOLDER / f"{manifest.sets_digest}.json"
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StorageError(
+            f"the validator sets of the tables cannot be read: {path}",
+            advice="give the file with --validator-sets",
+        ) from error
+
+
+class BatchName(Protocol):
+    def is_taken(self, manifest: Manifest) -> bool: ...
+
+    def enter(self, manifest: Manifest) -> Manifest:
+        """The same, with this batch taken."""
+        ...
+
+
+class OfDump(NamedTuple):
+    digest: str
+
+    def is_taken(self, manifest: Manifest) -> bool:
+        return self.digest in manifest.taken
+
+    def enter(self, manifest: Manifest) -> Manifest:
+        return msgspec.structs.replace(manifest, taken=[*manifest.taken, self.digest])
+
+
+class OfStream(NamedTuple):
+    """A stream's batches come in order: whatever is not above the last one was taken before."""
+
+    stream: str
+    number: int
+
+    def is_taken(self, manifest: Manifest) -> bool:
+        return self.number <= manifest.stream_batches.get(self.stream, -1)
+
+    def enter(self, manifest: Manifest) -> Manifest:
+        return msgspec.structs.replace(
+            manifest, stream_batches={**manifest.stream_batches, self.stream: self.number}
+        )

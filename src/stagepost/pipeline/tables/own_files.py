@@ -17,8 +17,7 @@ import msgspec
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.local_paths import require_local_path
 from stagepost.pipeline.tables.driver_lock import LOCK_FILE
-from stagepost.pipeline.tables.manifest import MANIFEST_FILE, read_manifest, replace_durably
-from stagepost.pipeline.tables.sets_copies import SETS_FOLDER
+from stagepost.pipeline.tables.manifest import MANIFEST_FILE, SETS_FOLDER, read_manifest, replace_durably
 
 DATA_FOLDER = "data"
 CHECKPOINT_FOLDER = "checkpoint"

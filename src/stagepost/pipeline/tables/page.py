@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.errors import StorageError
+from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.reader import Reader
-from stagepost.pipeline.tables.summary import counts
 
 ROWS_SHOWN_MAX = 50
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 420, 18, 190

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from stagepost.errors import StorageError
-from stagepost.pipeline.steps.small_tables import small_table
+from stagepost.pipeline.steps.columns import small_table
 from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.manifest import (
     Dropped,
