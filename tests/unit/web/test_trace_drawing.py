@@ -15,8 +15,7 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.shard import BlockId
 from stagepost.remp.verdict.trace import Trace, trace_of
-from stagepost.trace.drawing import draw_trace
-from stagepost.trace.time_scale import FOLD_WIDTH, TimeScale
+from stagepost.trace.drawing import FOLD_WIDTH, TimeScale, draw_trace
 from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, sets_of, shard_block, status_named
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,7 +10,7 @@ from stagepost.ground.files.durations import format_duration
 from stagepost.remp.receipts.status import Status
 from stagepost.remp.verdict.trace import Lane, Mark, Point, Trace, block_named, signatures_valid
 from stagepost.remp.verdict.words import silent_words, verdict_words
-from stagepost.trace.time_scale import round_step
+from stagepost.trace.drawing import round_step
 
 WIDTH = 62
 """Columns of the time axis."""
