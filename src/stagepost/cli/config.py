@@ -72,7 +72,7 @@ def check(context: click.Context, /, as_json: bool, **given: Any) -> None:
       stagepost config check --pools pools.json
     """
     from stagepost.cli.main import USAGE
-    from stagepost.config.config_loading import check_files
+    from stagepost.config.effective import check_files
     from stagepost.errors import ErrorCode
 
     effective = check_files(request_from(given))

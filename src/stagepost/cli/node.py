@@ -42,7 +42,7 @@ def dmq(context: click.Context, /, **given: Any) -> None:
     Example:
       stagepost node dmq --host-addr 0.0.0.0 -t dmq.topology.json --pools pools.json
     """
-    from stagepost.config.config_loading import load_node_config
+    from stagepost.config.effective import load_node_config
 
     config = load_node_config(request_from(given))
 

@@ -1,15 +1,18 @@
-"""`stagepost.toml`: what one file sets, with every fault of it; and the commented file that `config init` writes."""
+"""`stagepost.toml`: what one file sets, with every fault of it; and the commented file that `config init` writes.
+
+Faults of several files and of the command line, collected before anything is started.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stagepost.config.settings import ABSENT, SECTIONS, Setting
-from stagepost.errors import Fault
+from stagepost.errors import ConfigFaults, Fault
 from stagepost.ground.files.documents import WHOLE_FILE, did_you_mean
 from stagepost.ground.files.expected import Unfit, found
 
@@ -136,3 +139,34 @@ def toml_value(value: object) -> str:
     if value is None:
         return '"off"'
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+COMMAND_LINE = "command line"
+
+
+class FaultsByFile:
+    """In the order in which the files were looked at."""
+
+    def __init__(self) -> None:
+        self._faults: dict[str, list[Fault]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._faults)
+
+    def add(self, file: str, *faults: Fault) -> None:
+        if faults:
+            self._faults.setdefault(file, []).extend(faults)
+
+    def extend(self, other: ConfigFaults) -> None:
+        for file, faults in other.faults.items():
+            self.add(file, *faults)
+
+    def of(self, file: str) -> Iterable[Fault]:
+        return self._faults.get(file, [])
+
+    def error(self) -> ConfigFaults:
+        return ConfigFaults(self._faults)
+
+    def raise_if_any(self) -> None:
+        if self._faults:
+            raise self.error()

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.config.config_loading import check_files, load_node_config
 from stagepost.config.dmq_node_json import WITHOUT_EFFECT, parse_dmq_config
-from stagepost.config.effective import ConfigRequest, Flag, effective_config
+from stagepost.config.effective import ConfigRequest, Flag, check_files, effective_config, load_node_config
 from stagepost.config.settings import SETTINGS
 from stagepost.config.settings_file import SETTINGS_FILE_BYTES_MAX, initial_file, parse_settings
 from stagepost.dmq.node.config import NodeConfig, PeerTargets
