@@ -11,7 +11,7 @@ import pytest
 from stagepost.chain.contracts import primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.client import AsyncClient, Client
-from stagepost.client.client_places import find_places
+from stagepost.client.client import find_places
 from stagepost.delivery import (
     DmqTransport,
     ErrAckDisabled,
