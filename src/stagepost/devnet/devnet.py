@@ -47,7 +47,7 @@ SET_LIFETIME_MS = 10 * 365 * 86_400_000
 READY_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.05
 FULL_NODE = "full-node"
-FAULTY, HONEST = "stagepost.devnet.devnet_member", "none"
+FAULTY, HONEST = "stagepost.devnet.member", "none"
 
 
 class DevnetPlan(msgspec.Struct, frozen=True):

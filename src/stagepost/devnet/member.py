@@ -1,19 +1,28 @@
 """Members of a devnet as processes of their own: `stagepost node validator` and `stagepost node full` with the files that
-the devnet wrote. Validators that are to fail run a program of the devnet's, which no command of ours starts."""
+the devnet wrote. Validators that are to fail run a program of the devnet's, which no command of ours starts.
+
+The process of a validator that is to fail, in a devnet: `stagepost node validator`, behind links that are not honest.
+
+python -m stagepost.devnet.member --fault lying --loss 0.02 --network … --key … --data …
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
+from stagepost.devnet.behaviours import Behaviour, Faulty
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
 from stagepost.full_node.network import NETWORK_FILE
 from stagepost.ground.files.data_folder import make_private
+from stagepost.validator.process import run_validator
 
 KEY_FILE = "member.skey"
 LOG_FILE = "log"
@@ -84,3 +93,32 @@ def _environment() -> dict[str, str]:
     here = str(Path(__file__).parents[2])
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, known]))}
+
+
+HONEST = "none"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="devnet_member", description=__doc__)
+    for name in ("--network", "--key", "--data"):
+        parser.add_argument(name, required=True, type=Path)
+    parser.add_argument("--fault", default=HONEST, choices=[HONEST, *Behaviour])
+    parser.add_argument("--loss", default=0.0, type=float)
+    parser.add_argument("--shards", default=1, type=int)
+    parser.add_argument("--message-timeout", required=True, type=float, metavar="SECONDS")
+    options = parser.parse_args(arguments)
+    seed = key_files.load_as(ColdSigningKey, options.key).seed
+    behaviour = None if options.fault == HONEST else Behaviour(options.fault)
+    return run_validator(
+        options.network,
+        options.key,
+        options.data,
+        shards=options.shards,
+        message_timeout_s=options.message_timeout,
+        log_level="WARNING",
+        between=Faulty(seed, Random(seed), options.loss, behaviour),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

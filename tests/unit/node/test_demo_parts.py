@@ -10,8 +10,8 @@ import pytest
 
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.messages import read_message
-from stagepost.devnet.demo.demo_folder import MARK, demo_folder
 from stagepost.devnet.demo.dmq import POOLS, make_pools
+from stagepost.devnet.demo.findings import MARK, demo_folder
 from stagepost.devnet.demo.messages import (
     FUNDS,
     MESSAGES_MAX,

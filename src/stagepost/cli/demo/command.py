@@ -83,7 +83,7 @@ def demo(
     output = Output(as_json=as_json)
     # Before anything heavy is loaded: people see at once that it has begun.
     output.begun(seed, data)
-    from stagepost.devnet.demo.demo_folder import demo_folder
+    from stagepost.devnet.demo.findings import demo_folder
     from stagepost.devnet.demo.network import DemoPlan
 
     with demo_folder(data):

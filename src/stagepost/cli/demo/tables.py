@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stagepost.devnet.demo.demo_folder import TABLES_FOLDER
+from stagepost.devnet.demo.findings import TABLES_FOLDER
 from stagepost.errors import StagepostError
 from stagepost.remp.validator_sets import SETS_FILE
 

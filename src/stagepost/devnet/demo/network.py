@@ -20,7 +20,6 @@ from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.transports.dmq import DmqTransport
-from stagepost.devnet.demo.demo_followed import Followed
 from stagepost.devnet.demo.dmq import (
     FULL_NODE,
     KEYS_FOLDER,
@@ -32,7 +31,7 @@ from stagepost.devnet.demo.dmq import (
     dmq_nodes,
     make_pools,
 )
-from stagepost.devnet.demo.messages import DemoMessage, Fate, demo_messages
+from stagepost.devnet.demo.messages import DemoMessage, Fate, Followed, demo_messages
 from stagepost.devnet.devnet import Devnet, DevnetPlan, HereValidator, devnet
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
