@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.whole_path import Reading
 from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
+from stagepost.simulation.history import TraceHash
 from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.programs import submit
-from stagepost.simulation.trace import TraceHash
 from stagepost.simulation.world import NODE_PORT, World
 from tests.simulation.dmq_worlds import NodeFactory, config_of
 

@@ -21,8 +21,7 @@ from stagepost.ground.net.network import TcpAddress
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
 from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made
-from stagepost.simulation.hostile import HostilePeer
-from stagepost.simulation.hostile_behaviours import PULLERS, SUPPLIERS, Loot
+from stagepost.simulation.hostile import PULLERS, SUPPLIERS, HostilePeer, Loot
 from stagepost.simulation.pools import SimulatedPools, a_flawed_message
 from stagepost.simulation.traffic import Shares, Traffic
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World

@@ -25,8 +25,7 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.statemachine.spec import Role
 from stagepost.simulation.history import Made
-from stagepost.simulation.hostile import HostilePeer
-from stagepost.simulation.hostile_behaviours import SUPPLIERS, Loot
+from stagepost.simulation.hostile import SUPPLIERS, HostilePeer, Loot
 from stagepost.simulation.pools import PAUPER, START_KES_PERIOD, SimulatedPools, simulated_pool
 from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World

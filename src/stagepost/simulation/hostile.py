@@ -1,22 +1,320 @@
-"""Peers that break the rules on purpose: each accepts or dials connections, behaves up to a point, and then does not."""
+"""Peers that break the rules on purpose: each accepts or dials connections, behaves up to a point, and then does not.
+
+The ways in which hostile peers break the rules of message submission, on either side of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from stagepost.dmq import peer_sharing, submission
 from stagepost.dmq.endpoints.connection import Connection, initiate, respond
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, MiniProtocol, Profile
-from stagepost.errors import StagepostError
+from stagepost.dmq.specs import codec_for
+from stagepost.dmq.submission import MessageIdAndSize
+from stagepost.errors import StagepostError, TransportError
+from stagepost.ground.identifiers import MessageId
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
+from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction
-from stagepost.simulation.hostile_behaviours import Behaviour, Loot, RawTalk, Scene
+
+INGRESS_BYTES_MAX = 4_000_000
+FOR_EVER_S = 1e9
+
+
+@dataclass
+class Loot:
+    """What hostile peers know: they are told of honest messages before anybody announces them."""
+
+    messages: list[DmqMessage] = field(default_factory=list)
+    flawed: list[DmqMessage] = field(default_factory=list)
+    accomplices: list[PeerAddress] = field(default_factory=list)
+
+
+class RawTalk:
+    """A mini-protocol without a referee: anything can be said at any time."""
+
+    def __init__(
+        self, connection: Connection, profile: Profile, protocol: MiniProtocol, direction: Direction
+    ) -> None:
+        self._channel = connection.bearer.channel(profile.numbers[protocol], direction, INGRESS_BYTES_MAX)
+        self._codec = codec_for(profile, protocol, connection.agreement.submission_version)
+        self._framer = Framer()
+
+    async def hear(self, state: str) -> Any:
+        while True:
+            item = self._framer.next_item(ItemLimits(INGRESS_BYTES_MAX))
+            if item is not None:
+                return self._codec.decode(item, state)
+            piece = await self._channel.read()
+            if not piece:
+                raise TransportError("the node closed the connection")
+            self._framer.feed(piece)
+
+    async def say(self, message: object) -> None:
+        await self._channel.write(self._codec.encode(message))
+
+    async def say_bytes(self, data: bytes) -> None:
+        await self._channel.write(data)
+
+    def encoded(self, message: object) -> bytes:
+        return self._codec.encode(message)
+
+
+@dataclass
+class Scene:
+    """One connection of a hostile peer."""
+
+    talk: RawTalk
+    connection: Connection
+    loot: Loot
+    random: Random
+
+    def ids(self, count: int, size: int | None = None) -> tuple[MessageIdAndSize, ...]:
+        """Newest honest ids first, then invented ones."""
+        honest = [
+            MessageIdAndSize(message.message_id, len(message.raw) if size is None else size)
+            for message in reversed(self.loot.messages[-count:])
+        ]
+        invented = [
+            MessageIdAndSize(MessageId(self.random.randbytes(32)), size or 1_000)
+            for _ in range(count - len(honest))
+        ]
+        return (*honest, *invented)
+
+    def messages(self, ids: tuple[MessageId, ...]) -> tuple[DmqMessage, ...]:
+        return tuple(message for message in self.loot.messages if message.message_id in ids)
+
+
+Behaviour = Callable[[Scene], Awaitable[None]]
+
+
+# As the side that supplies
+
+
+async def _supply(
+    scene: Scene,
+    announce: Callable[[submission.RequestMessageIds], tuple[MessageIdAndSize, ...]],
+    serve: Callable[[submission.RequestMessages], Awaitable[None]],
+) -> None:
+    """An honest supplier's loop; what it says comes from the caller."""
+    while True:
+        match await scene.talk.hear("Idle"):
+            case submission.RequestMessageIds() as request:
+                await scene.talk.say(submission.ReplyMessageIds(announce(request)))
+            case submission.RequestMessages() as request:
+                await serve(request)
+            case _:
+                return
+
+
+def _up_to_requested(scene: Scene) -> Callable[[submission.RequestMessageIds], tuple[MessageIdAndSize, ...]]:
+    return lambda request: scene.ids(max(1, min(request.requested, 5)))
+
+
+async def announces_and_never_has(scene: Scene) -> None:
+    async def serve(_: submission.RequestMessages) -> None:
+        await scene.talk.say(submission.ReplyMessages(()))
+
+    await _supply(scene, _up_to_requested(scene), serve)
+
+
+async def announces_and_never_answers(scene: Scene) -> None:
+    async def serve(_: submission.RequestMessages) -> None:
+        await asyncio.sleep(FOR_EVER_S)
+
+    await _supply(scene, _up_to_requested(scene), serve)
+
+
+async def answers_just_in_time_with_nothing(scene: Scene) -> None:
+    async def serve(_: submission.RequestMessages) -> None:
+        await asyncio.sleep(9.0)
+        await scene.talk.say(submission.ReplyMessages(()))
+
+    await _supply(scene, _up_to_requested(scene), serve)
+
+
+async def announces_false_sizes(scene: Scene) -> None:
+    async def serve(request: submission.RequestMessages) -> None:
+        await scene.talk.say(submission.ReplyMessages(scene.messages(request.ids)))
+
+    await _supply(scene, lambda request: scene.ids(max(1, min(request.requested, 5)), size=91), serve)
+
+
+async def serves_forgeries(scene: Scene) -> None:
+    """Honest ids, other bytes: the body exchanged or the signature broken."""
+    offered: list[DmqMessage] = []
+
+    def announce(request: submission.RequestMessageIds) -> tuple[MessageIdAndSize, ...]:
+        offered.extend(scene.loot.flawed[: request.requested])
+        return tuple(MessageIdAndSize(_id_in(one.raw), len(one.raw)) for one in offered) or scene.ids(1)
+
+    async def serve(request: submission.RequestMessages) -> None:
+        wanted = tuple(one for one in offered if _id_in(one.raw) in request.ids)
+        await scene.talk.say(submission.ReplyMessages(wanted))
+
+    await _supply(scene, announce, serve)
+
+
+async def replays_everything(scene: Scene) -> None:
+    """Announces the same honest messages again and again, and serves them: allowed, and useless."""
+
+    async def serve(request: submission.RequestMessages) -> None:
+        await scene.talk.say(submission.ReplyMessages(scene.messages(request.ids)))
+
+    await _supply(scene, lambda request: scene.ids(max(1, min(request.requested, 33))), serve)
+
+
+async def is_honest_for_a_while(scene: Scene) -> None:
+    """Earns a good score, and turns bad when it is trusted."""
+    turns_bad_at_s = asyncio.get_running_loop().time() + scene.random.uniform(5, 30)
+
+    async def serve(request: submission.RequestMessages) -> None:
+        if asyncio.get_running_loop().time() > turns_bad_at_s:
+            await asyncio.sleep(9.0)
+            await scene.talk.say(submission.ReplyMessages(()))
+        else:
+            await scene.talk.say(submission.ReplyMessages(scene.messages(request.ids)))
+
+    await _supply(scene, lambda request: scene.ids(max(1, min(request.requested, 10))), serve)
+
+
+async def floods_with_ids(scene: Scene) -> None:
+    async def serve(_: submission.RequestMessages) -> None:
+        await scene.talk.say(submission.ReplyMessages(()))
+
+    await _supply(scene, lambda _: scene.ids(400), serve)
+
+
+async def fills_the_window_with_inventions(scene: Scene) -> None:
+    """As many ids as may be, none of which exists: the window is full and nothing can ever be downloaded."""
+
+    async def serve(_: submission.RequestMessages) -> None:
+        await asyncio.sleep(0.5)
+        await scene.talk.say(submission.ReplyMessages(()))
+
+    def announce(request: submission.RequestMessageIds) -> tuple[MessageIdAndSize, ...]:
+        return tuple(
+            MessageIdAndSize(MessageId(scene.random.randbytes(32)), 1_000) for _ in range(request.requested)
+        )
+
+    await _supply(scene, announce, serve)
+
+
+async def serves_what_nobody_wanted(scene: Scene) -> None:
+    async def serve(_: submission.RequestMessages) -> None:
+        await scene.talk.say(submission.ReplyMessages(tuple(scene.loot.messages[:2])))
+
+    await _supply(scene, lambda request: scene.ids(1) if request.requested else (), serve)
+
+
+async def talks_garbage(scene: Scene) -> None:
+    await scene.talk.hear("Idle")
+    await scene.talk.say_bytes(scene.random.randbytes(scene.random.randrange(1, 3_000)))
+    await asyncio.sleep(FOR_EVER_S)
+
+
+async def drips(scene: Scene) -> None:
+    """A proper answer, one byte every second."""
+    await scene.talk.hear("Idle")
+    for byte in scene.talk.encoded(submission.ReplyMessageIds(scene.ids(30))):
+        await scene.talk.say_bytes(bytes([byte]))
+        await asyncio.sleep(1)
+
+
+async def is_silent(scene: Scene) -> None:
+    await asyncio.sleep(FOR_EVER_S)
+
+
+async def leaves_at_once(scene: Scene) -> None:
+    scene.connection.close()
+
+
+async def answers_more_often_than_asked(scene: Scene) -> None:
+    await scene.talk.hear("Idle")
+    for _ in range(5):
+        await scene.talk.say(submission.ReplyMessageIds(scene.ids(1)))
+    await asyncio.sleep(FOR_EVER_S)
+
+
+async def opens_unknown_protocols(scene: Scene) -> None:
+    channel = scene.connection.bearer.channel(999, Direction.INITIATOR, 1_000)
+    await channel.write(b"\x80")
+    await asyncio.sleep(FOR_EVER_S)
+
+
+SUPPLIERS: Mapping[str, Behaviour] = {
+    behaviour.__name__: behaviour
+    for behaviour in (
+        announces_and_never_has,
+        announces_and_never_answers,
+        answers_just_in_time_with_nothing,
+        announces_false_sizes,
+        serves_forgeries,
+        replays_everything,
+        is_honest_for_a_while,
+        floods_with_ids,
+        fills_the_window_with_inventions,
+        serves_what_nobody_wanted,
+        talks_garbage,
+        drips,
+        is_silent,
+        leaves_at_once,
+        answers_more_often_than_asked,
+        opens_unknown_protocols,
+    )
+}
+
+
+# As the side that pulls
+
+
+async def acknowledges_too_much(scene: Scene) -> None:
+    await scene.talk.say(submission.RequestMessageIds(True, 60_000, 1))
+    await asyncio.sleep(FOR_EVER_S)
+
+
+async def asks_for_nothing(scene: Scene) -> None:
+    await scene.talk.say(submission.RequestMessageIds(False, 0, 0))
+    await asyncio.sleep(FOR_EVER_S)
+
+
+async def asks_for_what_was_not_announced(scene: Scene) -> None:
+    wanted = tuple(identity.message_id for identity in scene.ids(3))
+    await scene.talk.say(submission.RequestMessages(wanted))
+    await asyncio.sleep(FOR_EVER_S)
+
+
+async def asks_and_never_reads_on(scene: Scene) -> None:
+    await scene.talk.say(submission.RequestMessageIds(True, 0, 33))
+    await asyncio.sleep(FOR_EVER_S)
+
+
+PULLERS: Mapping[str, Behaviour] = {
+    behaviour.__name__: behaviour
+    for behaviour in (
+        acknowledges_too_much,
+        asks_for_nothing,
+        asks_for_what_was_not_announced,
+        asks_and_never_reads_on,
+    )
+}
+
+
+def _id_in(raw: bytes) -> MessageId:
+    """What a message says that its id is, whether true or not."""
+    return MessageId(raw[3:35])
+
 
 DIAL_AGAIN_S = 20.0
 

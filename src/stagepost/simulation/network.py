@@ -12,8 +12,8 @@ from stagepost.errors import ConfigError, TransportError
 from stagepost.ground.net.bearer import Bearer, Trace
 from stagepost.ground.net.network import Address, Listener, TcpAddress, UnixAddress
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection, Server
+from stagepost.simulation.history import TraceHash
 from stagepost.simulation.link import LOCAL_LINK, Link, Pipe, Route
-from stagepost.simulation.trace import TraceHash
 from stagepost.simulation.transport import SimulatedTransport
 
 FIRST_FREE_PORT = 40_000

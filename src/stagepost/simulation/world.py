@@ -17,14 +17,12 @@ from stagepost.ground.loop.clock import Clock, LoopClock
 from stagepost.ground.loop.virtual_time import VirtualTimeLoop
 from stagepost.ground.net.network import Network, TcpAddress, UnixAddress
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from stagepost.simulation.bug_watch import BugWatch
 from stagepost.simulation.faults import Fault, FaultKind
-from stagepost.simulation.history import History, Listing
+from stagepost.simulation.history import History, Listing, TraceHash
 from stagepost.simulation.link import Link
 from stagepost.simulation.network import ProcessNetwork, SimulatedNetwork
-from stagepost.simulation.processes import Process, follow_tasks
+from stagepost.simulation.processes import BugWatch, Process, follow_tasks
 from stagepost.simulation.programs import Seat, list_messages, listen_for_ever
-from stagepost.simulation.trace import TraceHash
 
 START_UNIX_S = 1_800_000_000.0
 NODE_PORT = 3_141
