@@ -1,4 +1,7 @@
-"""`/api/v1`: the same data as the pages, for programs. Errors are problem+json with our codes."""
+"""`/api/v1`: the same data as the pages, for programs. Errors are problem+json with our codes.
+
+Connections of the nodes that run here, for the API and the page.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -22,10 +26,28 @@ from stagepost.web.figures import as_objects, sessions_of
 from stagepost.web.listing import Cursor, Source, page_of
 from stagepost.web.live import read_event_id
 from stagepost.web.outcomes import Nothing, Unreadable
-from stagepost.web.peers import peers_object
 from stagepost.web.queues import queues_object, run_queue_command
 from stagepost.web.sources import Sources, UnreadableSource
 from stagepost.web.stream import ROWS_AT_BEGIN_MAX, ROWS_OF_EVENT_MAX, STREAMS_MAX, Streams
+
+
+def peers_object(sources: Sources) -> list[dict[str, Any]]:
+    nodes = sources.nodes()
+    if isinstance(nodes, Unreadable):
+        raise UnreadableSource(nodes)
+    if isinstance(nodes, Nothing):
+        return []
+    found: list[dict[str, Any]] = []
+    for seen in nodes:
+        if isinstance(seen.status, Unreadable):
+            found.append(
+                {"node": str(seen.folder), "state": "unreadable", "reason": seen.status.text, "peers": []}
+            )
+        else:
+            peers = [msgspec.to_builtins(peer) for peer in seen.status.peers]
+            found.append({"node": str(seen.folder), "state": "read", "reason": None, "peers": peers})
+    return found
+
 
 PAGE_ROWS_MAX = 1_000
 RECEIPT_COLUMNS = (

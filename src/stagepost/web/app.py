@@ -1,8 +1,12 @@
-"""The dashboard as one ASGI application: pages, API, health and metrics over the sources of a data folder."""
+"""The dashboard as one ASGI application: pages, API, health and metrics over the sources of a data folder.
+
+`/metrics`: what this program knows itself. Nodes and publishers serve their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import platform
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,21 +16,50 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.exceptions import HTTPException
 
 from stagepost import __version__
+from stagepost.delivery.shell import metrics as delivery_metrics
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.telemetry.metrics import BUILD_INFO
+from stagepost.ground.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE
 from stagepost.web import api, pages
 from stagepost.web.access.guard import Guard, Refused, wants_page
 from stagepost.web.access.security import LoginLimit, Sessions
 from stagepost.web.access.settings import WebSettings, require_safe_address
-from stagepost.web.metrics_page import CONTENT_TYPE, metrics_text
+from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
 from stagepost.web.static_files import static_router
 from stagepost.web.stream import Streams
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+
+def metrics_text(sources: Sources) -> bytes:
+    """The outbox, if there is one to read: whoever publishes may be a program that serves no metrics."""
+    registry = CollectorRegistry()
+    info = Gauge(BUILD_INFO.name, BUILD_INFO.about, ["version", "python"], registry=registry)
+    info.labels(__version__, platform.python_version()).set(1)
+    content = sources.outbox()
+    if isinstance(content, Nothing):
+        return generate_latest(registry)
+    is_readable = not isinstance(content, Unreadable) and not content.damage
+    readable = delivery_metrics.DELIVERY_OUTBOX_READABLE
+    Gauge(readable.name, readable.about, registry=registry).set(is_readable)
+    # What could not be counted has no sample: a 0 would look like an empty outbox.
+    if is_readable and not isinstance(content, Unreadable):
+        oldest_ms = min((record.created_ms for record in content.records), default=None)
+        age_s = 0.0 if oldest_ms is None else max(0.0, (sources.now_ms() - oldest_ms) / 1_000)
+        for declared, value in (
+            (delivery_metrics.DELIVERY_QUEUE_MESSAGES, len(content.records)),
+            (delivery_metrics.DELIVERY_QUEUE_CAPACITY, sources.settings.queue_size),
+            (delivery_metrics.DELIVERY_QUEUE_OLDEST, age_s),
+            (delivery_metrics.DELIVERY_DEAD_LETTERS, len(content.dead_letters)),
+        ):
+            Gauge(declared.name, declared.about, registry=registry).set(value)
+    return generate_latest(registry)
 
 
 def create_app(settings: WebSettings) -> FastAPI:

@@ -16,11 +16,11 @@ from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.topic import Record
 from stagepost.web import message_book
 from stagepost.web.access.settings import WebSettings
+from stagepost.web.app import metrics_text
 from stagepost.web.figures import heat, lately, quantile, sessions_of
 from stagepost.web.listing import Cursor, Page, Source, page_of
 from stagepost.web.live import Ring, Tail, event_id, read_event_id
 from stagepost.web.message_book import Heard, MessageBook, Told
-from stagepost.web.metrics_page import metrics_text
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object
 from stagepost.web.sources import Remembered, Sources
