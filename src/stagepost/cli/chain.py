@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.local_node_options import json_option
+from stagepost.cli.options.shared import json_option
 
 if TYPE_CHECKING:
     from stagepost.chain.node.reading import ChainShown
@@ -62,7 +62,7 @@ def show(data: Path, as_json: bool) -> int:
 
 
 def _print(shown: ChainShown) -> None:
-    from stagepost.cli.options.tables import print_table
+    from stagepost.cli.options.shared import print_table
 
     start = (
         "its genesis" if shown.from_snapshot is None else f"the snapshot after block {shown.from_snapshot}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stagepost.cli.common_options import file_and_context
+from stagepost.cli.main import file_and_context
 from stagepost.cli.options.node_flags import request_from, with_node_flags
 
 if TYPE_CHECKING:

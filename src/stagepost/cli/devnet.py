@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.durations import duration_option
 from stagepost.cli.options.http import http_flags, http_settings, serving_http, with_http
 from stagepost.cli.options.kafka import KafkaWay, with_kafka
-from stagepost.cli.options.local_node_options import json_option
+from stagepost.cli.options.shared import duration_option, json_option
 
 if TYPE_CHECKING:
     from stagepost.devnet.devnet import Devnet, DevnetPlan

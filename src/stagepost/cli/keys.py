@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.core_dumps import disable_core_dumps
+from stagepost.cli.options.shared import disable_core_dumps
 
 if TYPE_CHECKING:
     from stagepost.dmq.key_texts import Content, IssuedCertificate

@@ -1,4 +1,7 @@
-"""The command `stagepost`: finds the subcommand, and turns errors into one sentence, advice, code and exit status."""
+"""The command `stagepost`: finds the subcommand, and turns errors into one sentence, advice, code and exit status.
+
+What stands before the command counts for it: `stagepost --config FILE --context NAME …`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 
 import click
 
 from stagepost import __version__
-from stagepost.cli.common_options import Common, unused_options
 from stagepost.cli.options.completion import completion_asked
 from stagepost.cli.options.local_paths import take_local_paths_only
 from stagepost.errors import (
@@ -23,6 +26,45 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
+
+
+@dataclass
+class Common:
+    """Kept as the object of the outermost context. `is_used`: whether the command has asked for the settings file."""
+
+    verbose: bool = False
+    quiet: bool = False
+    config_file: str | None = None
+    context_name: str | None = None
+    is_used: bool = False
+
+
+def common() -> Common:
+    """Of the command that runs now; nothing was given where none does."""
+    context = click.get_current_context(silent=True)
+    found = None if context is None else context.find_root().obj
+    return found if isinstance(found, Common) else Common()
+
+
+def file_and_context(config_file: str | None, context_name: str | None) -> tuple[str | None, str | None]:
+    """What was given to the command itself; else what was given before it."""
+    given = common()
+    given.is_used = True
+    return config_file or given.config_file, context_name or given.context_name
+
+
+def unused_options() -> str | None:
+    """A sentence if something was given that the command does not look at."""
+    given = common()
+    names = [
+        name
+        for name, value in (("--config", given.config_file), ("--context", given.context_name))
+        if value is not None
+    ]
+    if given.is_used or not names:
+        return None
+    return f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect on this command"
+
 
 DONE = 0
 NOT_THAT_OUTCOME = 1

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from stagepost import __version__
-from stagepost.cli.options.durations import duration_option
 from stagepost.cli.options.http import with_http
 from stagepost.cli.options.kafka import KafkaWay, with_kafka
 from stagepost.cli.options.node_flags import request_from, with_node_flags
+from stagepost.cli.options.shared import duration_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,7 +111,7 @@ def validator(
     Example:
       stagepost node validator --network network.json --key validator-1/member.skey --data validator-1
     """
-    from stagepost.cli.options.core_dumps import disable_core_dumps
+    from stagepost.cli.options.shared import disable_core_dumps
     from stagepost.validator.process import run_validator
 
     disable_core_dumps()
@@ -182,8 +182,7 @@ def full(
 
     way = KafkaWay.given(kafka, kafka_config)
     settings = http_settings(http, http_certificate, http_private_key, data)
-    from stagepost.cli.options.core_dumps import disable_core_dumps
-    from stagepost.cli.options.local_node_options import socket_and_magic
+    from stagepost.cli.options.shared import disable_core_dumps, socket_and_magic
     from stagepost.full_node.process import DmqAccess, run_full_node
 
     disable_core_dumps()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.local_node_options import data_option, json_option
+from stagepost.cli.options.shared import data_option, json_option
 
 if TYPE_CHECKING:
     from stagepost.ground.files.running_nodes import PeerStatus
@@ -38,7 +38,7 @@ def peers(data: Path | None, as_json: bool) -> None:
     """
     import msgspec
 
-    from stagepost.cli.options.tables import print_table
+    from stagepost.cli.options.shared import print_table
     from stagepost.ground.files.running_nodes import DATA_DIR, find_node, node_status
 
     status = node_status(find_node(data or Path(DATA_DIR)))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.cli.check.health import Finding, Level, findings_of
+from stagepost.cli.check.findings import Finding, Level, findings_of
 from stagepost.ground.files.running_nodes import NodeStatus
 from tests.background_node import a_peer, a_status, status_page, write_node_file
 
@@ -151,7 +151,7 @@ def test_mistake_on_the_command_line_is_unknown_too(capsys: pytest.CaptureFixtur
 def test_a_full_node_that_was_sent_forged_receipts_is_a_warning_and_one_without_links_is_critical(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stagepost.cli.check import remp_health
+    from stagepost.cli.check import findings as remp_health
     from stagepost.ground.files.running_nodes import FULL_NODE, StatusFacts
 
     StatusFacts(1, FULL_NODE, 1).write(tmp_path)

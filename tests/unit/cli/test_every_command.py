@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from stagepost.cli import main
-from stagepost.cli.common_options import Common, file_and_context
+from stagepost.cli.main import Common, file_and_context
 from stagepost.cli.options.completion import COMPLETE_VARIABLE, SHELLS, place_for
 
 VERBS = (

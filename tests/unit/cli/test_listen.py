@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.cli.listen.heard_message import HeardMessage
+from stagepost.cli.listen.acknowledging import HeardMessage
 from stagepost.delivery.envelope import DataEnvelope
 from stagepost.dmq.message import DmqMessage
 from stagepost.ground.crypto.pool_ids import format_pool_id

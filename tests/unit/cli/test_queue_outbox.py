@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.cli.check.findings import OLDEST_CRITICAL_S, OLDEST_WARNING_S, finding_of
-from stagepost.cli.check.health import Level
+from stagepost.cli.check.findings import OLDEST_CRITICAL_S, OLDEST_WARNING_S, Level, finding_of
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox

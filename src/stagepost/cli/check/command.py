@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from stagepost.cli.options.delivery import delivery_settings, with_settings_file
-from stagepost.cli.options.local_node_options import data_option, json_option
+from stagepost.cli.options.shared import data_option, json_option
 
 UNKNOWN = 3
 QUEUE_SIZE = 1_000
@@ -64,7 +64,7 @@ def check(
     """
     import time
 
-    from stagepost.cli.check.health import Finding, Level, findings_of
+    from stagepost.cli.check.findings import Finding, Level, findings_of
     from stagepost.errors import StagepostError
     from stagepost.ground.files.data_folder import NODE_FILE
     from stagepost.ground.files.running_nodes import (
@@ -82,7 +82,7 @@ def check(
         try:
             remp_node = find_remp_node(folder)
             if remp_node is not None:
-                from stagepost.cli.check.remp_health import remp_findings
+                from stagepost.cli.check.findings import remp_findings
 
                 findings += remp_findings(remp_node)
             if remp_node is None or (folder / NODE_FILE).exists():

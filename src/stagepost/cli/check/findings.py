@@ -1,18 +1,118 @@
-"""How an outbox does: the findings of `stagepost check`, and the books of `stagepost queue check`."""
+"""How an outbox does: the findings of `stagepost check`, and the books of `stagepost queue check`.
+
+From a node's status to findings: what is fine, what wants attention, and in which words.
+
+From the status of a full node or validator to findings, in the words and levels of all of them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from stagepost.cli.check.health import Finding, Level
 from stagepost.cli.send.lines import print_json
 from stagepost.delivery.stores.outbox import OutboxContent
 from stagepost.delivery.stores.reading import OutboxCheck, read_outbox
 from stagepost.errors import StagepostError
 from stagepost.ground.files.durations import format_duration
+from stagepost.ground.files.running_nodes import FULL_NODE, NodeStatus, StatusFacts, decoded, fetch
+
+MEMPOOL_WARNING_SHARE = 0.8
+MEMPOOL_CRITICAL_SHARE = 1.0
+KES_WARNING_PERIODS = 3
+KES_PERIOD_S = 129_600
+"""36 hours, as on the public networks."""
+
+
+class Level(IntEnum):
+    """The value is the exit code that monitors read."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+    @property
+    def colour(self) -> str:
+        return ("green", "yellow", "red", "magenta")[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    part: str
+    text: str
+
+
+def findings_of(status: NodeStatus, now: float) -> list[Finding]:
+    """One for each part, in a fixed order; a part that the node says nothing of is left out."""
+    findings = [_node(status, now), *_parts(status), _mempool(status, now)]
+    if status.kes_periods_remaining is not None:
+        findings.append(_keys(status.kes_periods_remaining))
+    return findings
+
+
+def _node(status: NodeStatus, now: float) -> Finding:
+    hot = sum(peer.state == "hot" for peer in status.peers)
+    heard = "no message yet"
+    if status.last_message_ms is not None:
+        heard = f"last message {format_duration(max(0.0, now - status.last_message_ms / 1_000))} ago"
+    text = f"up {format_duration(status.uptime_s)}, {hot} hot peer{'' if hot == 1 else 's'}, {heard}"
+    if not status.ready:
+        return Finding(Level.CRITICAL, "node", f"{text}; not ready: it accepts no messages")
+    if hot == 0:
+        return Finding(
+            Level.WARNING, "node", f"{text}; nobody hears it: check the topology file and the network"
+        )
+    return Finding(Level.OK, "node", text)
+
+
+def _parts(status: NodeStatus) -> list[Finding]:
+    return [
+        Finding(Level.CRITICAL, name, reason) for name, reason in status.parts.items() if reason is not None
+    ]
+
+
+def _mempool(status: NodeStatus, now: float) -> Finding:
+    mempool = status.mempool
+    shares = [
+        used / limit
+        for used, limit in ((mempool.messages, mempool.messages_max), (mempool.bytes, mempool.bytes_max))
+        if limit > 0
+    ]
+    share = max(shares, default=0.0)
+    text = (
+        f"{mempool.messages} of {mempool.messages_max} messages, {mempool.bytes} of {mempool.bytes_max} bytes"
+    )
+    if mempool.oldest_ms is not None:
+        text += f", oldest {format_duration(max(0.0, now - mempool.oldest_ms / 1_000))}"
+    if share >= MEMPOOL_CRITICAL_SHARE:
+        return Finding(
+            Level.CRITICAL, "mempool", f"{text}; full: new messages are refused until old ones expire"
+        )
+    if share >= MEMPOOL_WARNING_SHARE:
+        return Finding(Level.WARNING, "mempool", f"{text}; nearly full")
+    return Finding(Level.OK, "mempool", text)
+
+
+def _keys(periods: int) -> Finding:
+    if periods <= 0:
+        return Finding(
+            Level.CRITICAL,
+            "keys",
+            "KES: no period left; renew the operational certificate, nothing can be signed",
+        )
+    ending = f"ends in about {format_duration(periods * KES_PERIOD_S)}"
+    text = f"KES: {periods} period{'' if periods == 1 else 's'} left ({ending})"
+    if periods <= KES_WARNING_PERIODS:
+        return Finding(Level.WARNING, "keys", f"{text}; renew the operational certificate")
+    return Finding(Level.OK, "keys", text)
+
 
 QUEUE_WARNING_SHARE = 0.8
 OLDEST_WARNING_S = 300.0
@@ -119,3 +219,47 @@ def _facts(check: OutboxCheck) -> dict[str, Any]:
         "oldest_created_ms": check.oldest_created_ms,
         "file_bytes": check.file_bytes,
     }
+
+
+class RempStatus(msgspec.Struct, frozen=True):
+    """`/status` of either; what one of them does not tell has its default."""
+
+    kind: str
+    uptime_s: float
+    messages: int
+    parts: dict[str, str | None]
+    validators_linked: int = 0
+    full_nodes_linked: int = 0
+    open: int = 0
+    finalized: int = 0
+    master_block: int = 0
+    receipts_refused: dict[str, int] = {}
+
+
+def remp_findings(facts: StatusFacts) -> list[Finding]:
+    status = decoded(fetch(facts, "/status"), RempStatus)
+    findings = [_remp_health_node(status)]
+    findings += [
+        Finding(Level.CRITICAL, name, reason) for name, reason in status.parts.items() if reason is not None
+    ]
+    refused = sum(status.receipts_refused.values())
+    if refused:
+        reasons = ", ".join(f"{count} {code}" for code, count in sorted(status.receipts_refused.items()))
+        text = f"{refused} receipt{'' if refused == 1 else 's'} refused since the start: {reasons}"
+        findings.append(Finding(Level.WARNING, "receipts", text))
+    return findings
+
+
+def _remp_health_node(status: RempStatus) -> Finding:
+    up = f"{status.kind} up {format_duration(status.uptime_s)}"
+    if status.kind == FULL_NODE:
+        linked = _counted(status.validators_linked, "validator")
+        text = f"{up}, {linked} linked, {status.open} open, {status.finalized} finalized"
+    else:
+        linked = _counted(status.full_nodes_linked, "full node")
+        text = f"{up}, {linked} linked, master block {status.master_block}, {status.messages} messages taken"
+    return Finding(Level.OK, "node", text)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

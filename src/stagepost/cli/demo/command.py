@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.local_node_options import json_option
+from stagepost.cli.options.shared import json_option
 
 if TYPE_CHECKING:
     from stagepost.cli.demo.output import Output

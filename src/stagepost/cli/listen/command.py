@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from stagepost.cli.options.durations import duration_given
-from stagepost.cli.options.local_node_options import json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
 
 
 def _kinds_given(
@@ -116,7 +115,7 @@ def listen(
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     if ack:
         from stagepost.cli.listen.acknowledging import Listening, listen_and_acknowledge
-        from stagepost.cli.options.core_dumps import disable_core_dumps
+        from stagepost.cli.options.shared import disable_core_dumps
 
         assert folder is not None
         assert topic is not None
@@ -130,7 +129,7 @@ def listen(
     async def run() -> int:
         import time
 
-        from stagepost.cli.listen.heard_message import HeardMessage
+        from stagepost.cli.listen.acknowledging import HeardMessage
         from stagepost.client import AsyncClient
 
         shown = 0

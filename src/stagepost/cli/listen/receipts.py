@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from stagepost.cli.listen.heard_message import printable
+from stagepost.cli.listen.acknowledging import printable
 from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stagepost.cli.common_options import file_and_context
+from stagepost.cli.main import file_and_context
 
 if TYPE_CHECKING:
     from stagepost.config.effective import ConfigRequest

@@ -1,11 +1,13 @@
 """Where the records of a pipeline come from, as options: a data folder, a node's address, a DMQ node's socket, a Kafka broker.
 
 A further kind of source is a few more options in `with_source`, and a branch in `source_from`.
+
+What `pipeline backfill` takes: dumps, or a range of topics that is looked at before Spark starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +15,8 @@ import click
 
 if TYPE_CHECKING:
     from stagepost.pipeline.sources.sources import RecordSource, Topics
+    from stagepost.pipeline.sources.survey import Surveyed
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -172,3 +176,32 @@ def _absolute(path: Path | str | None) -> str | None:
 
 def _node_address(text: str | None) -> str | None:
     return text if text is None or "/" not in text else _absolute(text)
+
+
+def is_range_asked(
+    context: click.Context, inputs: Sequence[Path], where: Mapping[str, Any], bounds: Sequence[object]
+) -> bool:
+    is_range = any(value not in (None, ()) for value in (*where.values(), *bounds))
+    if is_range == bool(inputs):
+        text = "give dumps with --input, or topics with --data, --address or --socket"
+        raise click.UsageError(text + (", not both" if is_range else ""), context)
+    return is_range
+
+
+def survey_range(
+    where: Mapping[str, Any], partition: int | None, first: str | None, last: str | None
+) -> tuple[Topics, Surveyed]:
+    import time
+
+    from stagepost.pipeline.sources.survey import OPEN, parse_bound, survey_topics
+    from stagepost.pipeline.sources.topic_places import place_of, topics_of
+
+    topics, now = topics_from(where), time.time()
+    surveyed = survey_topics(
+        place_of(topics.options),
+        topics_of(topics.options),
+        partition=partition,
+        first=OPEN if first is None else parse_bound("--from", first, now),
+        last=OPEN if last is None else parse_bound("--to", last, now),
+    )
+    return topics, surveyed

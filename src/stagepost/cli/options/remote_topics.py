@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from stagepost.cli.topic_serve import TOKEN_VARIABLE
+from stagepost.cli.topic import TOKEN_VARIABLE
 from stagepost.errors import ConfigError
 from stagepost.ground.net.network import parse_address
 from stagepost.topics.dump import dump_line

@@ -10,8 +10,13 @@ from typing import Any
 
 import click
 
-from stagepost.cli.options.pipeline import before_spark, source_from, with_source
-from stagepost.cli.options.pipeline_range import is_range_asked, survey_range
+from stagepost.cli.options.pipeline import (
+    before_spark,
+    is_range_asked,
+    source_from,
+    survey_range,
+    with_source,
+)
 from stagepost.cli.pipeline.counts import print_counts
 from stagepost.cli.pipeline.submit import pack, submit
 from stagepost.cli.pipeline.watch import watched

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.local_node_options import data_option, json_option
+from stagepost.cli.options.shared import data_option, json_option
 from stagepost.cli.queue.outbox import check_balance, flush, replay, show
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def ls(
     if dead:
         raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 
-    from stagepost.cli.options.tables import print_table
+    from stagepost.cli.options.shared import print_table
     from stagepost.ground.files.running_nodes import DATA_DIR, find_node, find_remp_node, held_messages
 
     remp_node = find_remp_node(data or Path(DATA_DIR))
     if remp_node is not None:
-        from stagepost.cli.queue.remp_queue import list_remp_queue
+        from stagepost.cli.queue.listing import list_remp_queue
 
         list_remp_queue(remp_node, time.time(), after, None if everything else limit, as_json=as_json)
         return

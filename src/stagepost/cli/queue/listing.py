@@ -1,21 +1,36 @@
-"""What lies in an outbox, as rows for people and as objects for programs. Payloads are never shown."""
+"""What lies in an outbox, as rows for people and as objects for programs. Payloads are never shown.
+
+One message that a running node holds: in a DMQ node's mempool, or without an end at a validator or full node.
+
+Messages without an end, at a validator or a full node, as rows for people and as objects for programs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import click
+import msgspec
 
 from stagepost.cli.options.delivery import EntryName
-from stagepost.cli.options.tables import print_table
+from stagepost.cli.options.shared import print_table
 from stagepost.cli.send.lines import DONE, UNREACHABLE, peer_text, print_json, shortened
 from stagepost.delivery.status import Tier
 from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.delivery.stores.reading import read_outbox
 from stagepost.errors import StorageError
 from stagepost.ground.files.durations import clock_text, format_duration
+from stagepost.ground.files.running_nodes import (
+    QueuedMessage,
+    StatusFacts,
+    find_node,
+    find_remp_node,
+    held_messages,
+    queued_messages,
+)
 
 TEXT_SHOWN_MAX = 60
 
@@ -226,3 +241,78 @@ def _ago(unix_ms: int, now: float) -> str:
 def _clipped(text: str, characters_max: int) -> str:
     printable = "".join(character if character.isprintable() else "·" for character in text)
     return printable if len(printable) <= characters_max else f"{printable[: characters_max - 1]}…"
+
+
+PAGE_ENTRIES = 1_000
+NOT_HELD = 1
+
+
+def show_held(data: Path, prefix: str, *, as_json: bool) -> int:
+    """The exit code: 1 if nothing that is held begins so, or more than one message does."""
+    found = [facts for facts in _held(data) if facts["message_id"].startswith(prefix)]
+    if len(found) != 1:
+        what = "holds no message" if not found else f"holds {len(found)} messages"
+        click.echo(f"the node in {data} {what} whose id begins with {prefix}", err=True)
+        for facts in found:
+            click.echo(f"  {facts['message_id']}", err=True)
+        return NOT_HELD
+    (facts,) = found
+    if as_json:
+        click.echo(json.dumps(facts))
+        return 0
+    for name, value in facts.items():
+        text = f"{value}  {clock_text(value / 1_000)} UTC" if name.endswith("_ms") else str(value)
+        click.echo(f"{name.removesuffix('_ms'):<12} {text}")
+    return 0
+
+
+def _held(data: Path) -> Iterator[dict[str, Any]]:
+    remp_node = find_remp_node(data)
+    cursor: int | None = 0
+    while cursor is not None:
+        if remp_node is not None:
+            waiting = queued_messages(remp_node, cursor, PAGE_ENTRIES)
+            cursor = waiting.next if waiting.entries else None
+            yield from map(msgspec.structs.asdict, waiting.entries)
+        else:
+            held = held_messages(find_node(data), cursor, PAGE_ENTRIES)
+            cursor = held.next if held.entries else None
+            for entry in held.entries:
+                facts = msgspec.structs.asdict(entry)
+                yield {**facts, "expires_at_ms": facts.pop("expires_at") * 1_000}
+
+
+_HEADER = ("index", "message", "shard", "status", "received", "age")
+
+
+def list_remp_queue(facts: StatusFacts, now: float, after: int, limit: int | None, *, as_json: bool) -> None:
+    """`limit` None: all of them."""
+    shown: list[QueuedMessage] = []
+    cursor: int | None = after
+    while cursor is not None and (limit is None or len(shown) < limit):
+        count = PAGE_ENTRIES if limit is None else min(PAGE_ENTRIES, limit - len(shown))
+        page = queued_messages(facts, cursor, count)
+        shown.extend(page.entries)
+        # A page that leads nowhere would be asked for again and again.
+        cursor = page.next if page.entries else None
+    if as_json:
+        for entry in shown:
+            click.echo(msgspec.json.encode(entry))
+        return
+    if not shown:
+        click.echo("nothing waits" if after == 0 else f"nothing waits behind index {after}")
+        return
+    print_table(_HEADER, [_remp_queue_row(entry, now) for entry in shown])
+    if cursor is not None:
+        click.echo(f"more: stagepost queue ls --after {shown[-1].index}")
+
+
+def _remp_queue_row(entry: QueuedMessage, now: float) -> tuple[str, ...]:
+    return (
+        str(entry.index),
+        f"{entry.message_id[:8]}…{entry.message_id[-6:]}",
+        entry.shard,
+        entry.status,
+        clock_text(entry.received_ms / 1_000),
+        format_duration(max(0.0, now - entry.received_ms / 1_000)),
+    )

@@ -16,8 +16,7 @@ from stagepost.cli.options.delivery import (
     publisher_config,
     with_settings_file,
 )
-from stagepost.cli.options.durations import duration_given
-from stagepost.cli.options.local_node_options import json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
 
 FLUSH_TIMEOUT = "60s"
 
@@ -57,7 +56,7 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
     import time
 
     if data is not None:
-        from stagepost.cli.queue.held_message import show_held
+        from stagepost.cli.queue.listing import show_held
 
         if message.place is not None:
             raise click.UsageError(
@@ -184,10 +183,10 @@ def _send_all(
     """Send what waits in the outbox. `replayed` names dead letters to try again; an empty prefix names all of them."""
     import asyncio
 
-    from stagepost.cli.options.core_dumps import disable_core_dumps
+    from stagepost.cli.options.shared import disable_core_dumps
     from stagepost.cli.queue.listing import UnknownMessage, find_dead_letters, report_damage
     from stagepost.cli.queue.sending import empty_outbox
-    from stagepost.cli.send.delivery_session import DeliverySession
+    from stagepost.cli.send.reliably import DeliverySession
     from stagepost.delivery.stores.reading import read_outbox
 
     disable_core_dumps()

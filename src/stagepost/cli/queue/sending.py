@@ -11,7 +11,6 @@ from contextlib import suppress
 import click
 
 from stagepost.cli.options.delivery import EntryName
-from stagepost.cli.send.delivery_session import DeliverySession
 from stagepost.cli.send.lines import (
     DONE,
     NOT_THAT_OUTCOME,
@@ -21,6 +20,7 @@ from stagepost.cli.send.lines import (
     show_failure,
     status_line,
 )
+from stagepost.cli.send.reliably import DeliverySession
 from stagepost.delivery.errors import DeliveryError, ErrClosed
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier

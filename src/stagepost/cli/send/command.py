@@ -13,14 +13,15 @@ from stagepost.cli.message import evolved_key_option
 from stagepost.cli.options.delivery import (
     Required,
     delivery_settings,
+    goes_to_full_node,
+    is_given,
     pools_given,
     publisher_config,
+    require_fitting_options,
     required_given,
     with_settings_file,
 )
-from stagepost.cli.options.durations import duration_given
-from stagepost.cli.options.local_node_options import json_option, socket_and_magic, with_local_node
-from stagepost.cli.options.send_options import goes_to_full_node, is_given, require_fitting_options
+from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
 from stagepost.delivery.config import OUTBOX_DIR
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def send(
     import asyncio
     import time
 
-    from stagepost.cli.options.core_dumps import disable_core_dumps
+    from stagepost.cli.options.shared import disable_core_dumps
 
     if goes_to_full_node(context, folder, data, to, number, source):
         context.exit(asyncio.run(_to_full_node(context, source, data, to, number, wait, timeout_s, as_json)))
@@ -174,8 +175,7 @@ def send(
     content = _content(source)
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     if tier is not None:
-        from stagepost.cli.send.delivery_session import DeliverySession
-        from stagepost.cli.send.reliably import Delivery, deliver
+        from stagepost.cli.send.reliably import Delivery, DeliverySession, deliver
         from stagepost.delivery.status import DeliveryStatus, Tier
 
         if tier == "queued" and outbox is None:
@@ -304,7 +304,7 @@ def _show(
 ) -> None:
     import time
 
-    from stagepost.cli.send import rejections
+    from stagepost.cli.send import lines as rejections
     from stagepost.client import Rejected
     from stagepost.ground.files.durations import format_duration
     from stagepost.ground.identifiers import abbreviated

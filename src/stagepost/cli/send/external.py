@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from stagepost.cli.send.delivery_session import quiet_logs
+from stagepost.cli.send.reliably import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.full_node.local_client import ExternalMessages, Progress, RefusedByFullNode
 from stagepost.ground.files.durations import format_duration
