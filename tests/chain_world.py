@@ -18,7 +18,8 @@ from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import MemoryHistory
 from stagepost.chain.ledger import EmbeddedLedger
-from stagepost.chain.messages import NEVER, CanonicalMessage, read_message
+from stagepost.chain.message_values import NEVER
+from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.chain.rotation import Plan
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage

@@ -10,30 +10,93 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-FOUNDATION = {"errors", "identifiers"}
-TOOLS = FOUNDATION | {"wire", "crypto", "statemachine"}
-CORE = TOOLS | {"dmq", "delivery", "catchain", "remp", "chain"}
-ASSEMBLED = CORE | {"runtime", "bus", "node"}
-# Public import paths that gather names from core and shell; nothing below the last row may use them.
+# Rows of the import table, lowest first. A room, or a part of a room that keeps rules apart from their shell.
+VALUES = {"errors", "ground.identifiers"}
+TOOLS = VALUES | {"ground.wire", "ground.crypto", "ground.statemachine"}
+GROUND = TOOLS | {
+    "ground.files",
+    "ground.loop",
+    "ground.net",
+    "ground.storage",
+    "ground.signatures",
+    "ground.telemetry",
+}
+DMQ = {"dmq", "dmq.inspection", "dmq.endpoints", "dmq.keys", "dmq.node"}
+DELIVERY = {"delivery", "delivery.shell", "delivery.stores", "delivery.transports"}
+REMP = {"remp", "remp.receipts", "remp.verdict", "remp.queue", "remp.links"}
+CHAIN = {"chain", "chain.agreement", "chain.node"}
+PROTOCOLS = GROUND | DMQ | DELIVERY | {"catchain"} | REMP | CHAIN | {"topics", "trace"}
+# Public import paths that gather names of rules and shell; no room below the last rows may use them.
 FACADES = {"stagepost.delivery": "façade", "stagepost.client": "façade", "stagepost.endpoints": "façade"}
+# Rooms whose parts are rows of their own.
+DIVIDED = {"ground", "delivery", "dmq", "remp", "chain"}
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
-    "identifiers": {"errors"},
-    **dict.fromkeys(("wire", "crypto", "statemachine"), FOUNDATION),
-    **dict.fromkeys(("dmq", "delivery", "catchain"), TOOLS),
-    "remp": TOOLS | {"catchain"},
-    "chain": TOOLS | {"catchain", "remp"},
-    "runtime": CORE,
-    "bus": CORE | {"runtime"},
-    "node": CORE | {"runtime", "bus"},
-    "simulation": CORE | {"runtime", "bus", "node"},
-    # Its sources ask running nodes, by the same connections as everybody else.
-    "pipeline": CORE | {"runtime", "bus"},
-    "façade": ASSEMBLED,
-    "web": ASSEMBLED | {"pipeline", "façade"},
-    "cli": ASSEMBLED | {"pipeline", "façade", "web"},
+    "ground": set(),
+    "ground.identifiers": {"errors"},
+    **dict.fromkeys(("ground.wire", "ground.crypto", "ground.statemachine"), VALUES),
+    "ground.files": TOOLS,
+    "ground.loop": TOOLS,
+    "ground.net": TOOLS | {"ground.loop", "ground.files"},
+    "ground.storage": TOOLS | {"ground.loop", "ground.files"},
+    "ground.signatures": TOOLS | {"ground.loop"},
+    "ground.telemetry": TOOLS | {"ground.loop"},
+    "dmq": TOOLS | {"ground.net", "ground.files"},
+    "dmq.inspection": TOOLS | {"ground.net", "dmq"},
+    "dmq.endpoints": GROUND | {"dmq"},
+    "dmq.keys": GROUND | {"dmq"},
+    "dmq.node": GROUND | {"dmq", "dmq.endpoints", "dmq.keys"},
+    "delivery": TOOLS,
+    "delivery.stores": GROUND | {"delivery"},
+    "delivery.transports": GROUND | {"delivery", "dmq", "dmq.endpoints", "dmq.keys"},
+    "delivery.shell": GROUND | {"delivery", "delivery.stores", "delivery.transports"},
+    "catchain": TOOLS,
+    # The rules of REMP are one row with three folders; links carry them.
+    **dict.fromkeys(
+        ("remp", "remp.receipts", "remp.verdict", "remp.queue"),
+        TOOLS | {"ground.files", "catchain", "remp", "remp.receipts", "remp.verdict", "remp.queue"},
+    ),
+    "remp.links": GROUND | {"catchain"} | REMP,
+    **dict.fromkeys(
+        ("chain", "chain.agreement"), TOOLS | REMP - {"remp.links"} | {"chain", "chain.agreement"}
+    ),
+    "chain.node": GROUND | {"catchain"} | REMP | CHAIN,
+    "topics": GROUND,
+    "trace": GROUND | REMP - {"remp.links"} | {"topics"},
+    # Here the layers are put together.
+    "full_node": PROTOCOLS,
+    "validator": PROTOCOLS | {"full_node"},
+    "pipeline": GROUND | {"dmq", "dmq.endpoints", "delivery", "topics"} | REMP - {"remp.links", "remp.queue"},
+    "façade": PROTOCOLS | {"full_node", "client"},
+    "client": PROTOCOLS | {"full_node"},
+    "config": GROUND | DMQ | {"topics"},
+    "devnet": PROTOCOLS | {"full_node", "validator", "client", "config"},
+    "simulation": GROUND | DMQ,
+    "web": PROTOCOLS | {"full_node", "pipeline", "façade"},
+    "cli": PROTOCOLS | {"full_node", "validator", "pipeline", "client", "config", "devnet", "web", "façade"},
 }
-ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "bus"}
+# Rows of rules alone: values and functions, nothing of the outside world.
+CORE = (
+    TOOLS
+    | {"dmq", "dmq.inspection", "delivery", "catchain", "chain", "chain.agreement"}
+    | {"remp", "remp.receipts", "remp.verdict", "remp.queue"}
+)
+# Modules of rules in rooms that also hold a shell. Rules import rules.
+RULES_IN_SHELLS = {
+    "stagepost.ground.files.documents",
+    "stagepost.ground.files.expected",
+    "stagepost.ground.net.handshake",
+    "stagepost.ground.net.keep_alive_protocol",
+    "stagepost.ground.net.version_data",
+    "stagepost.remp.links.authentication",
+    "stagepost.remp.links.local_intake",
+    "stagepost.remp.links.protocols",
+}
+ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "topics"}
+TOP_ENTRIES_MAX = 20
+"""Rooms and modules directly under the package, without `__init__.py` and `py.typed`."""
+FOLDER_FILES_MAX = 25
+"""Python files in one folder of the package."""
 # Clocks, randomness, files, sockets, threads and logs: handed to the core, never fetched by it.
 # fmt: off
 OUTSIDE_WORLD = {
@@ -45,6 +108,8 @@ OUTSIDE_WORLD = {
 OUTSIDE_CALLS = {"open", "print", "input"}
 # Read by programs of all kinds, Spark's workers among them: the one core module that opens the file it is named after.
 READS_ITS_FILE = {"stagepost.remp.validator_sets"}
+# Shows a moment as a calendar date and reads no clock.
+SHOWS_DATES = {"stagepost.delivery.result"}
 ENTRY_POINTS = {"stagepost.cli.main"}
 NAMELESS = {"utils", "util", "common", "helpers", "helper", "base", "manager"}
 STRAY_NOTE = re.compile(r"\b(?:TOD[O]|FIXM[E])\b(?!\s*\(?#\d+)")
@@ -59,8 +124,19 @@ def module_name(path: Path) -> str:
 
 
 def unit_of(module: str) -> str:
-    """The row of the import table that a module belongs to; "" for the package itself."""
-    return FACADES.get(module) or [*module.split("."), ""][1]
+    """Return the row of the import table that a module belongs to; "" for the package itself."""
+    if module in FACADES:
+        return FACADES[module]
+    parts = module.split(".")[1:]
+    if not parts:
+        return ""
+    has_part = parts[0] in DIVIDED and ".".join(parts[:2]) in MAY_IMPORT
+    return ".".join(parts[:2]) if has_part else parts[0]
+
+
+def is_rule(module: str) -> bool:
+    """Return whether a module holds rules and nothing of the outside world."""
+    return module in RULES_IN_SHELLS or unit_of(module) in CORE
 
 
 def imports_of(tree: ast.Module, module: str, known: set[str], *, is_package: bool) -> Iterator[str]:
@@ -84,18 +160,20 @@ def forbidden_imports(source: str, module: str, known: set[str], *, is_package: 
             found.append(f"{module}: only {ONLY_IN[outside]} imports {outside}")
         if outside == "stagepost" and unit_of(target) not in {"", unit} | MAY_IMPORT.get(unit, set()):
             found.append(f"{module}: may not import {target}")
+        elif target in known and unit_of(target) and is_rule(module) and not is_rule(target):
+            found.append(f"{module}: rules do not import {target}, which is not one of rules")
     return found
 
 
 def outside_world(source: str, module: str) -> list[str]:
     """Uses of clocks, randomness, files, threads or logs in a core module."""
-    if unit_of(module) not in CORE:
+    if not is_rule(module):
         return []
     tree = ast.parse(source)
     found = {
         name
         for name in imports_of(tree, module, set(), is_package=False)
-        if name.split(".")[0] in OUTSIDE_WORLD
+        if name.split(".")[0] in OUTSIDE_WORLD - ({"datetime"} if module in SHOWS_DATES else set())
     }
     for node in ast.walk(tree):
         match node:
@@ -105,6 +183,8 @@ def outside_world(source: str, module: str) -> list[str]:
                 found.add(f"{name}()")
             case ast.Call(func=ast.Name(id="Random") | ast.Attribute(attr="Random"), args=[], keywords=[]):
                 found.add("Random() without a seed")
+            case ast.Attribute(value=ast.Name(id="datetime"), attr="now" | "today" | "utcnow" as name):
+                found.add(f"{name}()")
             case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
                 found.add(f"random.{name}")
             case ast.ImportFrom(module="random", names=names):
@@ -168,3 +248,49 @@ def foreign_places(text: str, name: str) -> list[str]:
         for number, line in lines
         if NEIGHBOUR_FOLDER in line or DOWNLOAD_SETTING.search(line)
     ]
+
+
+def crowded_folders(files_of: Mapping[str, int], top_entries: int) -> list[str]:
+    """Return the folders with more Python files than a reader can take in at a glance."""
+    found = [
+        f"{folder}: {count} files, more than {FOLDER_FILES_MAX}"
+        for folder, count in sorted(files_of.items())
+        if count > FOLDER_FILES_MAX
+    ]
+    if top_entries > TOP_ENTRIES_MAX:
+        found.append(f"the package has {top_entries} entries, more than {TOP_ENTRIES_MAX}")
+    return found
+
+
+def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of names that import one another, each sorted: strongly connected, two members or more."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in sorted(imports):
+        stack = [(start, iter(sorted(imports[start])))] if start not in seen else []
+        seen.add(start)
+        while stack:
+            name, targets = stack[-1]
+            following = next((one for one in targets if one in imports and one not in seen), None)
+            if following is None:
+                order.append(stack.pop()[0])
+            else:
+                seen.add(following)
+                stack.append((following, iter(sorted(imports[following]))))
+    importers: dict[str, set[str]] = {name: set() for name in imports}
+    for name, imported in imports.items():
+        for target in imported & imports.keys():
+            importers[target].add(name)
+    found: list[list[str]] = []
+    placed: set[str] = set()
+    for start in reversed(order):
+        group, waiting = set(), [start]
+        while waiting:
+            name = waiting.pop()
+            if name not in placed:
+                placed.add(name)
+                group.add(name)
+                waiting += importers[name]
+        if len(group) > 1:
+            found.append(sorted(group))
+    return sorted(found)

@@ -15,7 +15,8 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import KeptBlock, KeptSessions
 from stagepost.chain.master_block import MasterBlock, decode_master_block
 from stagepost.chain.master_state import MasterState, PlanKind, decode_master_state
-from stagepost.chain.messages import CanonicalMessage, ReadMessage, read_message
+from stagepost.chain.message_values import ReadMessage
+from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState, decode_state

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -10,12 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.tidiness import (
+    FACADES,
+    FOLDER_FILES_MAX,
     MAY_IMPORT,
     NEIGHBOUR_FOLDER,
     OUTSIDE_WORLD,
+    TOP_ENTRIES_MAX,
+    crowded_folders,
+    cycles,
     dead_modules,
     forbidden_imports,
     foreign_places,
+    imports_of,
     module_name,
     nameless,
     outside_world,
@@ -38,6 +46,13 @@ OUTSIDERS = {
     for folder in ("tests", "tools", "bench")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
+
+
+BESIDE_THE_ROOMS = {"__init__.py", "py.typed", "__pycache__"}
+
+
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
 
 
 def tracked_files() -> list[Path]:
@@ -75,6 +90,28 @@ def test_core_does_not_touch_the_outside_world() -> None:
     assert_none(chain.from_iterable(outside_world(text, module) for module, text in SOURCES.items()))
 
 
+def test_no_rooms_and_no_modules_import_each_other() -> None:
+    modules = {
+        module: set(imports_of(ast.parse(text), module, set(SOURCES), is_package=module in PACKAGES))
+        & SOURCES.keys() - FACADES.keys()
+        for module, text in SOURCES.items()
+        if module not in FACADES
+    }
+    rooms: dict[str, set[str]] = {}
+    for module, targets in modules.items():
+        rooms.setdefault(room_of(module), set()).update(room_of(target) for target in targets)
+
+    assert cycles(rooms) == []
+    assert cycles(modules) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    files_of = Counter(str(path.parent.relative_to(SOURCE)) for path in SOURCE.rglob("*.py"))
+    top = [path for path in (SOURCE / "stagepost").iterdir() if path.name not in BESIDE_THE_ROOMS]
+
+    assert_none(crowded_folders(files_of, len(top)))
+
+
 def test_no_module_is_dead() -> None:
     assert_none(dead_modules(SOURCES, list(OUTSIDERS.values()), PACKAGES))
 
@@ -110,15 +147,19 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
     [
         ("stagepost.ground.wire.cbor", "from stagepost.dmq.message import DmqMessage"),
         ("stagepost.ground.wire.cbor", "import stagepost.ground.crypto.kes"),
-        ("stagepost.ground.crypto.kes", "from stagepost import wire"),
+        ("stagepost.ground.crypto.kes", "from stagepost.ground import wire"),
         ("stagepost.ground.crypto.kes", "from ..wire import cbor"),
         ("stagepost.errors", "from stagepost.ground.identifiers import MessageId"),
+        ("stagepost.ground.storage.tables", "from stagepost.dmq.mempool import Mempool"),
         ("stagepost.dmq.message", "def f():\n    from stagepost.delivery.outbox import Outbox"),
         ("stagepost.dmq.message", "if TYPE_CHECKING:\n    import stagepost.catchain.block"),
-        ("stagepost.remp.validator", "from stagepost.chain.shard import Shard"),
+        ("stagepost.dmq.message", "from stagepost.dmq.node.intake import Intake"),
+        ("stagepost.dmq.message", "from stagepost.ground.net.sockets import connect"),
+        ("stagepost.remp.shard", "from stagepost.chain.ledger import EmbeddedLedger"),
         ("stagepost.delivery.outbox", "from stagepost.delivery import Publisher"),
-        ("stagepost.runtime.tcp", "from stagepost.topics.topic import Topic"),
+        ("stagepost.ground.net.sockets", "from stagepost.topics.topic import Topic"),
         ("stagepost.topics.topic", "from stagepost.devnet.devnet import Devnet"),
+        ("stagepost.full_node.full_node", "from stagepost.validator.validator import RempValidator"),
         ("stagepost.devnet.devnet", "from stagepost.cli.main import main"),
         ("stagepost.pipeline.jobs", "from stagepost.devnet.devnet import Devnet"),
         ("stagepost.web.app", "import pyspark.sql"),
@@ -128,9 +169,7 @@ def test_no_file_says_where_packages_come_from_or_points_outside() -> None:
     ],
 )
 def test_a_forbidden_import_is_found(module: str, source: str) -> None:
-    assert forbidden_imports(
-        source, module, {"stagepost.wire", "stagepost.ground.wire.cbor", "stagepost.runtime.tcp"}
-    )
+    assert forbidden_imports(source, module, set(SOURCES) | {"stagepost.ground.wire"})
 
 
 @pytest.mark.parametrize(
@@ -140,20 +179,22 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
             "stagepost.ground.wire.cbor",
             "from stagepost.errors import DecodeError\nfrom stagepost import __version__",
         ),
-        ("stagepost.dmq.message", "from stagepost.crypto import kes\nfrom . import handshake"),
-        ("stagepost.chain.shard", "from stagepost.remp.ledger import Ledger"),
-        ("stagepost.topics.log.file_topic", "from stagepost.ground.files.owner_lock import OwnerLock"),
-        ("stagepost.delivery", "from stagepost.runtime.tcp import listen"),
+        ("stagepost.dmq.message", "from stagepost.ground.crypto import kes\nfrom . import outcome"),
+        ("stagepost.dmq.profiles", "from stagepost.ground.net.handshake import Terms"),
+        ("stagepost.chain.ledger", "from stagepost.remp.ledger import Ledger"),
+        (
+            "stagepost.topics.log.file_topic",
+            "from stagepost.ground.files.owner_lock import OwnerLock",
+        ),
+        ("stagepost.delivery", "from stagepost.ground.net.sockets import listen"),
         ("stagepost.cli.main", "from stagepost.client import Client\nimport stagepost.devnet.devnet"),
         ("stagepost.simulation.world", "from stagepost.dmq.node.node import DmqNode"),
-        ("stagepost.pipeline.raw", "import pyspark.sql"),
+        ("stagepost.pipeline.spark", "import pyspark.sql"),
         ("stagepost.cli.keys", "import click"),
     ],
 )
 def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
-    known = {"stagepost.ground.crypto.kes", "stagepost.ground.net.handshake"}
-
-    assert forbidden_imports(source, module, known, is_package=module == "stagepost.delivery") == []
+    assert forbidden_imports(source, module, set(SOURCES), is_package=module == "stagepost.delivery") == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +213,12 @@ def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
 def test_the_outside_world_is_found_in_the_core_and_let_through_in_the_shell(source: str) -> None:
     assert outside_world(source, "stagepost.ground.crypto.kes")
     assert outside_world(source, "stagepost.ground.identifiers")
-    assert outside_world(source, "stagepost.runtime.tcp") == []
+    assert outside_world(source, "stagepost.ground.net.sockets") == []
+
+
+def test_a_clock_is_found_where_dates_are_shown() -> None:
+    assert outside_world("from datetime import UTC, datetime", "stagepost.delivery.result") == []
+    assert outside_world("from datetime import UTC, datetime\ndatetime.now(UTC)", "stagepost.delivery.result")
 
 
 def test_a_seeded_generator_is_let_through() -> None:
@@ -181,6 +227,19 @@ def test_a_seeded_generator_is_let_through() -> None:
     )
 
     assert outside_world(source, "stagepost.dmq.mempool") == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    imports = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e", "f"}, "e": {"d", "e"}, "f": {"f"}}
+
+    assert cycles(imports) == [["a", "b", "c"], ["d", "e"]]
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_a_crowded_folder_is_found() -> None:
+    assert crowded_folders({"x": FOLDER_FILES_MAX}, TOP_ENTRIES_MAX) == []
+    assert len(crowded_folders({"x": FOLDER_FILES_MAX + 1, "y": 1}, TOP_ENTRIES_MAX)) == 1
+    assert len(crowded_folders({}, TOP_ENTRIES_MAX + 1)) == 1
 
 
 def test_a_dead_module_is_found() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagepost.chain.messages import CELLS_MAGIC, NEVER, ReadMessage
+from stagepost.chain.message_values import CELLS_MAGIC, NEVER, ReadMessage
 from stagepost.errors import ConfigError, DecodeError, ErrorCode
 from stagepost.remp.message import ExternalMessage
 

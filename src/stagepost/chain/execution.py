@@ -11,7 +11,7 @@ from stagepost.chain.configuration import Configuration
 from stagepost.chain.contracts import NO_WAY, Ran, Rejection, run
 from stagepost.chain.declined import Declined, Rule
 from stagepost.chain.hash_tree import HashTree
-from stagepost.chain.messages import NEVER, ReadMessage
+from stagepost.chain.message_values import NEVER, ReadMessage
 from stagepost.chain.shard_state import Due, ShardState, Taken, dues_between, is_forgotten
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.shard import BlockId

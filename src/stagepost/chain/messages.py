@@ -9,32 +9,17 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.accounts import WORKCHAIN
+from stagepost.chain.message_values import CELLS_MAGIC, NEVER, ReadMessage
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
-from stagepost.remp.ledger import ParsedMessage
 from stagepost.remp.message import MESSAGE_BYTES_MAX, ExternalMessage
 
 MESSAGE_ID = constructor_id(
     "stagepost.chain.message workchain:int account:int256 expires_at:int salt:long body:bytes "
     "= stagepost.chain.Message"
 )
-CELLS_MAGIC = bytes.fromhex("b5ee9c72")
-NEVER = 0
 REMEMBERED_BYTES_MAX = 1_024
 REMEMBERED_MAX = 4_096
-
-
-class ReadMessage(msgspec.Struct, frozen=True, gc=False):
-    """`expires_at_s`: the first second at which it is of no use any more, `NEVER` if it does not say.
-    `content`: what the contract is given."""
-
-    external: ExternalMessage
-    expires_at_s: int
-    content: bytes
-
-    @property
-    def parsed(self) -> ParsedMessage:
-        return ParsedMessage(self.external, None if self.expires_at_s == NEVER else self.expires_at_s)
 
 
 class CanonicalMessage(msgspec.Struct, frozen=True):

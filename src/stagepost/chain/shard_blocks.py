@@ -12,7 +12,8 @@ from stagepost.chain.accounts import Transfer
 from stagepost.chain.configuration import Configuration, Ordering
 from stagepost.chain.declined import Declined, Rule
 from stagepost.chain.execution import Execution, MasterView
-from stagepost.chain.messages import ReadMessage, read_message
+from stagepost.chain.message_values import ReadMessage
+from stagepost.chain.messages import read_message
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.errors import DecodeError

@@ -15,8 +15,7 @@ from typing import BinaryIO
 import click
 
 from stagepost.cli.options.shared import json_option
-
-TOKEN_VARIABLE = "STAGEPOST_TOKEN"
+from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 
 @click.command()

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.delivery.stores.owned_folder import open_owned
 from stagepost.errors import StorageError
 from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table
@@ -218,7 +218,7 @@ class SessionStore:
 
 
 def open_session_store(folder: Path, *, connect: Connect = connect) -> SessionStore:
-    """`ErrQueueLocked` if another process has the folder, `StorageError` if it cannot be used."""
+    """`HeldByAnother` if another process has the folder, `StorageError` if it cannot be used."""
     file, lock = open_owned(folder, STORE_FILE, TABLES, "store of sessions", connect)
     return SessionStore(file.held, file.damage, FileBackend(file, "sessions", lock.release, rests=True))
 

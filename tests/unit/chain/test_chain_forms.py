@@ -29,7 +29,8 @@ from stagepost.chain.genesis import NAME_BYTES_MAX, Genesis, first_states
 from stagepost.chain.history import KeptBlock, KeptSessions
 from stagepost.chain.master_block import MasterBlock, decode_master_block
 from stagepost.chain.master_state import MasterState, decode_master_state
-from stagepost.chain.messages import CELLS_MAGIC, CanonicalMessage
+from stagepost.chain.message_values import CELLS_MAGIC
+from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import PREVIOUS_MAX, ShardState, decode_state
 from stagepost.errors import ConfigError, DecodeError

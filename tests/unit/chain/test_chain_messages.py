@@ -14,7 +14,8 @@ from pytoniq_core.boc import Builder, Cell
 
 from stagepost.chain.cell_messages import CELLS_MAX, DEPTH_MAX
 from stagepost.chain.contracts import ContractKind, transfer_body
-from stagepost.chain.messages import NEVER, REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
+from stagepost.chain.message_values import NEVER
+from stagepost.chain.messages import REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from tests.chain_world import address

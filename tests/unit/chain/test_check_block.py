@@ -20,7 +20,7 @@ from stagepost.chain.configuration import (
 from stagepost.chain.contracts import CALL_WEIGHT, ContractKind, primes_body, transfer_body
 from stagepost.chain.declined import Declined, Rule
 from stagepost.chain.execution import DUES_MAX, MasterView, are_crowded
-from stagepost.chain.messages import NEVER
+from stagepost.chain.message_values import NEVER
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_blocks import (
     CLOCK_AHEAD_MS_MAX,

@@ -25,9 +25,9 @@ from stagepost.chain.node.reading import chain_folders, show_chain
 from stagepost.chain.node.store import STORE_FILE, ChainStore, open_chain_store
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.cli.chain import chain as chain_command
-from stagepost.delivery.errors import ErrQueueLocked
 from stagepost.errors import StorageError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.files.owner_lock import HeldByAnother
 from tests.agreement_world import public_key_of, seed_of
 from tests.chain_world import START_MS, DecidedChain, some_primes
 
@@ -182,7 +182,7 @@ def test_another_genesis_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
     def act(store: ChainStore) -> None:
-        with pytest.raises(ErrQueueLocked):
+        with pytest.raises(HeldByAnother):
             open_chain_store(tmp_path, a_genesis())
 
     with_store(tmp_path, act)

@@ -31,8 +31,8 @@ from stagepost.chain.node.store import (
 )
 from stagepost.chain.shard_block import decode_shard_block, id_of
 from stagepost.chain.snapshots import restored
-from stagepost.delivery.stores.owned_folder import holder
 from stagepost.errors import StagepostError, StorageError
+from stagepost.ground.storage.owned_folder import holder
 from stagepost.ground.storage.table_file import read_beside
 from stagepost.remp.ledger import LedgerSession, MasterApplied
 from stagepost.remp.queue.session_switch import Shard

@@ -23,9 +23,9 @@ from stagepost.chain.history import KeptBlock, KeptSessions, Snapshot
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.node.final_proof import Proof, final_block
 from stagepost.chain.shard_block import id_of
-from stagepost.delivery.stores.owned_folder import open_owned
 from stagepost.errors import StorageError
 from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import Draft, Held, Table
@@ -308,7 +308,7 @@ def _require_same(held: Held, genesis: Genesis) -> None:
 def open_chain_store(
     folder: Path, genesis: Genesis, *, keeps_all: bool = False, connect: Connect = connect
 ) -> ChainStore:
-    """`ErrQueueLocked` if another process has the folder, `StorageError` if it cannot be used."""
+    """`HeldByAnother` if another process has the folder, `StorageError` if it cannot be used."""
     file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect)
     try:
         backend = FileBackend(file, "chain", lock.release, rests=True)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from stagepost.cli.topic import TOKEN_VARIABLE
 from stagepost.errors import ConfigError
 from stagepost.ground.net.network import parse_address
 from stagepost.topics.dump import dump_line
 from stagepost.topics.remote.client import RemoteTopics
+from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 PATIENCE_S = 3.0
 """Whoever types a command wants to hear soon that nobody is there."""

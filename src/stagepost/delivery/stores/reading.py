@@ -11,9 +11,9 @@ import msgspec
 
 from stagepost.delivery.stores.outbox import OutboxContent, OutboxTotals
 from stagepost.delivery.stores.outbox_rules import TABLES, content_of
-from stagepost.delivery.stores.owned_folder import holder
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StorageError
+from stagepost.ground.storage.owned_folder import holder
 from stagepost.ground.storage.sqlite_file import beside
 from stagepost.ground.storage.table_file import Found, read_beside
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from stagepost.delivery.stores.inbox import CAPACITY
 from stagepost.delivery.stores.inbox_rows import InboxRows
 from stagepost.delivery.stores.inbox_rules import TABLES, InboxBook
-from stagepost.delivery.stores.owned_folder import open_owned
+from stagepost.delivery.stores.queue_folder import open_queue_folder
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.storage.group_writer import FileBackend, GroupWriter
 from stagepost.ground.storage.sqlite_file import Connect, connect
@@ -26,7 +26,7 @@ class SqliteInbox(InboxRows):
         clock: Clock | None = None,
         connect: Connect = connect,
     ) -> None:
-        file, lock = open_owned(folder, INBOX_FILE, TABLES, "inbox", connect)
+        file, lock = open_queue_folder(folder, INBOX_FILE, TABLES, "inbox", connect)
         super().__init__(file.held, file.damage, capacity, clock)
         self._writer = GroupWriter(
             FileBackend(file, "inbox", lock.release),

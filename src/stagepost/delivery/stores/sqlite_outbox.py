@@ -9,7 +9,7 @@ from stagepost.delivery.errors import ErrConfig
 from stagepost.delivery.stores.outbox import NONCE_PREFIX_BYTES
 from stagepost.delivery.stores.outbox_rows import OutboxRows
 from stagepost.delivery.stores.outbox_rules import TABLES, USUAL_LIMITS, OutboxBook, OutboxLimits, recover
-from stagepost.delivery.stores.owned_folder import open_owned
+from stagepost.delivery.stores.queue_folder import open_queue_folder
 from stagepost.ground.storage.group_writer import FileBackend, GroupWriter
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import Draft
@@ -35,7 +35,7 @@ class SqliteOutbox(OutboxRows):
     ) -> None:
         if fsync not in FSYNC_MODES:
             raise ErrConfig(f"fsync is one of {', '.join(FSYNC_MODES)}, not {fsync!r}", found=fsync)
-        file, lock = open_owned(folder, OUTBOX_FILE, TABLES, "outbox", connect)
+        file, lock = open_queue_folder(folder, OUTBOX_FILE, TABLES, "outbox", connect)
         try:
             draft = Draft(file.held)
             prefix = secrets.token_bytes(NONCE_PREFIX_BYTES)

@@ -22,8 +22,7 @@ from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import open_topic, topic_names
 from stagepost.topics.names import DMQ_MESSAGES
 from stagepost.topics.remote.client import RemoteTopics
-
-TOKEN_VARIABLE = "STAGEPOST_TOKEN"
+from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 
 class TopicPlace(Protocol):

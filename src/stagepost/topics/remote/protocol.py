@@ -22,6 +22,9 @@ from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX
 from stagepost.topics.log.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
 from stagepost.topics.topic import NAME_CHARACTERS_MAX
 
+TOKEN_VARIABLE = "STAGEPOST_TOKEN"
+
+
 PROTOCOL_NUMBER = 0x410
 VERSION = 1
 

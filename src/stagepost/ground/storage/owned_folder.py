@@ -1,4 +1,4 @@
-"""A folder for one publisher or one receiver: of this user, and of one process at a time."""
+"""A folder with one table file: of this user, and of one process at a time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stagepost.delivery.errors import ErrQueueLocked
-from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import make_private
-from stagepost.ground.files.owner_lock import OwnerLock
+from stagepost.ground.files.owner_lock import HeldByAnother, OwnerLock
 from stagepost.ground.storage.sqlite_file import Connect
 from stagepost.ground.storage.table_file import TableFile
 from stagepost.ground.storage.tables import AnyTable
@@ -21,14 +19,12 @@ SYSTEM_LOCKS = Path("/proc/locks")
 def open_owned(
     folder: Path, name: str, tables: Sequence[AnyTable], what: str, connect: Connect
 ) -> tuple[TableFile, OwnerLock]:
-    """Make the folder if need be, and take it; `ErrQueueLocked` names the process that has it."""
+    """Make the folder if need be, and take it; `HeldByAnother` names the process that has it."""
     make_private(folder, f"{what} folder", advice=f"choose another folder for the {what}")
     try:
         lock = OwnerLock(folder / LOCK_FILE)
-    except StorageError as error:
-        if error.found is None:
-            raise
-        raise ErrQueueLocked(
+    except HeldByAnother as error:
+        raise HeldByAnother(
             f"the {what} in {folder} is in use by process {error.found or 'without a number'}",
             advice="stop that process, or choose another folder",
             found=error.found,
