@@ -62,6 +62,7 @@ class NodeProcess:
     peers_host: str = "127.0.0.1"  # by which the topology file names this machine
     advertise: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
+    module: Sequence[str] = ("stagepost.cli.main",)  # another one may set a clock first
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -83,7 +84,7 @@ class NodeProcess:
         (self.folder / "node.json").unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "stagepost.cli.main", "node", "dmq", *self._arguments(topology)],
+                [sys.executable, "-m", *self.module, "node", "dmq", *self._arguments(topology)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
