@@ -15,27 +15,27 @@ from typing import Any
 
 import msgspec
 
-from stagepost.bus.file_positions import group_names, read_positions
-from stagepost.bus.file_topic import FileTopic, open_topic, topic_names
+from stagepost.chain.node.reading import read_chain, show_chain
+from stagepost.chain.node.store import open_chain_store
+from stagepost.delivery.stores.outbox import DeadLetter, OutboxRecord
+from stagepost.delivery.stores.reading import check_outbox, read_outbox
+from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.dmq.mempool import Entry
-from stagepost.node.known_sets import SETS_FILE, sets_document
-from stagepost.pipeline.checkpoint_fit import require_fitting_checkpoint
-from stagepost.pipeline.kafka_checkpoint import CHECKPOINT_FOLDER
-from stagepost.pipeline.manifest import STATE
-from stagepost.pipeline.reader import TABLES, Reader
-from stagepost.remp.compact_receipts import CombinedReceipt
-from stagepost.remp.receipt import Receipt
-from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.runtime.chain.chain_reading import read_chain, show_chain
-from stagepost.runtime.chain.chain_store import open_chain_store
-from stagepost.runtime.delivery.outbox_check import check_outbox, read_outbox
-from stagepost.runtime.delivery.outbox_store import DeadLetter, OutboxRecord
-from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
-from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
-from stagepost.runtime.message_store import StoredPool
-from stagepost.runtime.remp.session_store import open_session_store
-from stagepost.runtime.remp.statements import Statements
-from stagepost.runtime.sqlite_store import SqliteStore
+from stagepost.dmq.node.message_store import StoredPool
+from stagepost.dmq.node.stored_messages import SqliteStore
+from stagepost.full_node.known_sets import sets_document
+from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
+from stagepost.pipeline.tables.manifest import STATE
+from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
+from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.topics.log.file_topic import FileTopic, open_topic, topic_names
+from stagepost.topics.log.positions import group_names, read_positions
+from stagepost.validator.receipts import Statements
+from stagepost.validator.session_store import open_session_store
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "stores"
 DATA, EXPECTED = "data", "expected.json"

@@ -14,15 +14,15 @@ from pathlib import Path
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
+from stagepost.delivery.shell.handling import Message, Reject
+from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.shell.receiver import Receiver
+from stagepost.delivery.stores.inbox import InboxStore
 from stagepost.delivery.transport import Transport
+from stagepost.devnet.devnet import DevnetPlan
+from stagepost.devnet.messages import ACCOUNTS, account_of
 from stagepost.dmq.message import DmqMessage
-from stagepost.node.devnet import DevnetPlan
-from stagepost.node.devnet_messages import ACCOUNTS, account_of
-from stagepost.runtime.clock import Clock, LoopClock
-from stagepost.runtime.delivery.handling import Message, Reject
-from stagepost.runtime.delivery.inbox_store import InboxStore
-from stagepost.runtime.delivery.publisher import ReliablePublisher
-from stagepost.runtime.delivery.receiver import Receiver
+from stagepost.ground.loop.clock import Clock, LoopClock
 from tests.node_processes import NodeProcess
 from tests.pool_signers import NOW, Signer
 

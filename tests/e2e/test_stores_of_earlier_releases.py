@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.bus.consumer import Consumer
-from stagepost.bus.file_topic import open_topic
-from stagepost.bus.topic import Record
 from stagepost.cli.main import run
 from stagepost.delivery.identity import nonce_of_key
+from stagepost.delivery.stores.reading import check_outbox
+from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+from stagepost.delivery.transports.memory import MemoryNetwork
+from stagepost.devnet.devnet import devnet
+from stagepost.devnet.messages import StatusBook
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Outcome, Reason, Rejected
 from stagepost.errors import ErrorCode
-from stagepost.node.devnet import devnet
-from stagepost.node.devnet_messages import StatusBook
-from stagepost.remp.status_records import STATUSES_TOPIC
-from stagepost.runtime.delivery.memory_network import MemoryNetwork
-from stagepost.runtime.delivery.outbox_check import check_outbox
-from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.consumer import Consumer
+from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.topic import Record
 from tests.e2e.stored_contents import (
     DATA,
     VECTORS,

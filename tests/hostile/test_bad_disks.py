@@ -40,7 +40,7 @@ def test_a_bad_disk_loses_nothing(scenario: Scenario) -> None:
 
 
 WITHOUT_FSYNC = """
-    from stagepost.runtime.sqlite_file import SqliteFile
+    from stagepost.ground.storage.sqlite_file import SqliteFile
     opened = SqliteFile.__init__
     def opened_without(file, *arguments):
         opened(file, *arguments)
@@ -51,7 +51,7 @@ TRUSTS_THE_FILE_AFTER_A_FAILURE = """
     import sqlite3
     from contextlib import suppress
     from stagepost.errors import StorageError
-    from stagepost.runtime.sqlite_store import SqliteStore
+    from stagepost.dmq.node.stored_messages import SqliteStore
     def write_on(store, records):
         try:
             store._write(store._file, records)
@@ -62,7 +62,7 @@ TRUSTS_THE_FILE_AFTER_A_FAILURE = """
     SqliteStore._try_to_write = write_on
 """
 TAKES_A_FAILED_WRITE_FOR_A_GOOD_ONE = """
-    from stagepost.runtime.sqlite_store import SqliteStore
+    from stagepost.dmq.node.stored_messages import SqliteStore
     tried = SqliteStore._try_to_write
     def tried_and_forgotten(store, records):
         tried(store, records)

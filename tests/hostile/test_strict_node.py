@@ -46,7 +46,7 @@ NO_LIMIT_ON_THE_MEMPOOL = """
     Mempool.check_limits = lambda *_, **__: None
 """
 NO_LIMIT_PER_ADDRESS = """
-    from stagepost.runtime.admission import Admission
+    from stagepost.ground.net.admission import Admission
     enter = Admission.enter
     def enter_from_anywhere(admission, source):
         admission.exempt |= {source}
@@ -54,7 +54,7 @@ NO_LIMIT_PER_ADDRESS = """
     Admission.enter = enter_from_anywhere
 """
 FORGETS_MISDEEDS_AT_THE_END_OF_A_CONNECTION = """
-    from stagepost.node.peer_book import PeerBook
+    from stagepost.dmq.node.peer_book import PeerBook
     PeerBook.penalise_host = lambda book, *_: None
 """
 

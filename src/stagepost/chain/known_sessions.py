@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from stagepost.chain.configuration import ChainValidator
-from stagepost.chain.master_state import MASTER_SHARD, MasterState, PlanKind, SessionEntry, ShardEntry
+from stagepost.chain.master_state import (
+    MASTER_SHARD,
+    MasterState,
+    PlanKind,
+    SessionEntry,
+    ShardEntry,
+    session_facts,
+    subset,
+)
 from stagepost.chain.rotation import contains
-from stagepost.chain.subsets import session_facts, subset
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import SessionFacts

@@ -1,4 +1,7 @@
-"""The state of the masterchain after a block: the configuration, every shard's last block and session, what is due."""
+"""The state of the masterchain after a block: the configuration, every shard's last block and session, what is due.
+
+Which validators of a set work for a shard under a catchain number: everybody works it out alike.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,62 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.accounts import WORKCHAIN, Transfer
-from stagepost.chain.configuration import SHARD_BITS_MAX, Configuration
+from stagepost.chain.configuration import SHARD_BITS_MAX, ChainValidator, Configuration
 from stagepost.chain.execution import MasterView, are_crowded
 from stagepost.chain.shard_state import PREVIOUS_MAX, Due, Source
-from stagepost.chain.subsets import session_facts, subset
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.sessions import SessionFacts, session_id
+from stagepost.remp.sessions import Member, SessionFacts, session_id
 from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
+
+_SUBSET_ID = constructor_id(
+    "stagepost.chain.subset workchain:int shard:long catchain_seqno:int public_key:int256 = stagepost.chain.Subset"
+)
+
+
+def subset(
+    configuration: Configuration, shard: Shard, catchain_seqno: int, *, of_next: bool = False
+) -> tuple[ChainValidator, ...]:
+    """In the order of their indexes in the session. All weigh the same here, since all counting is by head."""
+    chosen = configuration.next if of_next else configuration.current
+    assert chosen is not None, "there is a next set, or nobody asks for it"
+    wanted = (
+        configuration.master_validators if shard.workchain == MASTERCHAIN else configuration.shard_validators
+    )
+    drawn = sorted(chosen.validators, key=lambda one: _lot(shard, catchain_seqno, one))
+    return tuple(drawn[: wanted or len(drawn)])
+
+
+def session_facts(
+    network: bytes,
+    configuration: Configuration,
+    shard: Shard,
+    catchain_seqno: int,
+    last_key_block_seqno: int,
+    members: tuple[ChainValidator, ...],
+) -> SessionFacts:
+    """`network` is the hash of the genesis: sessions of different chains are never taken for one another."""
+    return SessionFacts(
+        shard.workchain,
+        shard.prefix,
+        0,
+        last_key_block_seqno,
+        catchain_seqno,
+        sha256(network + configuration.hash).digest(),
+        tuple(Member(one.key_id, one.adnl, one.weight) for one in members),
+    )
+
+
+def _lot(shard: Shard, catchain_seqno: int, validator: ChainValidator) -> bytes:
+    writer = Writer()
+    writer.write_constructor(_SUBSET_ID)
+    writer.write_int(shard.workchain)
+    writer.write_unsigned_long(shard.prefix)
+    writer.write_unsigned_int(catchain_seqno)
+    writer.write_int256(validator.public_key)
+    return sha256(writer.written()).digest()
+
 
 MASTER_SHARD = Shard(MASTERCHAIN, WHOLE_SHARD)
 SHARDS_MAX = 1 << SHARD_BITS_MAX

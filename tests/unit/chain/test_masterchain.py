@@ -18,11 +18,10 @@ from stagepost.chain.master_block import (
     decode_master_block,
 )
 from stagepost.chain.master_blocks import AppliedMaster, check_master_block
-from stagepost.chain.master_state import MasterState, PlanKind, ShardEntry, decode_master_state
+from stagepost.chain.master_state import MasterState, PlanKind, ShardEntry, decode_master_state, subset
 from stagepost.chain.rotation import Plan, contains, rotated
 from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX
 from stagepost.chain.shard_state import PREVIOUS_MAX, Source
-from stagepost.chain.subsets import subset
 from stagepost.errors import DecodeError, LocalProtocolError
 from stagepost.remp.ledger import MasterApplied
 from stagepost.remp.queue.session_switch import Shard

@@ -509,7 +509,7 @@ def test_a_real_limit_on_the_size_of_files_is_survived(folder: Path) -> None:
 import asyncio, resource
 from pathlib import Path
 from stagepost.errors import StorageError
-from stagepost.runtime.delivery.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from tests.outbox_records import a_record
 
 async def main():

@@ -458,7 +458,7 @@ def test_a_real_limit_on_the_size_of_files_is_survived(path: Path) -> None:
 import asyncio, resource, sys
 from pathlib import Path
 from stagepost.errors import StorageError
-from stagepost.runtime.sqlite_store import SqliteStore
+from stagepost.dmq.node.stored_messages import SqliteStore
 from tests.unit.runtime.test_sqlite_store import an_entry
 
 async def main():

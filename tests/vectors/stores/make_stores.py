@@ -21,29 +21,29 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from stagepost.bus.consumer import Consumer
-from stagepost.bus.file_positions import read_positions
-from stagepost.bus.file_topic import FileTopicWriter, create_topic
-from stagepost.bus.topic import Record, Retention
 from stagepost.chain.contracts import ContractKind
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
+from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+from stagepost.delivery.transports.memory import MemoryNetwork
+from stagepost.devnet.devnet import Devnet, devnet
+from stagepost.devnet.messages import StatusBook
 from stagepost.dmq.mempool import Entry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted
-from stagepost.node.devnet import Devnet, devnet
-from stagepost.node.devnet_messages import StatusBook
-from stagepost.node.known_sets import SETS_FILE
-from stagepost.node.layer_topics import (
+from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC
+from stagepost.full_node.status_topic import (
     DELIVERY_EVENTS_TOPIC,
     DMQ_MESSAGES_TOPIC,
     DeliveryEventsTopic,
     DmqMessagesTopic,
 )
-from stagepost.node.message_intake import GROUP, MESSAGES_TOPIC
-from stagepost.runtime.delivery.memory_network import MemoryNetwork
-from stagepost.runtime.delivery.publisher import ReliablePublisher
-from stagepost.runtime.delivery.sqlite_inbox import SqliteInbox
+from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.topics.consumer import Consumer
+from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
+from stagepost.topics.log.positions import read_positions
+from stagepost.topics.topic import Record, Retention
 from tests.e2e.stored_contents import (
     DATA,
     EXPECTED,
