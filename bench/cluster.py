@@ -35,9 +35,9 @@ from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.validator_sets import parse_validator_sets
-from tests.pipeline_world import EPOCH_MS, a_block, a_master_block, line_of, signed
-from tests.remp_world import FULL_NODE, session, session_name, sets_file
-from tests.spark_cluster import SparkCluster
+from tests.worlds.pipeline.pipeline_world import EPOCH_MS, a_block, a_master_block, line_of, signed
+from tests.worlds.pipeline.spark_cluster import SparkCluster
+from tests.worlds.remp.remp_world import FULL_NODE, session, session_name, sets_file
 
 RECEIPTS = 200_000
 WARM_UP_RECEIPTS = 20_000

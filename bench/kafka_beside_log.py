@@ -27,7 +27,7 @@ from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record, TopicReader, TopicWriter
-from tests.kafka_world import WorldBroker, world_broker
+from tests.worlds.topics.kafka_world import WorldBroker, world_broker
 
 RECORDS = 100_000
 RECEIPTS = 40_000

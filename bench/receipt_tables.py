@@ -36,9 +36,9 @@ from stagepost.pipeline.sources.dumps import PIECE_BYTES, Dump, Piece, lines_of,
 from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets
-from tests.pipeline_world import EPOCH_MS, signed
-from tests.remp_world import seed_of
 from tests.soak.results import write_lines
+from tests.worlds.pipeline.pipeline_world import EPOCH_MS, signed
+from tests.worlds.remp.remp_world import seed_of
 
 RECEIPTS = 1_000_000
 LARGE = 10_000_000

@@ -19,8 +19,16 @@ from stagepost.ground.crypto import ed25519
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level
-from tests.pipeline_world import EPOCH_MS, a_block, a_master_block, message_id
-from tests.remp_world import FULL_NODE, public_key_of, seed_of, session, session_name, sets_file, source_of
+from tests.worlds.pipeline.pipeline_world import EPOCH_MS, a_block, a_master_block, message_id
+from tests.worlds.remp.remp_world import (
+    FULL_NODE,
+    public_key_of,
+    seed_of,
+    session,
+    session_name,
+    sets_file,
+    source_of,
+)
 
 VALIDATORS = range(7)
 SETS = json.dumps(sets_file(session(1, VALIDATORS), timeout_ms=240_000)).encode()

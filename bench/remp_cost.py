@@ -20,9 +20,9 @@ from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.load import look_less_often
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
-from tests.chain_processes import ChainNode, Orders
-from tests.line_reports import Report
-from tests.validator_processes import free_ports, until
+from tests.worlds.chain.chain_processes import ChainNode, Orders
+from tests.worlds.ground.line_reports import Report
+from tests.worlds.validator.validator_processes import free_ports, until
 
 WHOLE = Shard(0, 1 << 63)
 WARM_UP_MESSAGES = 50

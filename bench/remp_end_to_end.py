@@ -26,7 +26,7 @@ from stagepost.ground.loop.load import look_less_often
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.shard import BlockId
-from tests.validator_processes import until
+from tests.worlds.validator.validator_processes import until
 
 VALIDATORS, SHARDS = 7, 2
 ENOUGH = VALIDATORS // 3 + 1

@@ -19,9 +19,9 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.collation import Executed
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Status
-from tests.remp_overlay_world import OverlayWorld, message_bytes
-from tests.remp_world import shard_block
-from tests.validator_processes import OurFullNode, free_ports, until, validators_over_sockets
+from tests.worlds.remp.remp_overlay_world import OverlayWorld, message_bytes
+from tests.worlds.remp.remp_world import shard_block
+from tests.worlds.validator.validator_processes import OurFullNode, free_ports, until, validators_over_sockets
 
 # Traffic
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.kafka_world import WorldBroker
+    from tests.worlds.topics.kafka_world import WorldBroker
 
 OPTIONAL_THINGS = frozenset({"atheris", "browser", "go", "java", "kafka", "rust"})
 
@@ -88,7 +88,7 @@ def run_seed(pytestconfig: pytest.Config) -> int:
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[WorldBroker]:
     """One for all tests of a process, which are of the group "kafka" so that there is one such process."""
-    from tests.kafka_world import world_broker
+    from tests.worlds.topics.kafka_world import world_broker
 
     with world_broker() as broker:
         yield broker

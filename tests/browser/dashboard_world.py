@@ -24,7 +24,7 @@ from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
 from stagepost.topics.topic import Record
-from tests.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
+from tests.worlds.remp.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
 
 TIMEOUT_MS = 240_000
 FEW = range(7)

@@ -15,8 +15,8 @@ import uvicorn
 
 from stagepost.web.access.settings import WebSettings
 from stagepost.web.app import create_app
-from tests.background_node import a_peer, a_status, status_page
-from tests.outbox_records import a_dead, a_record, filled
+from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
+from tests.worlds.dmq.background_node import a_peer, a_status, status_page
 
 START_TIMEOUT_S = 60.0
 

@@ -30,8 +30,8 @@ from stagepost.dmq.outcome import Accepted
 from stagepost.errors import ErrorCode
 from stagepost.ground.storage.layout import StoreRefused
 from tests.e2e.test_kill_intake import BATCH, LANES, ROOT, Node, load_lines, look
-from tests.line_reports import open_report
-from tests.pool_signers import Signer
+from tests.worlds.dmq.pool_signers import Signer
+from tests.worlds.ground.line_reports import open_report
 
 IMAGE_BYTES = 64 * 1024 * 1024
 LIFE_S_MAX = 0.4

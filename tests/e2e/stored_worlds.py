@@ -23,8 +23,8 @@ from stagepost.devnet.devnet import DevnetPlan
 from stagepost.devnet.messages import ACCOUNTS, account_of
 from stagepost.dmq.message import DmqMessage
 from stagepost.ground.loop.clock import Clock, LoopClock
-from tests.node_processes import NodeProcess
-from tests.pool_signers import NOW, Signer
+from tests.worlds.dmq.node_processes import NodeProcess
+from tests.worlds.dmq.pool_signers import NOW, Signer
 
 # DMQ
 

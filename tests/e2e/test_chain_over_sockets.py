@@ -20,9 +20,9 @@ from stagepost.chain.node.reading import read_chain
 from stagepost.chain.replay import replay
 from stagepost.cli.chain import chain
 from stagepost.remp.ledger import MasterApplied
-from tests import agreement_checker
-from tests.chain_processes import ChainProcess, Orders, say
-from tests.validator_processes import until
+from tests.worlds.chain import agreement_checker
+from tests.worlds.chain.chain_processes import ChainProcess, Orders, say
+from tests.worlds.validator.validator_processes import until
 
 pytestmark = pytest.mark.xdist_group("chain over sockets")
 

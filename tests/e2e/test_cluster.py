@@ -18,13 +18,13 @@ from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record
-from tests.cluster_driver_process import BATCHES, rows_per_batch, run_driver
-from tests.kafka_world import WorldBroker
-from tests.pipeline_driver_process import KILLED
-from tests.pipeline_oracle import recompute
-from tests.pipeline_topics import a_topic
-from tests.pipeline_world import a_dump, sets_bytes, world_sets
-from tests.spark_cluster import SparkCluster, small_cluster
+from tests.worlds.pipeline.cluster_driver_process import BATCHES, rows_per_batch, run_driver
+from tests.worlds.pipeline.pipeline_driver_process import KILLED
+from tests.worlds.pipeline.pipeline_oracle import recompute
+from tests.worlds.pipeline.pipeline_topics import a_topic
+from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes, world_sets
+from tests.worlds.pipeline.spark_cluster import SparkCluster, small_cluster
+from tests.worlds.topics.kafka_world import WorldBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 

@@ -25,10 +25,10 @@ from stagepost.delivery.status import DeliveryStatus  # noqa: E402
 from stagepost.delivery.stores.reading import read_outbox  # noqa: E402
 from stagepost.dmq.keys.pool_keys import make_keys  # noqa: E402
 from stagepost.web.access.settings import WebSettings  # noqa: E402
-from tests.background_node import a_status, node_in_background, status_page  # noqa: E402
 from tests.browser.served import an_outbox, served  # noqa: E402
-from tests.devnet_runs import COMMAND, ENVIRONMENT  # noqa: E402
-from tests.outbox_records import a_dead, a_record, an_id, filled  # noqa: E402
+from tests.worlds.delivery.outbox_records import a_dead, a_record, an_id, filled  # noqa: E402
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT  # noqa: E402
+from tests.worlds.dmq.background_node import a_status, node_in_background, status_page  # noqa: E402
 
 NOW_MS = 1_750_000_900_000
 

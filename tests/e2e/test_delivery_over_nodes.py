@@ -30,7 +30,7 @@ from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.keys.signer import DmqSigner
 from stagepost.dmq.outcome import ACCEPTED
 from stagepost.ground.crypto.hashing import pool_id
-from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("delivery-nodes")]
 

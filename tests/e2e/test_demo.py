@@ -18,7 +18,7 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.pipeline.spark import NO_JAVA
-from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

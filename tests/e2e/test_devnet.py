@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli import main as command
-from tests.devnet_runs import COMMAND, ENVIRONMENT, devnet
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, devnet
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

@@ -12,7 +12,7 @@ from stagepost.cli import main as command
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.trace.reading import topic_records
-from tests.devnet_runs import devnet
+from tests.worlds.devnet.devnet_runs import devnet
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

@@ -24,7 +24,7 @@ from stagepost.full_node.network import NETWORK_FILE, RempNetwork
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record
 from stagepost.trace.reading import topic_records
-from tests.devnet_runs import COMMAND, ENVIRONMENT
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

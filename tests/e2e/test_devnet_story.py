@@ -21,7 +21,7 @@ from stagepost.devnet.messages import StatusBook
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.crypto.hashing import pool_id
-from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

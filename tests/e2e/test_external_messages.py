@@ -24,8 +24,8 @@ from stagepost.client import AsyncClient, Client, RefusedByFullNode
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.errors import ErrorCode
 from stagepost.ground.files.running_nodes import DATA_DIR, find_full_node
-from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT
-from tests.running_devnet import RunningDevnet, devnet_in_background
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT
+from tests.worlds.devnet.running_devnet import RunningDevnet, devnet_in_background
 
 pytestmark = pytest.mark.xdist_group("intake")
 

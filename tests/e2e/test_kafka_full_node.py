@@ -15,9 +15,9 @@ from stagepost.devnet.messages import StatusBook
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.topic import Record
-from tests.chain_world import address
-from tests.kafka_runs import PLAN, WITHIN_S, differences, drained, local_records, outages
-from tests.kafka_world import WorldBroker, seen_by_another_library
+from tests.worlds.chain.chain_world import address
+from tests.worlds.topics.kafka_runs import PLAN, WITHIN_S, differences, drained, local_records, outages
+from tests.worlds.topics.kafka_world import WorldBroker, seen_by_another_library
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

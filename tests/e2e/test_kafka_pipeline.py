@@ -16,11 +16,11 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record
-from tests.kafka_driver_process import KILLED, run_driver
-from tests.kafka_runs import PLAN, drained, local_records, send, table_rows
-from tests.kafka_world import WorldBroker
-from tests.pipeline_spark import need_packages
-from tests.pipeline_world import a_dump
+from tests.worlds.pipeline.kafka_driver_process import KILLED, run_driver
+from tests.worlds.pipeline.pipeline_spark import need_packages
+from tests.worlds.pipeline.pipeline_world import a_dump
+from tests.worlds.topics.kafka_runs import PLAN, drained, local_records, send, table_rows
+from tests.worlds.topics.kafka_world import WorldBroker
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

@@ -13,9 +13,9 @@ from stagepost.devnet.demo.kafka_broker import BrokerPlan, start_broker
 from stagepost.errors import ConfigError
 from stagepost.topics.kafka.access import PASSWORD_VARIABLE
 from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
-from tests.kafka_world import PASSWORD, USER, WEAK_PASSWORD, WEAK_USER, WorldBroker
-from tests.pipeline_spark import need_packages
-from tests.pipeline_world import sets_bytes
+from tests.worlds.pipeline.pipeline_spark import need_packages
+from tests.worlds.pipeline.pipeline_world import sets_bytes
+from tests.worlds.topics.kafka_world import PASSWORD, USER, WEAK_PASSWORD, WEAK_USER, WorldBroker
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

@@ -21,8 +21,8 @@ from stagepost.dmq.outcome import Accepted, Outcome
 from stagepost.dmq.validation import Validator, rules_for
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.signatures.verifier import Verifier
-from tests.line_reports import open_report
-from tests.pool_signers import KnownPools, Signer
+from tests.worlds.dmq.pool_signers import KnownPools, Signer
+from tests.worlds.ground.line_reports import open_report
 
 CYCLES = 10
 LANES = 6

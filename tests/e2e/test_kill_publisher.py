@@ -23,7 +23,7 @@ from stagepost.delivery.stores.inbox_rules import TABLES
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
 from stagepost.ground.storage.table_file import read_beside
-from tests.delivery_processes import DEFECTS
+from tests.worlds.delivery.delivery_processes import DEFECTS
 
 CYCLES = 10
 DEFECT_CYCLES_MAX = 12
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 class Process:
     def __init__(self, *arguments: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        command = [sys.executable, "-m", "tests.delivery_processes", *arguments]
+        command = [sys.executable, "-m", "tests.worlds.delivery.delivery_processes", *arguments]
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"

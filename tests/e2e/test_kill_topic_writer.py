@@ -16,7 +16,7 @@ import pytest
 
 from stagepost.errors import StorageError
 from stagepost.topics.log.file_topic import create_topic
-from tests.topic_processes import DEFECTS, NAME, PARTITIONS, name_in
+from tests.worlds.topics.topic_processes import DEFECTS, NAME, PARTITIONS, name_in
 
 CYCLES = 10
 DEFECT_CYCLES_MAX = 12
@@ -38,7 +38,7 @@ class World:
     def cycle(self, life: int, before_the_kill: Callable[[], None] = lambda: None) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
         told = [str(self.data), str(self.told), str(life), self._defect]
-        command = [sys.executable, "-m", "tests.topic_processes", *told]
+        command = [sys.executable, "-m", "tests.worlds.topics.topic_processes", *told]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None

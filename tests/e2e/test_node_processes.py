@@ -18,7 +18,7 @@ from stagepost.dmq.profiles import PROFILES as WIRE_PROFILES
 from stagepost.ground.net.sockets import connect_tcp
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from tests.node_processes import (
+from tests.worlds.dmq.node_processes import (
     NETWORK_MAGIC,
     NodeProcess,
     Pool,

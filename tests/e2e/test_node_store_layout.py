@@ -11,8 +11,8 @@ import pytest
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Outcome, Reason, Rejected
 from stagepost.ground.storage.sqlite_file import beside
-from tests.damaged_files import change_row, files_in
-from tests.node_processes import NodeProcess, Pool, ending, write_pools
+from tests.worlds.dmq.node_processes import NodeProcess, Pool, ending, write_pools
+from tests.worlds.ground.damaged_files import change_row, files_in
 
 MESSAGES = 20
 UNREACHABLE = 3

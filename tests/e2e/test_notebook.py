@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devnet_runs import ENVIRONMENT, ROOT
+from tests.worlds.devnet.devnet_runs import ENVIRONMENT, ROOT
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

@@ -29,13 +29,13 @@ from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record
 from tests.conftest import require
-from tests.devnet_runs import COMMAND, ENVIRONMENT
-from tests.pipeline_devnet import play
-from tests.pipeline_oracle import recompute
-from tests.pipeline_spark import small_spark
-from tests.pipeline_world import sets_bytes
-from tests.topic_records import a_writer, append_now
-from tests.waiting import WITHIN_S, wait_until
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
+from tests.worlds.ground.waiting import WITHIN_S, wait_until
+from tests.worlds.pipeline.pipeline_devnet import play
+from tests.worlds.pipeline.pipeline_oracle import recompute
+from tests.worlds.pipeline.pipeline_spark import small_spark
+from tests.worlds.pipeline.pipeline_world import sets_bytes
+from tests.worlds.topics.topic_records import a_writer, append_now
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

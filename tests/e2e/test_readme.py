@@ -11,7 +11,7 @@ import pytest
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import find_java_home
 from tests.conftest import require
-from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

@@ -66,8 +66,8 @@ from tests.e2e.stored_worlds import (
     node_at,
     publisher_over,
 )
-from tests.node_processes import NodeProcess, ending, heard
-from tests.pool_signers import Signer
+from tests.worlds.dmq.node_processes import NodeProcess, ending, heard
+from tests.worlds.dmq.pool_signers import Signer
 
 VERSIONS = sorted(path.name for path in VECTORS.iterdir() if path.is_dir() and path.name[0].isdigit())
 DMQ_FOLDERS = ("dmq", "dmq-killed")

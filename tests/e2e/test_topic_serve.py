@@ -16,7 +16,7 @@ from stagepost.errors import ConfigError
 from stagepost.ground.net.network import parse_address
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.remote.client import RemoteTopics
-from tests.topic_records import NAME, a_record, a_writer, append_now
+from tests.worlds.topics.topic_records import NAME, a_record, a_writer, append_now
 
 WITHIN_S = 30.0
 TOKEN = "a token of many letters"

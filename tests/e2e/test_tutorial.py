@@ -19,7 +19,7 @@ import pytest
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import find_java_home
 from tests.conftest import require
-from tests.devnet_runs import COMMAND, ENVIRONMENT, ROOT
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT
 
 pytestmark = pytest.mark.xdist_group("devnet")
 

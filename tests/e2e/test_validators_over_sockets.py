@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stagepost.remp.receipts.receipt import Receipt
-from tests.remp_overlay_world import message_bytes
-from tests.validator_processes import ValidatorProcess, until, validators_over_sockets
+from tests.worlds.remp.remp_overlay_world import message_bytes
+from tests.worlds.validator.validator_processes import ValidatorProcess, until, validators_over_sockets
 
 pytestmark = pytest.mark.xdist_group("validators over sockets")
 

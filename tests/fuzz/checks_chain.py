@@ -23,8 +23,8 @@ from stagepost.chain.shard_state import ShardState, decode_state
 from stagepost.chain.snapshots import snapshot_of
 from stagepost.errors import DecodeError
 from stagepost.remp.shard import BlockId
-from tests.chain_world import DecidedChain, a_genesis, a_set, a_transfer, address, some_primes
 from tests.fuzz.harness import Verdict, attempt, require
+from tests.worlds.chain.chain_world import DecidedChain, a_genesis, a_set, a_transfer, address, some_primes
 
 # Loaded when a bag is first read; an input must not pay for that.
 assert cell_messages.CELLS_MAX

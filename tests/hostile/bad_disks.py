@@ -26,7 +26,7 @@ from tests.hostile.forged_messages import Forger, message
 from tests.hostile.honest_program import submit
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 ACCEPTS_AGAIN_WITHIN_S = 5.0
 TRIED_BEYOND = 3

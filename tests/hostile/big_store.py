@@ -18,7 +18,7 @@ from tests.hostile.cbor_bytes import uint
 from tests.hostile.forged_messages import Forger, message
 from tests.hostile.storms import MEGABYTE, Figure
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 READY_WITHIN_S = 10.0
 GIVEN_UP_AFTER_S = 120.0

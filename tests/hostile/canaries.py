@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim
-from tests.node_processes import NETWORK_MAGIC, command, ending
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, command, ending
 
 SEED_BYTES = 32
 KES_SEEDS_AT = (0, *range(32, 608, 96))

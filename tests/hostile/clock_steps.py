@@ -17,7 +17,7 @@ from tests.hostile.faketime import FakeClock
 from tests.hostile.forged_messages import Forger, Message, message
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 STEPS_BACK_S = (600, 86_400)
 SKEWS_S = (0, 1, -1, 5, -5, 30, -30, 3_600, -3_600)

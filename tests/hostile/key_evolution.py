@@ -17,7 +17,7 @@ from stagepost.dmq.keys.pool_keys import write_evolved_key
 from stagepost.errors import KeyFileError, SigningError
 from stagepost.ground.crypto import kes
 from tests.hostile.storms import Figure
-from tests.unit.runtime.test_key_files import MESSAGE, STEPS_MAX, FaultyOs, a_kes_key
+from tests.unit.dmq.keys.test_key_files import MESSAGE, STEPS_MAX, FaultyOs, a_kes_key
 
 ROOT = Path(__file__).parents[2]
 LAST_PERIOD = 63

@@ -26,7 +26,7 @@ from tests.hostile.cbor_bytes import TRUE, array, uint
 from tests.hostile.forged_messages import Forger, Message, message
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 STOPPED_WITHIN_S = 10.0
 PROGRAMS = 4

@@ -24,7 +24,7 @@ from tests.hostile.cbor_bytes import array, octets, uint
 from tests.hostile.honest_driver import honest_driver
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 Figure = dict[str, object]
 Storm = Callable[[Victim, Cast], Awaitable[tuple[Figure, list[str]]]]

@@ -14,7 +14,7 @@ from tests.hostile.forged_messages import Forger, message
 from tests.hostile.honest_program import submit
 from tests.hostile.rows_messages import OTHER
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 GRACE_S = 10.0
 PER_ADDRESS_MAX = 4

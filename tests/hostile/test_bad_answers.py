@@ -12,7 +12,7 @@ from tests.hostile.honest_program import HonestProgram
 from tests.hostile.listener import BAD_ANSWERS, Listener
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import NETWORK_MAGIC, ending
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, ending
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 

@@ -12,7 +12,7 @@ from tests.hostile.misbehaviours import BY_NAME, MISBEHAVIOURS
 from tests.hostile.playbook import Close, Ignore, Refuse, Reject
 from tests.hostile.trial import Cast, Trial, Verdict
 from tests.hostile.victim import Victim, write_stakes
-from tests.node_processes import ending
+from tests.worlds.dmq.node_processes import ending
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 
@@ -75,6 +75,6 @@ def test_kit_shares_no_code_with_the_node() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] != "stagepost", path
-                assert node.module != "tests.node_processes", path
+                assert node.module != "tests.worlds.dmq.node_processes", path
             if isinstance(node, ast.Import):
                 assert all(alias.name.split(".")[0] != "stagepost" for alias in node.names), path

@@ -21,8 +21,8 @@ from stagepost.dmq.outcome import rejected
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from tests.background_node import node_in_background
-from tests.small_node import SmallNode
+from tests.worlds.dmq.background_node import node_in_background
+from tests.worlds.dmq.small_node import SmallNode
 
 MAGIC = NETWORK_MAGICS["mithril-preview"]
 SIGNATURES = 1_000

@@ -44,7 +44,7 @@ from tests.hostile.link_attacker import (
     push,
     signed_bytes,
 )
-from tests.remp_links import MAGIC, SESSION, Heard, an_end, key_of, seed_of, until
+from tests.worlds.remp.remp_links import MAGIC, SESSION, Heard, an_end, key_of, seed_of, until
 
 ATTACKER, HONEST, VICTIM = 0, 1, 2
 OBJECT_BYTES_MAX = 66_535

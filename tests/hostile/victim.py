@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.hostile.attacker import Target
-from tests.node_processes import NETWORK_MAGIC, NodeProcess
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess
 
 _VIOLATION = re.compile(
     r'^stagepost_dmq_protocol_violations_total\{protocol="([^"]+)",rule="([^"]+)"\} ([0-9.]+)', re.MULTILINE

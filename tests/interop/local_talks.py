@@ -10,7 +10,7 @@ from stagepost.client import AsyncClient
 from stagepost.dmq.message import BODY_BYTES_MAX, DmqMessage
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from tests.interop.peer_programs import PeerProgram
-from tests.node_processes import NETWORK_MAGIC, TTL_S, NodeProcess
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, TTL_S, NodeProcess
 
 REPLIED_WITHIN_S = 60.0
 REFUSALS = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
-from tests.node_processes import NETWORK_MAGIC, TTL_S, Pool
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, TTL_S, Pool
 
 # Generous: the machine may be busy, and nothing here is about speed.
 SAID_WITHIN_S = 60.0

@@ -27,7 +27,7 @@ from tests.interop.local_talks import (
 )
 from tests.interop.peer_builds import rust_program
 from tests.interop.peer_programs import InteropPool, PeerProgram
-from tests.node_processes import NETWORK_MAGIC, NodeProcess, ending, write_pools
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending, write_pools
 
 pytestmark = pytest.mark.xdist_group("interop-rust")
 

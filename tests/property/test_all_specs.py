@@ -15,9 +15,9 @@ from stagepost.dmq.submission import RequestMessageIds
 from stagepost.errors import LocalProtocolError
 from stagepost.ground.statemachine.referee import PIPELINE_DEPTH_MAX, Referee
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role
-from tests.published_tables import PUBLISHED
-from tests.spec_checks import graph_faults, published_faults, refusal_faults
-from tests.strategies import an_example, examples_of, saying
+from tests.worlds.ground.spec_checks import graph_faults, published_faults, refusal_faults
+from tests.worlds.ground.strategies import an_example, examples_of, saying
+from tests.worlds.pipeline.published_tables import PUBLISHED
 
 WALK_STEPS_MAX = 20
 every_spec = pytest.mark.parametrize("spec", ALL_SPECS, ids=lambda spec: spec.name)

@@ -18,9 +18,16 @@ from stagepost.errors import DecodeError, LocalProtocolError, RemoteProtocolErro
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, State
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import ItemLimits
-from tests.published_tables import CIP, HASKELL, LISTS_OF_IDS_AND_MESSAGES, OTHER_TAGS, SUBMISSION_TAGS, plain
-from tests.spec_checks import drip_faults, reading_faults, split_faults, writing_faults
-from tests.strategies import MessageParts, an_example, examples_of, saying
+from tests.worlds.ground.spec_checks import drip_faults, reading_faults, split_faults, writing_faults
+from tests.worlds.ground.strategies import MessageParts, an_example, examples_of, saying
+from tests.worlds.pipeline.published_tables import (
+    CIP,
+    HASKELL,
+    LISTS_OF_IDS_AND_MESSAGES,
+    OTHER_TAGS,
+    SUBMISSION_TAGS,
+    plain,
+)
 
 FLAVOURS = (HASKELL, CIP)
 

@@ -17,9 +17,9 @@ from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import evaluate
-from tests.pipeline_spark import small_spark
-from tests.pipeline_world import any_status
-from tests.remp_world import FULL_NODE, session, session_name, sets_file, source_of
+from tests.worlds.pipeline.pipeline_spark import small_spark
+from tests.worlds.pipeline.pipeline_world import any_status
+from tests.worlds.remp.remp_world import FULL_NODE, session, session_name, sets_file, source_of
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 

@@ -27,8 +27,8 @@ from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
-from tests.altered_messages import altered
-from tests.pool_signers import NOW, KnownPools, Signer, decoded
+from tests.worlds.dmq.altered_messages import altered
+from tests.worlds.dmq.pool_signers import NOW, KnownPools, Signer, decoded
 
 POOLS = 4
 STRANGER = 60

@@ -13,10 +13,10 @@ from stagepost.catchain.effects import Effect, Persist, Send
 from stagepost.catchain.graph import Outcome
 from stagepost.catchain.member import Member, MemberOptions
 from stagepost.catchain.queries import Answer
-from tests.catchain_attackers import Equivocator, Twin, is_honest, world_with
-from tests.catchain_runs import HEALED_UNTIL_S, check, heal, run_once
-from tests.catchain_world import Peer, World
-from tests.queue_world import Validator, message
+from tests.worlds.catchain.catchain_attackers import Equivocator, Twin, is_honest, world_with
+from tests.worlds.catchain.catchain_runs import HEALED_UNTIL_S, check, heal, run_once
+from tests.worlds.catchain.catchain_world import Peer, World
+from tests.worlds.remp.queue_world import Validator, message
 
 SEEDS = 40
 LARGE_SEEDS = 2

@@ -29,7 +29,7 @@ from collections.abc import Callable
 import pytest
 
 from stagepost.catchain.member import HEIGHTS_AHEAD_MAX
-from tests.catchain_attackers import (
+from tests.worlds.catchain.catchain_attackers import (
     ATTACKERS,
     Attacker,
     Avalanche,
@@ -46,9 +46,9 @@ from tests.catchain_attackers import (
     is_honest,
     world_with,
 )
-from tests.catchain_runs import HEALED_UNTIL_S, check, run_once
-from tests.catchain_world import Peer, World
-from tests.queue_world import Validator, message
+from tests.worlds.catchain.catchain_runs import HEALED_UNTIL_S, check, run_once
+from tests.worlds.catchain.catchain_world import Peer, World
+from tests.worlds.remp.queue_world import Validator, message
 
 SIZE = 7
 ATTACKERS_AT_ONCE = 2

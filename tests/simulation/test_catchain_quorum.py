@@ -12,7 +12,7 @@ from stagepost.catchain.member import IDLE_TIMEOUT_S, Member
 from stagepost.catchain.queries import Answer
 from stagepost.catchain.quorum_watch import ALLOWANCE_S, OVERDUE_S, REPORT_WITHIN_S, QuorumWatch
 from stagepost.errors import ErrorCode
-from tests.quorum_runs import (
+from tests.worlds.catchain.quorum_runs import (
     LOOK_EVERY_S,
     SETTLED_S,
     run_lost_disk,

@@ -16,7 +16,7 @@ from stagepost.chain.agreement.pacing import Timeouts
 from stagepost.chain.agreement.progress import Asking
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind
-from tests.agreement_attackers import (
+from tests.worlds.chain.agreement_attackers import (
     Attacker,
     BadBuilder,
     Forger,
@@ -25,8 +25,8 @@ from tests.agreement_attackers import (
     TwoFacedVoter,
     world_with,
 )
-from tests.agreement_runs import HEALED_UNTIL_S, run_once, run_start, run_without_quorum
-from tests.agreement_world import World, contents_of
+from tests.worlds.chain.agreement_runs import HEALED_UNTIL_S, run_once, run_start, run_without_quorum
+from tests.worlds.chain.agreement_world import World, contents_of
 
 SEEDS = 40
 REGRESSIONS = (16, 73, 87, 96, 2065528180)

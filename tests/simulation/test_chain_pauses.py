@@ -9,10 +9,10 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.validator import LOAD_PAUSE_EACH_S, LOAD_PAUSE_MAX_S, MASTER_PAUSE_S, SHARD_PAUSE_S
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipts.receipt import Receipt
-from tests.chain_world import address
-from tests.memoised_signatures import memoised_signatures
-from tests.primes_checks import committed_blocks
-from tests.primes_world import PrimesWorld
+from tests.worlds.chain.chain_world import address
+from tests.worlds.ground.memoised_signatures import memoised_signatures
+from tests.worlds.remp.primes_checks import committed_blocks
+from tests.worlds.remp.primes_world import PrimesWorld
 
 SUMS = address(ContractKind.SUM_OF_PRIMES, 1)
 RATE = 50

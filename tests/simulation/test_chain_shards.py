@@ -17,7 +17,7 @@ from stagepost.chain.history import KeptSession
 from stagepost.chain.master_state import ShardEntry
 from stagepost.chain.shard_state import Due
 from stagepost.remp.ledger import CandidateLost, CandidateRefused, ShardDropped
-from tests.chain_load import run_once
+from tests.worlds.chain.chain_load import run_once
 
 SEEDS = 2
 CHANGES = 50

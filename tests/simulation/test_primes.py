@@ -15,8 +15,8 @@ from stagepost.remp.queue.effects import QueueEffect
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.validator.queue_bridge import QueueBridge
-from tests.primes_runs import PrimesPlan, run_primes
-from tests.primes_world import FAULTS
+from tests.worlds.remp.primes_runs import PrimesPlan, run_primes
+from tests.worlds.remp.primes_world import FAULTS
 
 SEEDS = 10
 PLAN = PrimesPlan()
@@ -89,7 +89,7 @@ def test_a_message_in_two_blocks_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_vote_for_a_replay_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take_replays(monkeypatch)
-    monkeypatch.setattr("tests.primes_runs.twice_included", lambda blocks: [])
+    monkeypatch.setattr("tests.worlds.remp.primes_runs.twice_included", lambda blocks: [])
     with pytest.raises(AssertionError, match="an honest validator voted for a replay"):
         run_primes(REPLAYED_SEED, msgspec.structs.replace(SMALL, fault="replays"))
 

@@ -20,8 +20,8 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.shard import BlockId
-from tests.chain_world import address
-from tests.primes_world import PrimesWorld
+from tests.worlds.chain.chain_world import address
+from tests.worlds.remp.primes_world import PrimesWorld
 
 SIZE = 4
 RICH, OTHER = address(ContractKind.BALANCE, 1), address(ContractKind.BALANCE, 2)

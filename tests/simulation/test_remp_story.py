@@ -15,9 +15,9 @@ from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.verdict.trace import trace_of
-from tests.chain_world import address
-from tests.delivery_world import an_acked_config, settle
-from tests.primes_world import PrimesWorld
+from tests.worlds.chain.chain_world import address
+from tests.worlds.delivery.delivery_world import an_acked_config, settle
+from tests.worlds.remp.primes_world import PrimesWorld
 
 SUMS = address(ContractKind.SUM_OF_PRIMES, 1)
 FULL_NODE, PROGRAM = "bob", "alice"

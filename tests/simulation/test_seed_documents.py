@@ -18,7 +18,7 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.channel import MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role, State
-from tests.strategies import MessageParts
+from tests.worlds.ground.strategies import MessageParts
 
 T = TypeVar("T")
 MESSAGE = MessageParts().decoded()

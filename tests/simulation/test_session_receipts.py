@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stagepost.errors import ErrorCode
-from tests.receipt_runs import check_receipts
-from tests.session_runs import run_sessions
+from tests.worlds.remp.receipt_runs import check_receipts
+from tests.worlds.remp.session_runs import run_sessions
 
 
 def test_honest_receipts_count_and_every_lie_is_refused_for_its_reason(run_seed: int) -> None:

@@ -18,10 +18,10 @@ from stagepost.remp.queue.hearing import Hearing
 from stagepost.remp.queue.message_cache import Fresh, MessageCache
 from stagepost.remp.queue.message_states import FINAL, OPEN
 from stagepost.remp.queue.state import QueueState
-from tests.session_attackers import SESSION_ATTACKERS, OldSessionReplayer
-from tests.session_checks import CALM_S, SessionRun
-from tests.session_runs import run_sessions
-from tests.session_seats import Seat
+from tests.worlds.remp.session_attackers import SESSION_ATTACKERS, OldSessionReplayer
+from tests.worlds.remp.session_checks import CALM_S, SessionRun
+from tests.worlds.remp.session_runs import run_sessions
+from tests.worlds.remp.session_seats import Seat
 
 ROUNDS = 3
 SEEDS = 4

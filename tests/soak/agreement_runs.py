@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from tests.catchain_runs import run_once
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
+from tests.worlds.catchain.catchain_runs import run_once
 
 AGREEMENT_SEEDS_BY_SCALE = {"commit": 300, "release": 10_000}
 LARGE_EVERY = 50
@@ -16,7 +16,7 @@ LARGE_EVERY = 50
 
 SEEDS_APART = 1_000_000
 PROMISES = ("B1", "B2", "B4", "B6", "B8")
-WHERE = "tests/catchain_runs.py"
+WHERE = "tests/worlds/catchain/catchain_runs.py"
 
 
 def play_agreement(seed: int, size: int | None) -> str | None:

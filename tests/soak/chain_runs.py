@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
-from tests.agreement_runs import run_once, run_without_quorum
-from tests.chain_overlay_runs import run_once as run_on_links
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
+from tests.worlds.chain.agreement_runs import run_once, run_without_quorum
+from tests.worlds.chain.chain_overlay_runs import run_once as run_on_links
 
 CHAIN_SEEDS_BY_SCALE = {"commit": 300, "release": 10_000}
 WITHOUT_QUORUM_EVERY = 20

@@ -33,12 +33,12 @@ from stagepost.topics.dump import dump_lines
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.kafka.spool import GROUP
 from stagepost.topics.log.file_topic import open_topic
-from tests.kafka_driver_process import run_driver
-from tests.kafka_runs import PLAN, differences, drained, local_records, table_rows
-from tests.kafka_world import WorldBroker, world_broker
-from tests.pipeline_oracle import recompute
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
+from tests.worlds.pipeline.kafka_driver_process import run_driver
+from tests.worlds.pipeline.pipeline_oracle import recompute
+from tests.worlds.topics.kafka_runs import PLAN, differences, drained, local_records, table_rows
+from tests.worlds.topics.kafka_world import WorldBroker, world_broker
 
 BROKER_KILLS_BY_SCALE = {"commit": 20, "release": 20}
 KILLS_PER_FULL_NODE = 5

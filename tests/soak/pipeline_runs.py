@@ -15,14 +15,14 @@ from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import FileTopic, create_topic
 from stagepost.topics.names import STATUSES
-from tests.pipeline_driver_process import KILLED, POINTS, ROWS_MAX, run_driver
-from tests.pipeline_oracle import recompute
-from tests.pipeline_spark import SETTINGS
-from tests.pipeline_topics import append_all, lines_held, records_of
-from tests.pipeline_world import a_dump, sets_bytes, world_sets
-from tests.pipeline_writer_kills import follow_killed_writers
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
+from tests.worlds.pipeline.pipeline_driver_process import KILLED, POINTS, ROWS_MAX, run_driver
+from tests.worlds.pipeline.pipeline_oracle import recompute
+from tests.worlds.pipeline.pipeline_spark import SETTINGS
+from tests.worlds.pipeline.pipeline_topics import append_all, lines_held, records_of
+from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes, world_sets
+from tests.worlds.pipeline.pipeline_writer_kills import follow_killed_writers
 
 DRIVER_KILLS_BY_SCALE = {"commit": 50, "release": 50}
 WRITER_KILLS_BY_SCALE = {"commit": 40, "release": 400}

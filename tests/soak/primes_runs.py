@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
-from tests.devnet_runs import devnet
-from tests.primes_runs import PrimesOutcome, PrimesPlan, run_primes
-from tests.primes_world import FAULTS
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
+from tests.worlds.devnet.devnet_runs import devnet
+from tests.worlds.remp.primes_runs import PrimesOutcome, PrimesPlan, run_primes
+from tests.worlds.remp.primes_world import FAULTS
 
 SEEDS_BY_SCALE = {"commit": 100, "release": 2_000}
 KILLED_BY_SCALE = {"commit": 20, "release": 200}

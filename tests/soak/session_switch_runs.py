@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.quorum_runs import run_quiet, run_quorum
-from tests.receipt_runs import check_receipts
-from tests.session_runs import run_sessions
 from tests.soak.results import Result, result
 from tests.soak.runs import Run
+from tests.worlds.catchain.quorum_runs import run_quiet, run_quorum
+from tests.worlds.remp.receipt_runs import check_receipts
+from tests.worlds.remp.session_runs import run_sessions
 
 SWITCHES_BY_SCALE = {"commit": 100, "release": 2_000}
 QUORUMS_BY_SCALE = {"commit": 40, "release": 400}
@@ -68,7 +68,7 @@ def switch_sessions(run: Run) -> Iterator[Result]:
     of_runs = f"{len(played)} runs with {switches:,} switches"
     messages, blocks = sum(one.messages for one in played), sum(one.blocks for one in played)
     figure = f"{of_runs} and {messages:,} messages from seed {first}, {len(faults)} broken"
-    where = "tests/session_runs.py"
+    where = "tests/worlds/remp/session_runs.py"
     yield result("B3", where, f"{figure}, {blocks:,} blocks checked", faults=faults, seed=run.seed)
     yield result("B5", where, figure, faults=faults, seed=run.seed)
     longest = max(one.settled_after_s for one in played)
@@ -85,7 +85,7 @@ def switch_sessions(run: Run) -> Iterator[Result]:
     lies = sum(number for name, number in receipts.items() if name.startswith("RECEIPT_"))
     yield result(
         "B7",
-        "tests/receipt_runs.py",
+        "tests/worlds/remp/receipt_runs.py",
         f"{receipts['counted']:,} receipts of honest validators counted, {lies:,} forged, altered or foreign ones refused "
         f"by name, {receipts['illegal steps']:,} illegal steps noticed, {len(receipt_faults)} runs broken",
         faults=receipt_faults,
@@ -114,4 +114,4 @@ def lose_quorums(run: Run) -> Iterator[Result]:
         f"{count} runs from seed {first}, told after {longest:.0f} simulated s at the most, one in {QUIET_EVERY} with "
         f"nothing to tell; {len(faults)} broken"
     )
-    yield result("B9", "tests/quorum_runs.py", figure, faults=faults, seed=run.seed)
+    yield result("B9", "tests/worlds/catchain/quorum_runs.py", figure, faults=faults, seed=run.seed)

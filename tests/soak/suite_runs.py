@@ -13,20 +13,20 @@ from tests.soak.runs import Run
 
 SUITE: dict[str, tuple[str, ...]] = {
     "D3": (
-        "tests/unit/runtime/test_sqlite_store.py::test_a_flipped_byte_is_noticed_in_the_first_kilobyte_everywhere",
-        "tests/unit/runtime/test_sqlite_store.py::test_a_flipped_byte_is_noticed_in_samples_of_the_whole_file",
-        "tests/unit/runtime/test_sqlite_store.py::test_a_file_that_was_cut_is_noticed",
-        "tests/unit/runtime/test_sqlite_store.py::test_a_bad_row_is_moved_aside_and_reported",
-        "tests/unit/runtime/test_sqlite_store.py::test_an_unreadable_file_is_kept_under_another_name_and_its_rows_are_copied",
-        "tests/unit/runtime/test_sqlite_store.py::test_damage_inside_the_log_is_noticed",
-        "tests/unit/bus/test_topic_damage.py",
+        "tests/unit/dmq/node/test_sqlite_store.py::test_a_flipped_byte_is_noticed_in_the_first_kilobyte_everywhere",
+        "tests/unit/dmq/node/test_sqlite_store.py::test_a_flipped_byte_is_noticed_in_samples_of_the_whole_file",
+        "tests/unit/dmq/node/test_sqlite_store.py::test_a_file_that_was_cut_is_noticed",
+        "tests/unit/dmq/node/test_sqlite_store.py::test_a_bad_row_is_moved_aside_and_reported",
+        "tests/unit/dmq/node/test_sqlite_store.py::test_an_unreadable_file_is_kept_under_another_name_and_its_rows_are_copied",
+        "tests/unit/dmq/node/test_sqlite_store.py::test_damage_inside_the_log_is_noticed",
+        "tests/unit/topics/test_topic_damage.py",
     ),
     # Of topics alone; `disks` does real nodes.
-    "D4": ("tests/unit/bus/test_topic_bad_disks.py",),
+    "D4": ("tests/unit/topics/test_topic_bad_disks.py",),
     "N9": (
         "tests/unit/dmq/test_mempool.py::test_the_count_is_bounded_and_recovers_on_expiry",
         "tests/unit/dmq/test_mempool.py::test_the_bytes_are_bounded_at_exactly_the_limit",
-        "tests/unit/runtime/test_intake.py::test_a_full_mempool_refuses_and_takes_again_after_expiry",
+        "tests/unit/dmq/node/test_intake.py::test_a_full_mempool_refuses_and_takes_again_after_expiry",
     ),
     # Wrong key, wrong period, wrong pool; `signed-bits` does the bits.
     "S1": ("tests/unit/dmq/test_validation.py",),

@@ -18,7 +18,7 @@ from bench.remp_end_to_end import (
     targets_missed,
 )
 from stagepost.ground.crypto import ed25519
-from tests.remp_world import FULL_NODE, MESSAGE, said
+from tests.worlds.remp.remp_world import FULL_NODE, MESSAGE, said
 
 
 def test_each_stage_is_reached_once_and_by_the_first() -> None:

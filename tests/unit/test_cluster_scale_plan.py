@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from stagepost.pipeline.tables.manifest import Batch
-from tests.pipeline_spark import need_packages
+from tests.worlds.pipeline.pipeline_spark import need_packages
 
 ROOT = Path(__file__).parents[2]
 

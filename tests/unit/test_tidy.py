@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidiness import (
+from tests.worlds.ground.tidiness import (
     FACADES,
     FOLDER_FILES_MAX,
     MAY_IMPORT,

@@ -12,7 +12,7 @@ from stagepost.catchain.effects import Ask, Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
 from stagepost.catchain.queries import Difference, GetDifference, decode_query, encode_answer
-from tests.catchain_world import public_key_of, seed_of, verify_once
+from tests.worlds.catchain.catchain_world import public_key_of, seed_of, verify_once
 
 SIZE = 4
 

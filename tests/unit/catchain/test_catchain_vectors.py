@@ -21,7 +21,7 @@ from stagepost.catchain.block import (
     decode_update,
     incarnation_of,
 )
-from tests import remp_oracle
+from tests.worlds.remp import remp_oracle
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "remp"
 HASHES = json.loads((VECTORS / "catchain_hashes.json").read_text())

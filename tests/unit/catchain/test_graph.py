@@ -13,7 +13,7 @@ from stagepost.catchain.block import Block, Dependency, HashVersion, block_id, d
 from stagepost.catchain.graph import Graph, GraphRules, State, Vertex
 from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
 from stagepost.ground.crypto import ed25519
-from tests.catchain_world import public_key_of, seed_of, verify_once
+from tests.worlds.catchain.catchain_world import public_key_of, seed_of, verify_once
 
 SIZE = 5
 INCARNATION = bytes([7]) * 32

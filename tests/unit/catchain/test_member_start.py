@@ -12,7 +12,7 @@ from stagepost.catchain.graph import Graph
 from stagepost.catchain.member import Member, MemberOptions
 from stagepost.catchain.queries import BlockNotFound, Difference, Sent, encode_answer
 from stagepost.ground.wire.tl import key_id
-from tests.catchain_world import SESSION, public_key_of, seed_of
+from tests.worlds.catchain.catchain_world import SESSION, public_key_of, seed_of
 
 SIZE = 4
 NOTHING_NEW = encode_answer(Difference((0,) * SIZE))

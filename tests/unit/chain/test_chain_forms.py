@@ -35,8 +35,8 @@ from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import PREVIOUS_MAX, ShardState, decode_state
 from stagepost.errors import ConfigError, DecodeError
 from stagepost.remp.shard import BlockId
-from tests.chain_world import START_MS, a_configuration, a_genesis, a_set, address, validators
 from tests.fuzz.checks_chain import chain_samples
+from tests.worlds.chain.chain_world import START_MS, a_configuration, a_genesis, a_set, address, validators
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src" / "stagepost" / "chain"

@@ -19,8 +19,8 @@ from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.errors import DecodeError, StorageError
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD
-from tests.chain_oracle import Oracle
-from tests.chain_world import DecidedChain, a_genesis, a_transfer, address, some_primes
+from tests.worlds.chain.chain_oracle import Oracle
+from tests.worlds.chain.chain_world import DecidedChain, a_genesis, a_transfer, address, some_primes
 
 WHOLE = Shard(0, WHOLE_SHARD)
 RICH = address(ContractKind.BALANCE, 1, first_bits=0x10)

@@ -31,7 +31,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD, BlockId
-from tests.chain_world import (
+from tests.worlds.chain.chain_world import (
     LIFETIME_MS,
     START_MS,
     DecidedChain,

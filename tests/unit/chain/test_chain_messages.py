@@ -18,7 +18,7 @@ from stagepost.chain.message_values import NEVER
 from stagepost.chain.messages import REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.message import MESSAGE_BYTES_MAX
-from tests.chain_world import address
+from tests.worlds.chain.chain_world import address
 
 VECTOR = Path(__file__).parents[2] / "vectors" / "remp" / "message_id_uid.json"
 ACCOUNT = address(ContractKind.BALANCE)

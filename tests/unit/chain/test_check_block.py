@@ -33,8 +33,8 @@ from stagepost.chain.shard_state import Due, ShardState
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Executed, LeftOut, Refused
 from stagepost.remp.shard import BlockId
-from tests.chain_oracle import Oracle
-from tests.chain_world import (
+from tests.worlds.chain.chain_oracle import Oracle
+from tests.worlds.chain.chain_world import (
     DecidedChain,
     a_configuration,
     a_genesis,

@@ -25,7 +25,7 @@ from stagepost.chain.contracts import (
     sum_of_primes,
     transfer_body,
 )
-from tests.chain_world import address
+from tests.worlds.chain.chain_world import address
 
 LIMIT = 50_000
 HERE = address(ContractKind.BALANCE, 1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.chain.hash_tree import EMPTY_HASH, HashTree, tree_of
-from tests.chain_oracle import root
+from tests.worlds.chain.chain_oracle import root
 
 # Few bits differ, so that ways part early, late, and at the very last bit.
 KEYS = st.one_of(

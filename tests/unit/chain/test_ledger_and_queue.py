@@ -22,7 +22,7 @@ from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import to_forward
 from stagepost.remp.queue.state import QueueSession
 from stagepost.remp.receipts.message_status import MessageStatus, kind_of
-from tests.chain_world import (
+from tests.worlds.chain.chain_world import (
     LIFETIME_MS,
     DecidedChain,
     a_configuration,

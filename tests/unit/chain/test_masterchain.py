@@ -27,7 +27,7 @@ from stagepost.remp.ledger import MasterApplied
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import session_id
 from stagepost.remp.shard import WHOLE_SHARD, BlockId
-from tests.chain_world import (
+from tests.worlds.chain.chain_world import (
     LIFETIME_MS,
     DecidedChain,
     a_configuration,

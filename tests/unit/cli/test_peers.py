@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.cli import main as command
-from tests.background_node import a_peer, a_status, status_page
+from tests.worlds.dmq.background_node import a_peer, a_status, status_page
 
 PEERS = [
     a_peer(),

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from stagepost.cli import main as command
-from tests.background_node import status_page
+from tests.worlds.dmq.background_node import status_page
 
 
 def entry(index: int) -> dict[str, Any]:

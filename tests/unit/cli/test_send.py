@@ -19,8 +19,8 @@ from stagepost.dmq.outcome import Reason, Rejected, rejected
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from tests.background_node import node_in_background, write_node_file
-from tests.small_node import MAGIC, SmallNode
+from tests.worlds.dmq.background_node import node_in_background, write_node_file
+from tests.worlds.dmq.small_node import MAGIC, SmallNode
 
 
 @pytest.fixture(autouse=True)

@@ -35,10 +35,10 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from tests.background_node import a_status, node_in_background, status_page
-from tests.damaged_files import change_row
-from tests.outbox_records import a_dead, a_record, filled
-from tests.small_node import MAGIC, SmallNode
+from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
+from tests.worlds.dmq.background_node import a_status, node_in_background, status_page
+from tests.worlds.dmq.small_node import MAGIC, SmallNode
+from tests.worlds.ground.damaged_files import change_row
 
 STARTED_WITHIN_S = 30.0
 QUICK = ("--ack-timeout", "300ms", "--max-retries", "0")

@@ -12,7 +12,7 @@ import pytest
 from stagepost.cli.main import run
 from stagepost.topics.log.file_topic import create_topic, partition_folder
 from stagepost.topics.topic import Record
-from tests.topic_records import a_record, a_writer, append_now
+from tests.worlds.topics.topic_records import a_record, a_writer, append_now
 
 STATUSES = "stagepost.remp.statuses"
 MESSAGES = "stagepost.remp.messages"

@@ -13,7 +13,7 @@ from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId
-from tests.spec_checks import window_faults
+from tests.worlds.ground.spec_checks import window_faults
 
 SEED_RULES = PROFILES["seed"].window
 

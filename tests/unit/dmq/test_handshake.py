@@ -31,7 +31,7 @@ from stagepost.ground.net.handshake import (
 )
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from tests.strategies import cbor_items, written_head
+from tests.worlds.ground.strategies import cbor_items, written_head
 
 MAGIC = 2_147_483_650
 NODE, CLIENT = ConnectionKind.NODE, ConnectionKind.CLIENT

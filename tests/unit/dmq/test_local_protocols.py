@@ -27,7 +27,7 @@ from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from tests.strategies import MessageParts, cbor_values, written_head
+from tests.worlds.ground.strategies import MessageParts, cbor_values, written_head
 
 NOTIFICATION = MiniProtocol.LOCAL_MESSAGE_NOTIFICATION
 SUBMISSION = MiniProtocol.LOCAL_MESSAGE_SUBMISSION

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stagepost.dmq.mempool import BYTES_MAX, MESSAGES_MAX, Entry, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage, MessageLayout
 from stagepost.errors import ErrorCode, LocalProtocolError
-from tests.strategies import MessageParts
+from tests.worlds.ground.strategies import MessageParts
 
 
 def a_message(number: int, *, expires_at: int = 1_000, body_bytes: int = 90, elements: int = 5) -> DmqMessage:

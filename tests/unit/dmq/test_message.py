@@ -26,9 +26,8 @@ from stagepost.dmq.message import (
 from stagepost.errors import DecodeError, ErrorCode, SigningError
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.wire.cbor import Reader
-from tests.message_checks import accepts, flips_accepted
-from tests.published_tables import plain_message
-from tests.strategies import (
+from tests.worlds.dmq.message_checks import accepts, flips_accepted
+from tests.worlds.ground.strategies import (
     COLD_SEED,
     EXPIRES_AT,
     KES_SEED,
@@ -38,6 +37,7 @@ from tests.strategies import (
     a_signed_message,
     message_parts,
 )
+from tests.worlds.pipeline.published_tables import plain_message
 
 PROFILE_NAMES = ("dmq-node", "gouroboros", "seed")
 STRICT_PROFILES = ("dmq-node", "gouroboros")

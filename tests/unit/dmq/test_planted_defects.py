@@ -20,10 +20,9 @@ from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from tests import spec_checks
-from tests.message_checks import accepts, flips_accepted
-from tests.published_tables import PUBLISHED, SUBMISSION_TAGS
-from tests.spec_checks import (
+from tests.worlds.dmq.message_checks import accepts, flips_accepted
+from tests.worlds.ground import spec_checks
+from tests.worlds.ground.spec_checks import (
     drip_faults,
     graph_faults,
     published_faults,
@@ -33,7 +32,8 @@ from tests.spec_checks import (
     window_faults,
     writing_faults,
 )
-from tests.strategies import MessageParts, a_signed_message, examples_of
+from tests.worlds.ground.strategies import MessageParts, a_signed_message, examples_of
+from tests.worlds.pipeline.published_tables import PUBLISHED, SUBMISSION_TAGS
 
 SPEC = submission.SUBMISSION_V1
 PUBLISHED_V1 = PUBLISHED[SPEC.name]

@@ -26,7 +26,7 @@ from stagepost.dmq.pulling import (
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId
-from tests.pulling_world import a_message, announced, legacy, messages
+from tests.worlds.dmq.pulling_world import a_message, announced, legacy, messages
 
 
 def holding(*held: DmqMessage) -> Mempool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.seen_messages import GRACE_S, SeenMessages
 from stagepost.dmq.validation import TTL_MAX_S
-from tests.strategies import EXPIRES_AT, a_signed_message
+from tests.worlds.ground.strategies import EXPIRES_AT, a_signed_message
 
 NOW = EXPIRES_AT - TTL_MAX_S
 

@@ -8,7 +8,7 @@ from stagepost.dmq.outcome import ACCEPTED, Rejected
 from stagepost.dmq.submission import MESSAGES_BYTES_MAX
 from stagepost.dmq.supplying import OfferedMessages, Supplying
 from stagepost.errors import ErrorCode
-from tests.pulling_world import NOW_UNIX_S, a_message, announced, legacy, messages
+from tests.worlds.dmq.pulling_world import NOW_UNIX_S, a_message, announced, legacy, messages
 
 
 def a_mempool(*held: DmqMessage) -> Mempool:

@@ -22,9 +22,9 @@ from stagepost.dmq.validation import (
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from tests.altered_messages import altered
-from tests.pool_signers import NOW, KnownPools, Signer, decoded
-from tests.strategies import a_signed_legacy_message
+from tests.worlds.dmq.altered_messages import altered
+from tests.worlds.dmq.pool_signers import NOW, KnownPools, Signer, decoded
+from tests.worlds.ground.strategies import a_signed_legacy_message
 
 PUBLIC = rules_for(NETWORK_MAGICS["mithril-mainnet"])
 PRIVATE = rules_for(42)

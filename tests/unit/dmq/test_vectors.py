@@ -23,7 +23,7 @@ from stagepost.ground.net.version_data import DMQ_CLIENT_V1, DMQ_VERSIONS, NETWO
 from stagepost.ground.wire.cbor import Reader
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
-from tests.strategies import MessageParts, written_head
+from tests.worlds.ground.strategies import MessageParts, written_head
 
 FOLDER = Path(__file__).parents[2] / "vectors" / "dmq"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline_spark import small_spark
-from tests.pipeline_writer_kills import follow_killed_writers
-from tests.pipeline_writer_process import POINTS
+from tests.worlds.pipeline.pipeline_spark import small_spark
+from tests.worlds.pipeline.pipeline_writer_kills import follow_killed_writers
+from tests.worlds.pipeline.pipeline_writer_process import POINTS
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 

@@ -16,10 +16,10 @@ from stagepost.pipeline.stream import StreamOptions
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import OfDump
 from stagepost.pipeline.tables.reader import TABLES, Reader
-from tests.pipeline_oracle import recompute
-from tests.pipeline_spark import small_spark
-from tests.pipeline_topics import a_topic
-from tests.pipeline_world import a_dump, sets_bytes, world_sets
+from tests.worlds.pipeline.pipeline_oracle import recompute
+from tests.worlds.pipeline.pipeline_spark import small_spark
+from tests.worlds.pipeline.pipeline_topics import a_topic
+from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes, world_sets
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 

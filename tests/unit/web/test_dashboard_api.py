@@ -20,7 +20,7 @@ from stagepost.web.access.settings import WebSettings  # noqa: E402
 from tests.browser.dashboard_world import DashboardWorld  # noqa: E402
 from tests.browser.served import Served, a_node, an_outbox, served  # noqa: E402
 from tests.browser.tables_world import write_tables  # noqa: E402
-from tests.damaged_files import change_row  # noqa: E402
+from tests.worlds.ground.damaged_files import change_row  # noqa: E402
 
 NOW_MS = time.time_ns() // 1_000_000
 CODES = {code.value for code in ErrorCode}

@@ -26,9 +26,9 @@ from stagepost.web.queues import queues_object
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.tables import Tables
 from tests.browser.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
-from tests.damaged_files import UNREADABLE, change_row, made_unreadable
-from tests.outbox_records import a_dead, a_record, filled
-from tests.remp_world import session, sets_file
+from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
+from tests.worlds.ground.damaged_files import UNREADABLE, change_row, made_unreadable
+from tests.worlds.remp.remp_world import session, sets_file
 
 NOW_MS = 1_800_000_000_000
 

@@ -16,7 +16,15 @@ from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.shard import BlockId
 from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.trace.drawing import FOLD_WIDTH, TimeScale, draw_trace
-from tests.remp_world import FULL_NODE, MESSAGE, seed_of, session, sets_of, shard_block, status_named
+from tests.worlds.remp.remp_world import (
+    FULL_NODE,
+    MESSAGE,
+    seed_of,
+    session,
+    sets_of,
+    shard_block,
+    status_named,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 BLOCK = shard_block(1 << 63)

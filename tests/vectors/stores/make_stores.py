@@ -79,8 +79,8 @@ from tests.e2e.stored_worlds import (
     node_at,
     publisher_over,
 )
-from tests.node_processes import NodeProcess, ending
-from tests.pool_signers import NOW
+from tests.worlds.dmq.node_processes import NodeProcess, ending
+from tests.worlds.dmq.pool_signers import NOW
 
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 120.0

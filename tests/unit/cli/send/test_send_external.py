@@ -1,0 +1,190 @@
+"""`stagepost send` of external messages: which options go together, and what is told when it does not go well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from stagepost.chain.contracts import ContractKind
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.cli import main as command
+from stagepost.cli.options import http as http_options
+from stagepost.cli.send.external import Handing, Telling, account_named, sum_message
+from stagepost.errors import ConfigError, ErrorCode
+from stagepost.full_node.local_client import Progress
+from stagepost.ground.files.running_nodes import FullNodeFacts
+from stagepost.remp.receipts.message_status import Rejected
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import StatusRecord
+from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
+from stagepost.remp.verdict.verdict import Conclusion, Verdict
+from tests.worlds.remp.remp_world import MESSAGE, seed_of
+
+ROW = Verdict("sent", 1, None, None, None, None, None, None, "ab" * 32, 7, (), (), (1, 5), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("x", "--wait", "final", "--keys", "k"), "not signed here"),
+        (("x", "--wait", "final", "--tier", "queued"), "--tier is not for external messages"),
+        (("x", "--wait", "optimistic", "--topic", "t"), "--topic is not for external messages"),
+        (("x", "--wait", "final", "--raw"), "--raw is not for external messages"),
+        (("--wait", "final"), "give either a message"),
+        (("x", "--to", "alice", "--number", "5"), "give either a message"),
+        (("--to", "alice"), "--to and --number belong together"),
+        (("--number", "5"), "--to and --number belong together"),
+        (("--to", "alice", "--number", "1"), "--number is 2 to 10000"),
+        (("--to", "alice", "--number", "10001"), "--number is 2 to 10000"),
+        (("--to", "alice", "--number", "5", "--wait", "acked"), "not acknowledged"),
+        ((), "Missing argument"),
+        (("x",), "Missing option '--keys'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told_before_anything_is_done(
+    arguments: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.run(["send", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_keys_the_full_node_of_the_folder_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FullNodeFacts(1, str(tmp_path / "gone.socket"), 5, "sets").write(tmp_path)
+    assert command.run(["send", "some words", "--data", str(tmp_path)]) == 3
+    assert "there is no such socket" in capsys.readouterr().err
+    assert command.run(["send", "some words", "--data", str(tmp_path), "--raw"]) == 2
+    assert "--raw is not for external messages" in capsys.readouterr().err
+    assert command.run(["send", str(tmp_path / "no.bin"), "--data", str(tmp_path)]) == 3
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_a_file_larger_than_any_message_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FullNodeFacts(1, str(tmp_path / "gone.socket"), 5, "sets").write(tmp_path)
+    (tmp_path / "big").write_bytes(bytes(65_536))
+    assert command.run(["send", str(tmp_path / "big"), "--data", str(tmp_path), "--wait", "final"]) == 2
+    assert "more than 65535 bytes" in capsys.readouterr().err
+
+
+def test_accounts_are_named_by_address_or_by_any_word() -> None:
+    assert account_named("ab" * 32) == b"\xab" * 32
+    assert account_named("alice") != account_named("bob")
+    for name in ("alice", "z" * 64):
+        assert account_named(name)[31] == ContractKind.SUM_OF_PRIMES
+    message = CanonicalMessage.decode(sum_message("alice", 100, click.Context(click.Command("x"))))
+    assert message.account == account_named("alice")
+
+
+def a_telling(*, as_json: bool = False) -> Telling:
+    telling = Telling(Handing(Path("a folder"), b"", Awaited.FINAL, 30.0, as_json))
+    telling.taken(MESSAGE, is_new=True)
+    return telling
+
+
+def an_end(conclusion: Conclusion | None, **more: Any) -> MessageVerdict:
+    row = None if conclusion is None else msgspec.structs.replace(ROW, verdict=conclusion.value, **more)
+    return MessageVerdict(MESSAGE.hex(), Awaited.FINAL, row, 9)
+
+
+def rejection(error: str) -> StatusRecord:
+    receipt = Receipt(MESSAGE, Rejected(Level.COLLATOR, error), 5, b"").sign(seed_of(1))
+    return StatusRecord(receipt.to_json().encode(), MESSAGE.hex())
+
+
+def test_a_rejection_is_told_with_the_reasons_and_cannot_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    telling = a_telling()
+    telling.progress(Progress((rejection("no funds\x1b[2J"), rejection("no funds\x1b[2J")), None, 1))
+    assert telling.end(an_end(Conclusion.REJECTED)) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("rejected ")
+    assert said[0].endswith(": rejected: no funds·[2J")
+    assert said[-1] == "PROTOCOL_REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "words", "code"),
+    [
+        (Conclusion.EXPIRED, "expired", "MSG_EXPIRED"),
+        (
+            Conclusion.QUEUED,
+            "not final within 30 s; queued at 0 of 7; 2 of 7 silent (V2, V6)",
+            "PROTOCOL_TIMEOUT",
+        ),
+        (None, "not final within 30 s; no validator has said anything", "PROTOCOL_TIMEOUT"),
+    ],
+)
+def test_what_did_not_come_is_told_with_who_is_silent(
+    conclusion: Conclusion | None, words: str, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert a_telling().end(an_end(conclusion)) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert words in said[0]
+    assert f"stagepost trace {MESSAGE.hex()[:16]} --data 'a folder'" in said[1]
+    assert said[-1] == code
+
+
+def test_each_stage_is_told_once_in_order_of_time(capsys: pytest.CaptureFixture[str]) -> None:
+    telling = a_telling(as_json=True)
+    capsys.readouterr()
+    first = msgspec.structs.replace(ROW, sent_ms=300, queued_ms=100)
+    telling.progress(Progress((), first, 1))
+    telling.progress(Progress((), msgspec.structs.replace(first, included_ms=200), 1))
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["stage"] for one in said] == ["queued", "sent", "included"]
+    assert {one["message_id"] for one in said} == {MESSAGE.hex()}
+
+
+# --http
+
+
+@pytest.mark.parametrize(
+    "wrong", ["8140", "localhost", ":8140", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1"]
+)
+def test_an_http_address_is_host_and_port(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(["devnet", "--http", wrong]) == 2
+    assert "is no address" in capsys.readouterr().err
+
+
+def test_an_http_address_that_others_reach_is_refused_without_token_and_tls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run(["devnet", "--data", str(tmp_path / "d"), "--http", "0.0.0.0:0"]) == 2
+    err = capsys.readouterr().err
+    assert "0.0.0.0 can be reached by others, and a token and a TLS certificate are missing" in err
+    assert err.splitlines()[-1] == "CONFIG_INVALID"
+    assert not (tmp_path / "d").exists(), "nothing was started"
+
+
+def test_addresses_are_passed_on_to_another_process_as_they_were_given(tmp_path: Path) -> None:
+    settings = http_options.http_settings(("::1", 0), tmp_path / "c", tmp_path / "k", tmp_path)
+    flags = ("--http", "[::1]:0", "--http-certificate", str(tmp_path / "c"))
+    assert http_options.http_flags(settings) == (*flags, "--http-private-key", str(tmp_path / "k"))
+    assert http_options.http_flags(None) == ()
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match="--http needs fastapi and uvicorn, which are not installed"
+    ) as caught:
+        http_options.http_settings(("127.0.0.1", 0), None, None, tmp_path)
+    assert "stagepost[web]" in caught.value.advice
+    assert caught.value.code is ErrorCode.CONFIG_INVALID

@@ -1,0 +1,367 @@
+"""The full node: what it refuses and how, what it publishes, when a message is final, and who may sign."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from stagepost.chain.configuration import Limits
+from stagepost.chain.contracts import ContractKind, primes_body
+from stagepost.chain.master_state import PlanKind
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.rotation import Plan
+from stagepost.cli import main as command
+from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.full_node.earlier_life import earlier_life
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.known_sets import KnownSets, sets_document
+from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.wire.tl import key_id
+from stagepost.remp.message import MESSAGE_BYTES_MAX, RempMessage
+from stagepost.remp.receipts.message_status import Accepted
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
+from stagepost.remp.shard import BlockId
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
+from stagepost.topics.memory import MemoryTopic
+from stagepost.topics.topic import RetryingWriter
+from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
+
+SEED = sha256(b"a full node").digest()
+ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
+
+
+class _Noted(StatusTopic):
+    """Topic of statuses that notes what is published in the same call, before the disk has it."""
+
+    def __init__(self, writer: RetryingWriter, receipts: list[Receipt]) -> None:
+        super().__init__(writer)
+        self._receipts = receipts
+
+    def publish(
+        self,
+        receipt: Receipt,
+        session_id: bytes | None,
+        earlier: EarlierIds,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._receipts.append(receipt)
+        super().publish(receipt, session_id, earlier, settled)
+
+
+class Desk:
+    """A full node upon a chain that the test decides; its links take down what is sent, `receipts` what is published."""
+
+    def __init__(self, known_sets: KnownSets | None = None) -> None:
+        self.chain = DecidedChain(a_genesis(a_configuration(limits=Limits())))
+        self.sent: list[tuple[bytes, RempMessage]] = []
+        self.receipts: list[Receipt] = []
+        self.topic = MemoryTopic(STATUSES_TOPIC)
+        self.sets: list[ValidatorSets] = []
+        self._clock = LoopClock(START_MS / 1_000 + 2.0)
+        self.node = self._life(known_sets or KnownSets([]))
+        self.node.start()
+
+    def _life(self, known_sets: KnownSets) -> RempFullNode:
+        return RempFullNode(
+            SEED,
+            self.chain.ledger,
+            self,
+            _Noted(self.topic.writer(retry_s=RETRY_S), self.receipts),
+            known_sets,
+            self._clock,
+            Random(1),
+            sets_changed=lambda known: self.sets.append(known.sets),
+        )
+
+    async def restart(self) -> None:
+        """With what the topic and the chain tell, and nothing else."""
+        self.node.close()
+        await self.node._statuses.close()
+        self.node = self._life(KnownSets([]))
+        source_ids = {self.node.source_id}
+        self.node.start(earlier_life(self.topic.reader(), self.node.now_ms, 480_000, source_ids))
+
+    def in_a_shard_block(self, data: bytes) -> None:
+        self.chain.shard_block(self.chain.whole.session_id, [self.chain.ledger.parse(data).message])
+        self.node.heard(self.chain.heard())
+
+    def send(self, validator: bytes, message: bytes) -> bool:
+        self.sent.append((validator, RempMessage.decode(message)))
+        return True
+
+    @property
+    def kinds(self) -> list[str]:
+        return [receipt.kind.name for receipt in self.receipts]
+
+    def records(self) -> list[StatusRecord]:
+        reader = self.topic.reader()
+        return [
+            StatusRecord(one.value, (one.key or b"").decode(), headers=one.headers)
+            for batch in reader.batches(0, 0)
+            for one in batch
+        ]
+
+    def in_a_final_block(self, data: bytes) -> None:
+        self.in_a_shard_block(data)
+        self.node.heard(self.chain.master_block())
+
+
+def primes(number: int = 10, account: bytes = ACCOUNT) -> bytes:
+    return CanonicalMessage(account, primes_body(number)).encode()
+
+
+def at_a_desk(scenario: Callable[[Desk], None], known_sets: KnownSets | None = None) -> None:
+    async def main() -> None:
+        desk = Desk(known_sets)
+        scenario(desk)
+        await desk.node._statuses.close()
+        desk.node.close()
+
+    run_in_virtual_time(main())
+
+
+def test_a_message_goes_to_a_validator_of_its_shard_signed_by_this_node() -> None:
+    def scenario(desk: Desk) -> None:
+        message_id = desk.node.submit(primes())
+        ((validator, sent),) = desk.sent
+        assert validator in {member.key_id for member in desk.chain.whole.facts.members}
+        assert sent.message == primes()
+        assert sent.message_id == message_id
+        assert desk.kinds == []
+
+    at_a_desk(scenario)
+
+
+def test_what_the_account_would_refuse_is_rejected_with_the_reason_and_sent_to_nobody() -> None:
+    def scenario(desk: Desk) -> None:
+        data = primes(account=address(ContractKind.ALWAYS_REJECTS))
+        desk.node.submit(data, EarlierIds(dmq_id="ab" * 32, delivery_id="cd" * 16))
+        assert desk.kinds == ["RejectedByFullnode"]
+        assert "52" in json.loads(desk.receipts[0].to_json())["error"]
+        assert desk.sent == []
+        desk.node.submit(data)  # it may be funded by now, so it may be tried again
+        assert desk.kinds == ["RejectedByFullnode"] * 2
+
+    at_a_desk(scenario)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no message at all", primes() + b"\0", bytes(MESSAGE_BYTES_MAX + 1)],
+    ids=["nothing", "no message", "something behind it", "too large"],
+)
+def test_bytes_that_are_no_message_are_an_error_to_whoever_brings_them(data: bytes) -> None:
+    def scenario(desk: Desk) -> None:
+        with pytest.raises(DecodeError):
+            desk.node.submit(data)
+        assert desk.receipts == []
+        assert desk.sent == []
+
+    at_a_desk(scenario)
+
+
+def test_the_largest_message_is_taken() -> None:
+    def scenario(desk: Desk) -> None:
+        body = CanonicalMessage(address(ContractKind.HEAVY), b"").encode()
+        largest = CanonicalMessage(
+            address(ContractKind.HEAVY), bytes(MESSAGE_BYTES_MAX - len(body) - 4)
+        ).encode()
+        assert MESSAGE_BYTES_MAX - 4 < len(largest) <= MESSAGE_BYTES_MAX
+        desk.node.submit(largest)
+        assert len(desk.sent) == 1
+
+    at_a_desk(scenario)
+
+
+def test_a_message_in_processing_is_an_error_to_whoever_sends_it_again_and_no_status() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.node.submit(primes(), EarlierIds(delivery_id="first"))
+        with pytest.raises(StagepostError, match="in processing already") as caught:
+            desk.node.submit(primes(), EarlierIds(delivery_id="second"))
+        assert caught.value.code is ErrorCode.MSG_DUPLICATE
+        assert desk.receipts == []
+
+    at_a_desk(scenario)
+
+
+def test_a_final_message_is_published_once_and_not_taken_again() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.node.submit(primes())
+        desk.in_a_final_block(primes())
+        assert desk.kinds.count("Finalized") == 1
+        final = json.loads(desk.receipts[-1].to_json())
+        assert final["mc_block_seqno"] == desk.chain.ledger.master.seqno
+        with pytest.raises(StagepostError, match="final already"):
+            desk.node.submit(primes())
+
+    at_a_desk(scenario)
+
+
+def test_what_validators_call_final_is_not_published_for_the_chain_will_say_it() -> None:
+    def scenario(desk: Desk) -> None:
+        message_id = ExternalMessageId(desk.node.submit(primes()))
+        final = Accepted(Level.MASTERCHAIN, BlockId(0, 1 << 63, 5), BlockId(-1, 1 << 63, 5))
+        desk.node._receipt_came(Receipt(message_id, final, START_MS, b"v" * 32))
+        assert desk.kinds == []
+
+    at_a_desk(scenario)
+
+
+def test_what_others_have_sent_is_not_ours_to_call_final() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_final_block(primes())
+        assert desk.kinds == []
+
+    at_a_desk(scenario)
+
+
+def test_every_status_stands_on_the_topic_with_key_headers_and_a_signature_that_holds() -> None:
+    async def main() -> None:
+        desk = Desk(KnownSets([]))
+        desk.node.known_sets._full_nodes[desk.node.source_id] = desk.node.node._public_key
+        message_id = desk.node.submit(primes(), EarlierIds(dmq_id="ab" * 32, delivery_id="cd" * 16))
+        desk.in_a_final_block(primes())
+        desk.node.close()
+        await desk.node._statuses.close()
+        records = desk.records()
+        assert [record.key for record in records] == [message_id.hex()] * len(desk.receipts)
+        for record in records:
+            assert record.headers == {
+                "dmq_id": "ab" * 32,
+                "delivery_id": "cd" * 16,
+                "session": desk.chain.whole.session_id.hex(),
+            }
+            assert type(check_record(record, desk.node.known_sets.sets)).__name__ == "Counting"
+
+    run_in_virtual_time(main())
+
+
+# Messages that a block holds, and no master block yet
+
+
+def restarted_with_a_message_in_a_shard_block(desk: Desk, *, has_said_so: bool) -> Coroutine[Any, Any, bytes]:
+    """`has_said_so`: whether the life before has published a status of it. Without validators' answers it has not."""
+
+    async def restarted() -> bytes:
+        message_id = ExternalMessageId(desk.node.submit(primes(), EarlierIds(delivery_id="first")))
+        if has_said_so:
+            block = BlockId(0, 1 << 63, 5)
+            desk.node._receipt_came(
+                Receipt(message_id, Accepted(Level.COLLATOR, block), START_MS, b"v" * 32, "AA==")
+            )
+        desk.in_a_shard_block(primes())
+        await desk.restart()
+        desk.receipts.clear()
+        return message_id
+
+    return restarted()
+
+
+@pytest.mark.parametrize("has_said_so", [True, False], ids=["a status on the topic", "nothing on the topic"])
+def test_restarted_between_shard_and_master_block_it_refuses_nothing_and_tells_the_end_once(
+    has_said_so: bool,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        message_id = await restarted_with_a_message_in_a_shard_block(desk, has_said_so=has_said_so)
+        for _ in range(2):  # the record of the topic of messages comes again, and a program tries again
+            with pytest.raises(StagepostError, match="already") as caught:
+                desk.node.submit(primes(), EarlierIds(delivery_id="again"))
+            assert caught.value.code is ErrorCode.MSG_DUPLICATE
+            assert caught.value.message_id == message_id
+        assert desk.kinds == []
+        assert len(desk.sent) == 1, "and nobody is told again"
+        desk.node.heard(desk.chain.master_block())
+        assert desk.kinds == ["Finalized"]
+        assert desk.node.rejected == 0
+        await desk.node._statuses.close()
+        desk.node.close()
+
+    run_in_virtual_time(main())
+
+
+def test_another_message_with_the_body_of_one_in_a_block_is_still_refused() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_shard_block(primes())
+        other = CanonicalMessage(ACCOUNT, primes_body(10), salt=1).encode()
+        assert desk.node.take(other).refused is not None
+        assert desk.kinds == ["RejectedByFullnode"]
+
+    at_a_desk(scenario)
+
+
+def test_a_message_that_another_full_node_has_sent_is_told_the_end_of_to_whoever_brings_it_here() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_shard_block(primes())
+        with pytest.raises(StagepostError, match="in a block already"):
+            desk.node.take(primes())
+        desk.node.heard(desk.chain.master_block())
+        assert desk.kinds == ["Finalized"]
+
+    at_a_desk(scenario)
+
+
+def test_and_so_if_it_is_final_by_then_but_once() -> None:
+    def scenario(desk: Desk) -> None:
+        desk.in_a_final_block(primes())
+        for _ in range(2):
+            with pytest.raises(StagepostError, match="final already"):
+                desk.node.take(primes())
+        assert desk.kinds == ["Finalized"]
+
+    at_a_desk(scenario)
+
+
+# Who may sign
+
+
+def test_sessions_come_with_the_chain_and_go_with_time_to_speak_their_last() -> None:
+    def scenario(desk: Desk) -> None:
+        whole = desk.chain.whole
+        assert list(desk.sets[-1].sessions) == [whole.session_id]
+        desk.chain.master_block([Plan(PlanKind.SPLIT, whole.shard, desk.chain.now_ms + 1_000)])
+        desk.node.heard(desk.chain.master_block(after_ms=2_000))
+        ended_ms = desk.chain.ledger.master.time_ms
+        known = desk.sets[-1].sessions
+        assert len(known) == 3
+        assert known[whole.session_id].to_ms == ended_ms + 60_000
+        assert sum(session.to_ms is None for session in known.values()) == 2
+
+    at_a_desk(scenario, KnownSets([], message_timeout_ms=60_000))
+
+
+def test_the_file_of_sets_says_the_same_when_it_is_read_again(tmp_path: Path) -> None:
+    chain = DecidedChain()
+    known = KnownSets([sha256(b"f").digest()])
+    known.began([chain.whole])
+    known.ended([chain.whole.session_id], START_MS + 99_000)
+    known.write(tmp_path / SETS_FILE)
+    again = ValidatorSets.load(tmp_path / SETS_FILE)
+    assert sets_document(again) == sets_document(known.sets)
+    assert list(again.full_nodes) == [key_id(sha256(b"f").digest())]
+
+
+def test_sets_export_writes_a_file_that_can_be_used(tmp_path: Path) -> None:
+    known = KnownSets([sha256(b"f").digest()])
+    known.began([DecidedChain().whole])
+    known.write(tmp_path / SETS_FILE)
+    out = tmp_path / "sets.json"
+    assert command.run(["sets", "export", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert sets_document(parse_validator_sets(out.read_bytes(), "out")) == sets_document(known.sets)
+
+
+def test_sets_export_of_a_folder_without_a_full_node_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run(["sets", "export", "--data", str(tmp_path), "--out", "-"]) == 3
+    assert SETS_FILE in capsys.readouterr().err

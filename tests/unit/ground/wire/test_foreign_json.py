@@ -1,0 +1,141 @@
+"""JSON that others wrote may be nested as deeply as they like: every decoder that meets it refuses it by the same rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagepost.delivery.effects import DeliveryEvent
+from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
+from stagepost.full_node.network import load_network
+from stagepost.ground.files.running_nodes import NodeFacts, _found, decoded
+from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
+from stagepost.pipeline.sources.dumps import read_line
+from stagepost.pipeline.steps.other_checks import OtherChecks
+from stagepost.pipeline.steps.record_checks import RecordChecks
+from stagepost.remp.receipts.message_status import New
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status_records import read_dump_line, read_record
+from stagepost.remp.validator_sets import parse_validator_sets
+from stagepost.topics.names import DELIVERY_EVENTS
+from tests.worlds.pipeline.pipeline_others import EVENT
+from tests.worlds.pipeline.pipeline_world import line_of, sets_bytes, signed
+
+DEEP = 100_000
+FRAMES = 400
+
+
+def nested(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+def with_member(document: bytes, levels: int) -> bytes:
+    """Add a member that nobody asks for; the object itself is one level more."""
+    return document.rstrip()[:-1] + b', "unknown": ' + nested(levels - 1) + b"}"
+
+
+def a_receipt() -> bytes:
+    return str(line_of(signed(1, 0, New(), 0))["value"]).encode()
+
+
+def called_deeply(action: Callable[[], Any], frames: int = FRAMES) -> Any:
+    """Call `action` with so many frames on the stack already."""
+    return called_deeply(action, frames - 1) if frames else action()
+
+
+@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 990, DEEP])
+@pytest.mark.parametrize("frames", [0, FRAMES])
+def test_a_deep_line_is_a_row_that_is_quarantined(levels: int, frames: int) -> None:
+    line = with_member(json.dumps(line_of(signed(1, 0, New(), 0))).encode(), levels)
+
+    record = called_deeply(lambda: read_line(line, 7), frames)
+    checked = RecordChecks(parse_validator_sets(sets_bytes(), "sets")).check(
+        record.key, record.value, record.arrived_ms, is_fault=record.is_fault
+    )
+
+    assert (record.value, record.offset, record.is_fault) == (line, 7, True)
+    assert checked.reason == "RECEIPT_FORMAT"
+
+
+@pytest.mark.parametrize("key", [b'{"key": %s, "value": "{}"}', b'{"key": "a", "headers": %s}'])
+def test_a_deep_member_that_is_asked_for_makes_the_line_a_fault(key: bytes) -> None:
+    assert read_line(key % nested(DEEP), 0).is_fault
+
+
+@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 900, 20_000])
+@pytest.mark.parametrize("frames", [0, FRAMES])
+def test_a_deep_receipt_is_a_format_fault_wherever_it_is_read(levels: int, frames: int) -> None:
+    value = with_member(a_receipt(), levels)
+
+    with pytest.raises(DecodeError, match="RECEIPT_FORMAT: nested deeper than 256 levels"):
+        called_deeply(lambda: Receipt.from_json(value), frames)
+    of_dump = called_deeply(lambda: read_record(read_dump_line(value)), frames)
+    assert isinstance(of_dump, Quarantined)
+    assert of_dump.reason == "RECEIPT_FORMAT"
+
+
+def test_what_is_within_the_limit_is_read_from_any_stack() -> None:
+    line, receipt = with_member(b'{"key": "a", "value": "b"}', DEPTH_MAX), with_member(a_receipt(), DEPTH_MAX)
+
+    assert called_deeply(lambda: read_line(line, 0)).value == b"b"
+    assert called_deeply(lambda: Receipt.from_json(receipt)) == Receipt.from_json(a_receipt())
+    assert (
+        called_deeply(lambda: read_line(b'{"key": %s}' % nested(DEPTH_MAX - 1), 0)).key
+        == nested(DEPTH_MAX - 1).decode()
+    )
+
+
+def test_a_deep_event_of_another_topic_is_quarantined() -> None:
+    event = with_member(json.dumps(EVENT).encode(), DEEP)
+
+    assert OtherChecks().check(DELIVERY_EVENTS, None, event).reason == "RECEIPT_FORMAT"
+    with pytest.raises(msgspec.DecodeError, match="nested deeper than 256 levels"):
+        decode_foreign(event, DeliveryEvent)
+
+
+def test_deep_answers_and_files_of_a_node_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    deep = with_member(b'{"a": 1}', DEEP)
+    for name in ("network.json", "node.json"):
+        (tmp_path / name).write_bytes(deep)
+    refusals: list[tuple[type[StagepostError], Callable[[], Any]]] = [
+        (TransportError, lambda: decoded(deep, NodeFacts)),
+        (ConfigFaults, lambda: load_network(tmp_path / "network.json")),
+        (StorageError, lambda: _found(tmp_path, "node.json", NodeFacts, "")),
+    ]
+
+    for kind, action in refusals:
+        with pytest.raises(kind):
+            action()
+
+
+anything = st.recursive(
+    st.text() | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+@given(value=anything, levels=st.integers(1, 2 * DEPTH_MAX))
+def test_brackets_count_by_their_depth_and_not_in_texts(value: Any, levels: int) -> None:
+    text = json.dumps([value, '"\\[{' * DEPTH_MAX, [[]] * DEPTH_MAX], ensure_ascii=False).encode()
+    whole = b"[" * levels + text + b"]" * levels
+
+    def depth(one: Any) -> int:
+        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else None
+        return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+    assert is_too_deep(whole) == (levels + depth(json.loads(text)) > DEPTH_MAX)
+
+
+@pytest.mark.parametrize(
+    "text", [b'"' + b'\\"' * 500_000, b'"\\' * 500_000, b"[" * 300 + b'"\\', b'"' * 999_999]
+)
+def test_a_text_that_is_no_json_is_looked_at_once(text: bytes) -> None:
+    """A second look for each quotation mark would take hours."""
+    assert is_too_deep(text + b"{" * DEPTH_MAX) in (True, False)

@@ -1,0 +1,431 @@
+"""The whole way on a small Spark: dumps and topics into tables, against a plain recomputation."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagepost.cli.main import run
+from stagepost.errors import StorageError
+from stagepost.pipeline.sources.dumps import survey
+from stagepost.pipeline.tables.account import counts
+from stagepost.pipeline.tables.manifest import LIVES, Manifest
+from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
+from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
+from tests.worlds.pipeline.pipeline_oracle import Recomputed, recompute
+from tests.worlds.pipeline.pipeline_spark import small_spark
+from tests.worlds.pipeline.pipeline_topics import a_topic
+from tests.worlds.pipeline.pipeline_world import (
+    EPOCH_MS,
+    FAULTS,
+    a_dump,
+    line_of,
+    sets_bytes,
+    signed,
+    world_sets,
+)
+from tests.worlds.remp.remp_world import FULL_NODE
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MESSAGES = 12
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return small_spark()
+
+
+@pytest.fixture(scope="module")
+def dump(run_seed: int) -> list[bytes]:
+    return a_dump(MESSAGES, run_seed)
+
+
+@pytest.fixture(scope="module")
+def oracle(dump: list[bytes]) -> Recomputed:
+    return recompute(dump, world_sets())
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, dump: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the whole dump in one backfill, with every report."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "sets.json").write_bytes(sets_bytes())
+    written(folder / "dump.jsonl", dump)
+    arguments = ["--input", str(folder / "dump.jsonl"), "--validator-sets", str(folder / "sets.json")]
+    assert (
+        run(["pipeline", "backfill", *arguments, "--out", str(folder / "tables"), "--master", "local[2]"])
+        == 0
+    )
+    return folder / "tables"
+
+
+def written(path: Path, lines: list[bytes]) -> Path:
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def taken(
+    spark: SparkSession, folder: Path, parts: list[list[bytes]], *, sets: bytes | None = None
+) -> Manifest:
+    """Backfilled one part after another, each evaluated by itself; only `messages` is."""
+    from stagepost.pipeline.driver import Evaluated, Evaluation
+    from stagepost.pipeline.jobs import backfill
+
+    dumps = [survey(written(folder / f"{number}.jsonl", part), 50_000) for number, part in enumerate(parts)]
+    evaluation = Evaluation(what=Evaluated.MESSAGES)
+    for dump in dumps:
+        manifest = backfill(spark, [dump], sets or sets_bytes(), folder / "tables", evaluation)
+    return manifest
+
+
+def messages_of(folder: Path) -> dict[str, Any]:
+    reader = Reader(folder)
+    try:
+        return {row["message_id"]: row for row in reader.table("messages")}
+    finally:
+        reader.close()
+
+
+def rows_of(folder: Path, table: str) -> list[str]:
+    reader = Reader(folder)
+    try:
+        return sorted(map(str, reader.table(table)))
+    finally:
+        reader.close()
+
+
+def test_the_tables_of_a_backfill_are_what_plain_recomputation_gives(
+    tables: Path, oracle: Recomputed
+) -> None:
+    assert messages_of(tables) == oracle.messages
+    assert len({row["verdict"] for row in oracle.messages.values()}) > 1
+
+
+def test_every_input_row_is_counted_repeated_or_quarantined_with_its_reason(
+    tables: Path, dump: list[bytes], oracle: Recomputed
+) -> None:
+    reader = Reader(tables)
+    found = counts(reader.manifest)
+    quarantine = Counter(
+        (row["reason"], row["offset"], row["message_id"]) for row in reader.table("quarantine")
+    )
+
+    assert found["rows"] == len(dump)
+    assert (found["counted"], found["repeated"]) == (oracle.counted, oracle.repeated)
+    assert quarantine == oracle.quarantine
+    assert {reason for reason, *_ in quarantine} == {reason for reason, _ in FAULTS.values()}
+    raws = {row["raw"] for row in reader.table("quarantine")}
+    assert b"" in raws
+    assert b"[1]" in raws
+    reader.close()
+
+
+def test_receipts_are_there_once_each(tables: Path, oracle: Recomputed) -> None:
+    assert len(rows_of(tables, "receipts")) == oracle.counted
+
+
+def test_the_readers_views_and_the_steps_of_spark_are_the_same(spark: SparkSession, tables: Path) -> None:
+    from stagepost.pipeline import schemas
+    from stagepost.pipeline.steps.receipts import quarantine, receipts
+    from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.tables import read_files
+
+    manifest = read_manifest(tables)
+    assert manifest is not None
+    records = read_files(spark, tables, manifest.files("records"), schemas.RECORDS)
+
+    for name, frame in (("receipts", receipts(records)), ("quarantine", quarantine(records))):
+        found = [
+            {k: bytes(v) if isinstance(v, bytearray) else v for k, v in row.asDict().items()}
+            for row in frame.collect()
+        ]
+        assert sorted(map(str, found)) == rows_of(tables, name)
+        assert frame.schema.fieldNames() == schemas.TABLES[name].fieldNames()
+
+
+def test_every_table_has_the_columns_that_it_promises(spark: SparkSession, tables: Path) -> None:
+    from stagepost.pipeline.schemas import TABLES as SCHEMAS
+
+    reader = Reader(tables)
+    for name in TABLES:
+        columns = [row[0] for row in reader.connection.execute(f"DESCRIBE {name}").fetchall()]
+        assert columns == SCHEMAS[name].fieldNames(), name
+    reader.close()
+
+
+def test_validators_are_held_to_account(tables: Path, oracle: Recomputed) -> None:
+    reader = Reader(tables)
+    validators = {(row["session_id"], row["validator"]): row for row in reader.table("validators")}
+    for (session_id, index), row in validators.items():
+        decided = [one for one in oracle.messages.values() if one["session_id"] == session_id]
+        assert row["silent"] == sum(index in one["silent"] for one in decided)
+        assert row["messages"] == sum(index not in one["silent"] for one in decided)
+        assert row["open_new"] == sum(index in one["queued_at"] for one in decided)
+    forged = [
+        json.loads(row["raw"]) for row in reader.table("quarantine") if row["reason"] == "RECEIPT_SIGNATURE"
+    ]
+    members = {row["source_id"] for row in validators.values()}
+    distinct = {json.dumps(value) for value in forged if value["source_id"] in members}
+    assert sum(row["bad_signatures"] for row in validators.values()) == len(distinct)
+    assert {row["kind"] for row in reader.table("complaints")} <= {"contradiction", "unanswered"}
+    assert len({row["alert_id"] for row in reader.table("alerts")}) == len(reader.table("alerts"))
+    reader.close()
+
+
+def test_check_finds_the_tables_right_and_a_changed_row_wrong(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    import duckdb
+
+    assert run(["pipeline", "check", "--tables", str(tables)]) == 0
+    copy = tmp_path / "copy"
+    shutil.copytree(tables, copy)
+    reader = Reader(copy)
+    name = reader.manifest.files(LIVES)[0]
+    reader.close()
+    wrong = "'likely_rejected' AS verdict_alive, 'likely_rejected' AS verdict_over, 5::BIGINT AS receipts"
+    changed = f"SELECT * REPLACE ({wrong}) FROM read_parquet('{copy / name}')"
+    duckdb.connect().execute(f"COPY ({changed}) TO '{tmp_path / 'changed.parquet'}' (FORMAT parquet)")
+    shutil.copy(tmp_path / "changed.parquet", copy / name)
+    capsys.readouterr()
+
+    assert run(["pipeline", "check", "--tables", str(copy)]) == 1
+    assert "verdict: the table has likely_rejected, recomputed" in capsys.readouterr().out
+
+
+def test_a_table_is_exported_as_one_file_of_each_kind(
+    tables: Path, tmp_path: Path, oracle: Recomputed
+) -> None:
+    import csv
+
+    import duckdb
+
+    for suffix in ("parquet", "csv", "jsonl"):
+        out = tmp_path / f"messages.{suffix}"
+        assert run(["pipeline", "export", "messages", "--tables", str(tables), "--out", str(out)]) == 0
+    expected = oracle.messages
+
+    lines = [json.loads(line) for line in (tmp_path / "messages.jsonl").read_text().splitlines()]
+    assert {row["message_id"]: row for row in lines} == expected
+    with (tmp_path / "messages.csv").open(newline="") as file:
+        rows = {row["message_id"]: row for row in csv.DictReader(file)}
+    assert {key: json.loads(row["silent"]) for key, row in rows.items()} == {
+        k: r["silent"] for k, r in expected.items()
+    }
+    query = f"SELECT count(*) FROM read_parquet('{tmp_path / 'messages.parquet'}')"
+    assert duckdb.connect().execute(query).fetchall() == [(len(expected),)]
+    assert run(["pipeline", "export", "nothing", "--tables", str(tables), "--out", str(out)]) == 2
+    assert run(["pipeline", "export", "messages", "--tables", str(tables), "--out", "x.xls"]) == 2
+
+
+def test_messages_and_receipts_are_exported_by_filter(
+    tables: Path, tmp_path: Path, oracle: Recomputed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exported(*arguments: str) -> list[dict[str, Any]]:
+        out = tmp_path / "found.jsonl"
+        assert run(["export", *arguments, "--tables", str(tables), "--out", str(out)]) == 0
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+    verdict = next(iter(oracle.messages.values()))["verdict"]
+    wanted = {key: row for key, row in oracle.messages.items() if row["verdict"] == verdict}
+    assert {row["message_id"]: row for row in exported("--outcome", verdict)} == wanted
+    assert len(exported("receipts")) == oracle.counted
+    member = next(
+        row for row in Reader(tables).table("validators") if row["validator"] == 0 and row["messages"]
+    )
+    spoken = exported("receipts", "--validator", "V1")
+    assert member["source_id"] in {row["source_id"] for row in spoken}
+    by_key = exported("receipts", "--validator", member["source_id"][:16])
+    assert {row["source_id"] for row in by_key} == {member["source_id"]}
+    assert exported("--topic", "nothing", "--pool", "ab" * 28) == []
+    assert run(["export", "--tables", str(tables), "--out", "-", "--to", "parquet"]) == 2
+    assert run(["export", "--tables", str(tables), "--out", "x", "--outcome", "lost"]) == 2
+    assert "'lost' is no outcome" in capsys.readouterr().err
+
+
+def test_the_page_is_complete_in_itself(tables: Path, tmp_path: Path) -> None:
+    assert run(["pipeline", "report", "--tables", str(tables), "--out", str(tmp_path / "page.html")]) == 0
+
+    text = (tmp_path / "page.html").read_text()
+    assert "finalized" in text
+    assert "<svg" in text
+    assert not any(word in text for word in ("http:", "https:", "<script", "src="))
+
+
+def test_order_repetition_and_splitting_into_batches_change_nothing(
+    spark: SparkSession, dump: list[bytes], oracle: Recomputed, tmp_path: Path, run_seed: int
+) -> None:
+    choices = Random(run_seed)
+    lines = dump + choices.sample(dump, len(dump) // 4)
+    choices.shuffle(lines)
+    places = sorted(choices.sample(range(len(lines)), 2))
+    parts = [lines[: places[0]], lines[places[0] : places[1]], lines[places[1] :]]
+
+    manifest = taken(spark, tmp_path, parts)
+
+    again = recompute(lines, world_sets())
+    found = messages_of(tmp_path / "tables")
+    assert found == again.messages == oracle.messages
+    assert counts(manifest)["counted"] == oracle.counted
+    assert counts(manifest)["repeated"] == again.repeated
+
+    # A dump that is in already changes nothing, and neither does compaction.
+    before = rows_of(tmp_path / "tables", "quarantine")
+    assert counts(taken(spark, tmp_path, parts[:1])) == counts(manifest)
+    from stagepost.pipeline.jobs import compact
+
+    compacted, removed = compact(spark, tmp_path / "tables")
+    assert (removed, len(compacted.batches)) == (0, 1)
+    assert counts(compacted) == counts(manifest)
+    assert messages_of(tmp_path / "tables") == found
+    assert rows_of(tmp_path / "tables", "quarantine") == before
+
+
+def test_after_a_change_of_the_sets_the_tables_are_what_a_backfill_of_everything_gives(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
+) -> None:
+    whole = world_sets()
+    some = {**whole, "sessions": whole["sessions"][1:3]}
+    taken(spark, tmp_path, [dump[::2]], sets=sets_bytes(some))
+    early = recompute(dump[::2], some)
+    assert messages_of(tmp_path / "tables") == early.messages
+
+    narrowed = {**whole, "sessions": [{**one, "to_ms": EPOCH_MS + 45_000} for one in whole["sessions"]]}
+    manifest = taken(spark, tmp_path, [dump[::2], dump[1::2]], sets=sets_bytes(narrowed))
+
+    expected = recompute(dump[::2] + dump[1::2], narrowed)
+    assert messages_of(tmp_path / "tables") == expected.messages
+    assert counts(manifest)["reasons"] == Counter(reason for reason, *_ in expected.quarantine.elements())
+    assert early.quarantine.keys() != expected.quarantine.keys()
+
+
+def test_old_messages_are_forgotten_when_asked_to(
+    spark: SparkSession, dump: list[bytes], oracle: Recomputed, tmp_path: Path
+) -> None:
+    from stagepost.pipeline.jobs import compact
+
+    rows = counts(taken(spark, tmp_path, [dump]))["rows"]
+    assert oracle.as_of_ms is not None
+
+    manifest, removed = compact(spark, tmp_path / "tables", keep_ms=30_000)
+
+    found = messages_of(tmp_path / "tables")
+    assert 0 < removed < rows
+    assert counts(manifest)["rows"] + removed == rows
+    assert found.keys() < oracle.messages.keys()
+    assert all(oracle.messages[key] == row for key, row in found.items())
+    assert manifest.natural_as_of_ms == oracle.as_of_ms
+
+
+# Topics, by stream
+
+
+def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
+) -> None:
+    from stagepost.pipeline.stream import StreamOptions, follow
+    from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
+
+    lines = a_topic(tmp_path / "data", dump).read_bytes().splitlines()
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    out = tmp_path / "tables"
+    options = StreamOptions(
+        tmp_path / "data", tmp_path / "sets.json", out, is_once=True, rows_max=len(lines) // 2
+    )
+
+    manifest = follow(spark, options)
+
+    expected = recompute(lines, world_sets())
+    assert len(manifest.batches) > 1
+    assert messages_of(out) == expected.messages
+    assert Counter((row["reason"], row["message_id"]) for row in Reader(out).table("quarantine")) == Counter(
+        (reason, message_id) for reason, _, message_id in expected.quarantine.elements()
+    )
+
+    # As if the driver had ended between the manifest and Spark's own commit.
+    commits = sorted((out / CHECKPOINT_FOLDER / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    again = follow(spark, options)
+    assert counts(again) == counts(manifest)
+    assert messages_of(out) == expected.messages
+
+
+def test_the_topics_are_a_source_for_any_spark_query(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
+) -> None:
+    from stagepost.pipeline.sources.topic_source import FORMAT, register
+
+    lines = a_topic(tmp_path / "data", dump, partitions=1).read_bytes().splitlines()
+    register(spark)
+
+    rows = (
+        spark.read.format(FORMAT).load(str(tmp_path / "data")).select("offset", "key", "arrived_ms").collect()
+    )
+
+    given = [json.loads(line) for line in lines]
+    assert sorted(map(tuple, rows)) == [(one["offset"], one["key"], one["timestamp_ms"]) for one in given]
+
+
+def test_two_drivers_on_one_folder_the_second_is_refused(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
+) -> None:
+    from stagepost.pipeline.tables.tables import Tables
+
+    first = Tables(tmp_path / "tables")
+    try:
+        with pytest.raises(StorageError, match="are being written by process"):
+            taken(spark, tmp_path, [dump[:5]])
+    finally:
+        first.close()
+
+
+def test_a_batch_that_cannot_be_written_leaves_the_tables_as_they_were(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
+) -> None:
+    from stagepost.pipeline.jobs import backfill
+    from stagepost.pipeline.tables.manifest import read_manifest
+
+    before = taken(spark, tmp_path, [dump[:20]])
+    data = tmp_path / "tables" / "data"
+
+    def at_point(name: str) -> None:
+        if name == "before write":
+            data.rename(tmp_path / "kept")
+            data.write_text("a file where a folder has to be")
+
+    late = survey(written(tmp_path / "late.jsonl", dump[20:40]))
+    with pytest.raises(StorageError, match="Spark could not write"):
+        backfill(spark, [late], sets_bytes(), tmp_path / "tables", at_point=at_point)
+
+    data.unlink()
+    (tmp_path / "kept").rename(data)
+    assert read_manifest(tmp_path / "tables") == before
+    assert counts(taken(spark, tmp_path, [dump[:20], dump[20:40]]))["rows"] == 40
+
+
+def test_times_at_the_end_of_all_numbers_stop_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    from stagepost.pipeline.jobs import backfill
+
+    said: list[tuple[int, MessageStatus]] = [(FULL_NODE, SentToValidators(4, 4))]
+    said += [(one, Timeout()) for one in range(4)]
+    lines = [line_of(signed(1, who, status, TIMESTAMP_MAX)) for who, status in said]
+    lines += [line_of(signed(2, 0, New(), 0)), line_of(signed(2, 0, Timeout(), TIMESTAMP_MAX))]
+    raw = [json.dumps(line).encode() for line in lines]
+
+    backfill(spark, [survey(written(tmp_path / "dump.jsonl", raw))], sets_bytes(), tmp_path / "tables")
+
+    assert messages_of(tmp_path / "tables") == recompute(raw, world_sets()).messages
+    assert "expired" in {row["verdict"] for row in messages_of(tmp_path / "tables").values()}

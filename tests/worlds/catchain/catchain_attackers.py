@@ -1,0 +1,321 @@
+"""Members that hold real keys and break the rules, each in one way."""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import sha256
+
+from stagepost.catchain.block import (
+    BLOCK_BYTES_MAX,
+    Block,
+    Dependency,
+    block_id,
+    data_hash,
+    decode_update,
+)
+from stagepost.catchain.effects import Effect, Persist, Reply, Send
+from stagepost.catchain.queries import (
+    BLOCKS_ASKED_MAX,
+    BlockResult,
+    GetBlockHistory,
+    GetDifference,
+    Sent,
+    encode_answer,
+    encode_query,
+)
+from stagepost.ground.crypto import ed25519
+from stagepost.remp.message import ExternalMessage, Origin, header_of
+from stagepost.remp.queue.records import Digest, Header, Ids, Reject, encode_payload
+from tests.worlds.catchain.catchain_world import Peer, World, _answer_came, _frame_came, _query_came, seed_of
+from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
+
+STORM_UNTIL_S = 8.0
+RESTORED_AFTER_S = 4.0
+COUNT_OFFSET = 152
+"""Of the count of references in a frame whose block follows another one."""
+
+
+class Attacker(Validator):
+    """Honest in all but what a subclass changes."""
+
+    is_honest = False
+
+    def sign(self, previous: Dependency, dependencies: tuple[Dependency, ...], payload: bytes) -> Block:
+        graph = self.member.graph
+        height = previous.height + 1
+        of_data = data_hash(payload, previous, dependencies, graph.rules.version)
+        signed = block_id(graph.incarnation, graph.key_ids[self.index], height, of_data)
+        signature = ed25519.sign(seed_of(self.world.number_of(self.index)), signed)
+        return Block(graph.incarnation, self.index, height, previous, dependencies, signature, payload)
+
+    def send_frame(self, peer: int, frame: bytes) -> None:
+        self.world.send(self.index, peer, partial(_frame_came, self.index, frame))
+
+    def others(self) -> list[int]:
+        return [peer for peer in range(self.world.size) if peer != self.index]
+
+
+class Equivocator(Attacker):
+    """Tells one half one thing and the other half another, at the same height."""
+
+    forks = True
+
+    def perform(self, effects: list[Effect]) -> None:
+        kept: list[Effect] = []
+        for effect in effects:
+            if (
+                isinstance(effect, Send)
+                and decode_update(effect.frame).source == self.index
+                and effect.peer % 2
+            ):
+                block = decode_update(effect.frame)
+                number = 10_000 + self.index * 1_000 + block.height
+                seqno = self.queue.session.masterchain_seqno
+                lie = [header_of(message(number), Origin(FULL_NODE, 0, 1), seqno)]
+                self.relabelled(one.message_id for one in lie)
+                other = self.sign(block.previous, block.dependencies, encode_payload(lie, -block.height))
+                self.send_frame(effect.peer, other.encode())
+            else:
+                kept.append(effect)
+        super().perform(kept)
+
+
+class Withholder(Attacker):
+    """Never tells one member anything, and answers none of its questions."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        victim = (self.index + 1) % self.world.size
+        super().perform(
+            [one for one in effects if not (isinstance(one, Send | Reply) and one.peer == victim)]
+        )
+
+
+class Whisperer(Attacker):
+    """Tells only one member, and answers nobody."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        confidant = (self.index + 1) % self.world.size
+        super().perform(
+            [
+                one
+                for one in effects
+                if not isinstance(one, Reply) and not (isinstance(one, Send) and one.peer != confidant)
+            ]
+        )
+
+
+class StaleBuilder(Attacker):
+    """Refers again to what its own chain covers already."""
+
+    is_ill = True
+
+    def perform(self, effects: list[Effect]) -> None:
+        super().perform(effects)
+        for effect in effects:
+            if not (isinstance(effect, Persist) and effect.is_own):
+                continue
+            block = decode_update(effect.frame)
+            if block.dependencies and block.height > 1:
+                ill = self.sign(
+                    block.reference(self.member.graph.rules.version), block.dependencies[:1], b"stale"
+                )
+                for peer in self.others():
+                    self.send_frame(peer, ill.encode())
+
+
+class Phantom(Attacker):
+    """Rests its blocks upon one that nobody will ever be given."""
+
+    def start(self) -> None:
+        super().start()
+        hidden = self.sign(self.member.graph.top(self.index).reference, (), b"never shown")
+        version = self.member.graph.rules.version
+        visible = self.sign(hidden.reference(version), (), b"shown")
+        for peer in self.others():
+            self.world.after(1.0, partial(self.send_frame, peer, visible.encode()))
+
+
+class Avalanche(Attacker):
+    """Shows a long chain from its end, so that everybody asks for all of it."""
+
+    def start(self) -> None:
+        super().start()
+        version = self.member.graph.rules.version
+        previous = self.member.graph.top(self.index).reference
+        chain: list[Block] = []
+        for number in range(120):
+            chain.append(self.sign(previous, (), b"%d" % number))
+            previous = chain[-1].reference(version)
+        for number, block in enumerate(reversed(chain)):
+            for peer in self.others():
+                self.world.after(1.0 + number * 0.001, partial(self.send_frame, peer, block.encode()))
+
+
+class Replayer(Attacker):
+    """Sends blocks of another session, garbage, and everything twice."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in list(effects):
+            if isinstance(effect, Send):
+                block = decode_update(effect.frame)
+                old = Block(
+                    sha256(b"an older session").digest(),
+                    block.source,
+                    block.height,
+                    block.previous,
+                    block.dependencies,
+                    block.signature,
+                    block.payload,
+                )
+                self.send_frame(effect.peer, old.encode())
+                self.send_frame(effect.peer, effect.frame)
+                self.send_frame(effect.peer, effect.frame[: len(effect.frame) // 2])
+        super().perform(effects)
+
+
+class Liar(Attacker):
+    """Announces what it has not, dates it far ahead, and calls everybody's messages processed."""
+
+    def next_payload(self) -> bytes | None:
+        payload = super().next_payload()
+        if payload is None:
+            return None
+        number = 20_000 + self.index * 1_000 + self.queue.open_count
+        seqno = self.queue.session.masterchain_seqno
+        ghost = header_of(message(number), Origin(FULL_NODE, 0, 1 << 60), seqno)
+        late = header_of(message(number + 500), Origin(FULL_NODE, 0, 1), seqno + 50)
+        known = [Ids(one, bytes(32)) for one in sorted(self.queue.known_ids)[:20]]
+        rejects = [Reject(one.message_id, one.uid, seqno, "a lie") for one in known]
+        lies: list[Header | Digest | Reject] = [
+            ghost,
+            late,
+            Digest(seqno, tuple(known), tuple(known)),
+            *rejects,
+        ]
+        self.relabelled([*(one.message_id for one in known), ghost.message_id])
+        self.queue.block_delivered(self.index, encode_payload([ghost], 0), self.world.now)
+        return encode_payload(lies, number)
+
+
+class Twin(Attacker):
+    """Two processes with one key: the second speaks whenever the first does, of something else."""
+
+    forks = True
+
+    def perform(self, effects: list[Effect]) -> None:
+        super().perform(effects)
+        for effect in effects:
+            if isinstance(effect, Persist) and effect.is_own:
+                block = decode_update(effect.frame)
+                twin = self.sign(block.previous, block.dependencies, b"the twin %d" % block.height)
+                for peer in self.others():
+                    self.world.after(0.2, partial(self.send_frame, peer, twin.encode()))
+
+
+class Stormer(Attacker):
+    """Asks for everything all the time, and shows blocks so high up that all below would have to be fetched."""
+
+    def start(self) -> None:
+        super().start()
+        self._storm(self.life, 0)
+
+    def _storm(self, life: int, number: int) -> None:
+        if not self.is_up or life != self.life or self.world.now > STORM_UNTIL_S:
+            return
+        graph = self.member.graph
+        everything = encode_query(GetDifference((0,) * graph.size))
+        high = Dependency(self.index, 1_000 + 10 * number, sha256(b"%d" % number).digest(), bytes(64))
+        visible = self.sign(high, (), b"high up")
+        for peer in self.others():
+            self.world.send(self.index, peer, partial(_query_came, self.index, number, everything))
+            own = graph.top(self.index)
+            history = encode_query(GetBlockHistory(own.hash, BLOCKS_ASKED_MAX, ()))
+            self.world.send(self.index, peer, partial(_query_came, self.index, number, history))
+            self.send_frame(peer, visible.encode())
+        self.world.after(0.25, partial(self._storm, life, number + 1))
+
+
+class FalseSizes(Attacker):
+    """Says that there is more, or less, than there is: in frames, in lists, in payloads."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in list(effects):
+            if isinstance(effect, Send):
+                longer = effect.frame + bytes(BLOCK_BYTES_MAX)
+                shorter = effect.frame[:-8]
+                # The count of references stands behind the reference to the previous block.
+                many = bytearray(effect.frame)
+                many[COUNT_OFFSET : COUNT_OFFSET + 4] = (1_000_000).to_bytes(4, "little")
+                for frame in (longer, shorter, bytes(many)):
+                    self.send_frame(effect.peer, frame)
+        super().perform(effects)
+
+    def next_payload(self) -> bytes | None:
+        payload = super().next_payload()
+        if payload is None:
+            return None
+        counted = bytearray(payload)
+        counted[12:16] = (60).to_bytes(4, "little")
+        return bytes(counted)
+
+
+class Overanswerer(Attacker):
+    """Answers five times, also what nobody asked, and with blocks that nobody wants."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in list(effects):
+            if isinstance(effect, Reply):
+                unasked = encode_answer(Sent(7))
+                block = self.member.graph.top(self.index).block
+                for number in range(1, 5):
+                    self._answer(effect.peer, effect.number, effect.answer)
+                    self._answer(effect.peer, effect.number + number, unasked)
+                    if block is not None:
+                        self._answer(effect.peer, effect.number + number, encode_answer(BlockResult(block)))
+        super().perform(effects)
+
+    def _answer(self, peer: int, number: int, answer: bytes) -> None:
+        self.world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
+
+
+class FarAhead(Attacker):
+    """Its clock is a year ahead: whatever it is handed comes from then."""
+
+    def hand_over(self, one: ExternalMessage) -> None:
+        if self.is_up:
+            self.bodies[one.message_id] = one
+            self.do(self.queue.offer(one, FULL_NODE, self.world.now + 365 * 86_400))
+
+
+class OlderDisk(Attacker):
+    """Honest, but started again from an image of its disk that is older than what it has said."""
+
+    def start(self) -> None:
+        super().start()
+        if self.life == 1:
+            self.world.after(RESTORED_AFTER_S, self._go_back)
+
+    def _go_back(self) -> None:
+        self.crash()
+        self.recovered, self.halted = 0, None
+        own = [frame for frame in self.disk if decode_update(frame).source == self.index]
+        last = {id(frame) for frame in own[-2:]}
+        self.disk = [frame for frame in self.disk if id(frame) not in last]
+        self.start()
+
+
+ATTACKERS: tuple[type[Attacker], ...] = (
+    Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin, Stormer, FalseSizes,
+    Overanswerer, FarAhead, OlderDisk,
+)  # fmt: skip
+
+
+def is_honest(peer: Peer) -> bool:
+    return not isinstance(peer, Attacker)
+
+
+def world_with(size: int, seed: int, attackers: dict[int, type[Attacker]], loss: float) -> World:
+    def make(world: World, index: int) -> Peer:
+        return attackers.get(index, Validator)(world, index)
+
+    return World(size, seed, loss=loss, make_peer=make)

@@ -1,0 +1,135 @@
+"""One run of validators under attack and faults, and what must hold in the end: nothing here asks the code under test."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+from stagepost.catchain.block import decode_update
+from tests.worlds.catchain.catchain_attackers import ATTACKERS, Attacker, is_honest, world_with
+from tests.worlds.catchain.catchain_world import World, check_causal_order
+from tests.worlds.remp.queue_world import Validator, message
+
+FAULTS_UNTIL_S = 8.0
+HEALED_UNTIL_S = 38.0
+"""After faults stop, everything is the same again within thirty seconds."""
+
+MESSAGES = 25
+SIZES = (4, 4, 7, 4, 7, 13, 4, 7, 4, 7)
+
+Prepare = Callable[[World], None]
+
+
+def attackers_for(size: int, random: Random) -> dict[int, type[Attacker]]:
+    count = (size - 1) // 3
+    return {index: random.choice(ATTACKERS) for index in random.sample(range(size), random.randint(0, count))}
+
+
+def run_once(
+    seed: int,
+    *,
+    size: int | None = None,
+    prepare: Prepare | None = None,
+    kinds: Sequence[type[Attacker]] | None = None,
+) -> World:
+    """Raises AssertionError with the seed in it if anything does not hold. `kinds`: the attackers, else by lot."""
+    random = Random(seed)
+    size = SIZES[seed % len(SIZES)] if size is None else size
+    attackers = attackers_for(size, random)
+    if kinds is not None:
+        attackers = dict(zip(random.sample(range(size), len(kinds)), kinds, strict=True))
+    world = world_with(size, seed, attackers, loss=random.choice([0.0, 0.05, 0.3]))
+    if prepare is not None:
+        prepare(world)
+    world.start_all()
+    messages = [message(number) for number in range(MESSAGES)]
+    for one in messages:
+        receivers = random.sample(range(size), size // 3 + 1)
+        for index in receivers:
+            peer = world.peers[index]
+            assert isinstance(peer, Validator)
+            world.at(random.uniform(1.0, FAULTS_UNTIL_S), partial(peer.hand_over, one))
+    _plan_faults(world, random)
+    world.run(FAULTS_UNTIL_S)
+    heal(world)
+    try:
+        newcomer = message(MESSAGES)
+        for peer in world.peers[: size // 3 + 1]:
+            assert isinstance(peer, Validator)
+            peer.hand_over(newcomer)
+        world.run(HEALED_UNTIL_S)
+        check(world, {one.message_id for one in (*messages, newcomer)})
+        check_progress(world, newcomer.message_id)
+    except AssertionError as failed:
+        names = {index: kind.__name__ for index, kind in attackers.items()}
+        raise AssertionError(f"seed {seed}, {size} members, attackers {names}: {failed}") from failed
+    return world
+
+
+def _plan_faults(world: World, random: Random) -> None:
+    if random.random() < 0.5:
+        split = {index: random.randrange(2) for index in range(world.size)}
+        at = random.uniform(1.0, FAULTS_UNTIL_S - 2)
+        world.at(at, lambda: world.network.groups.update(split))
+        world.at(at + random.uniform(0.5, 2.0), world.network.groups.clear)
+    honest = [peer for peer in world.peers if is_honest(peer)]
+    for peer in random.sample(honest, random.randint(0, max(1, len(honest) // 3))):
+        at = random.uniform(1.0, FAULTS_UNTIL_S - 1)
+        if random.random() < 0.5:
+            world.at(at, peer.crash)
+        else:
+            world.at(at, peer.crash_when_written)
+        world.at(at + random.uniform(0.05, 1.0), peer.start_if_down)
+
+
+def heal(world: World) -> None:
+    world.network.loss = 0.0
+    world.network.groups.clear()
+    for peer in world.peers:
+        peer.start_if_down()
+
+
+def check_progress(world: World, newcomer: bytes) -> None:
+    """What was handed over when faults ended is known to every honest member, with its body."""
+    for peer in world.peers:
+        if is_honest(peer):
+            assert isinstance(peer, Validator)
+            cached = peer.cache.get(newcomer)
+            assert cached is not None, f"member {peer.index} has not heard of what came after the faults"
+            assert cached.body is not None, f"member {peer.index} has not got what came after the faults"
+
+
+def check(world: World, handed_over: set[bytes]) -> None:
+    honest = [peer for peer in world.peers if is_honest(peer) and isinstance(peer, Validator)]
+    first = honest[0]
+    known = first.queue.known_ids
+    for peer in honest:
+        assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
+        assert not {other for other in peer.blamed if is_honest(world.peers[other])}, (
+            f"member {peer.index} blames honest members: {sorted(peer.blamed)}"
+        )
+        missing, more = known - peer.queue.known_ids, peer.queue.known_ids - known
+        assert not missing, f"member {peer.index} lacks {len(missing)} ids that member {first.index} knows"
+        assert not more, f"member {peer.index} knows {len(more)} ids that member {first.index} does not"
+        wrong = [one for one in known if peer.queue.rejected_by(one) != first.queue.rejected_by(one)]
+        assert not wrong, f"member {peer.index} counts other rejects for {len(wrong)} messages"
+        taken = {message_id for message_id, statuses in peer.told.items() if statuses} & handed_over
+        assert taken <= known, f"member {peer.index} took a message that member {first.index} never heard of"
+        written = [decode_update(frame) for frame in peer.disk]
+        version = world.rules.version
+        check_causal_order(peer, {peer.member.graph.hash_of(one.reference(version)): one for one in written})
+    _check_forkers(world, honest)
+
+
+def _check_forkers(world: World, honest: Sequence[Validator]) -> None:
+    shown: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+    for peer in honest:
+        for frame in peer.disk:
+            block = decode_update(frame)
+            shown[block.source, block.height].add(block.data_hash(world.rules.version))
+    forkers = {source for (source, _), blocks in shown.items() if len(blocks) > 1}
+    for peer in honest:
+        unblamed = forkers - peer.blamed
+        assert not unblamed, f"member {peer.index} does not blame {sorted(unblamed)}"

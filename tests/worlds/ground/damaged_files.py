@@ -1,0 +1,149 @@
+"""Damage done to files on purpose, and programs that run in a process of their own because of what they do to it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def flip(content: bytearray, place: int) -> None:
+    content[place] ^= 1 << (place % 8)
+
+
+def cut(content: bytearray, place: int) -> None:
+    del content[place:]
+
+
+def damaged(
+    content: bytes, change: Callable[[bytearray, int], None], places: Iterable[int]
+) -> Iterator[bytes]:
+    """One copy for each place, which may be any number."""
+    for place in places:
+        copy = bytearray(content)
+        change(copy, place % len(content))
+        yield bytes(copy)
+
+
+def change_row(path: Path, statement: str, *values: object) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement, values)
+    connection.commit()
+    connection.close()
+
+
+def files_in(folder: Path) -> dict[str, bytes | None]:
+    """Every name below a folder, lock files apart: what each file holds, None for a folder or a socket."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if path.suffix != ".lock"
+    }
+
+
+def run_alone(script: str) -> str:
+    """What a program prints that runs in a process of its own; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "src" + os.pathsep + "."},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+UNREADABLE = {
+    "garbage": "file is not a database",
+    "truncated": "malformed",
+    "empty": "is empty",
+    "without a table": "lacks the table counts",
+    "a folder": "is not a file",
+    "only its log": "is missing, and its log is left",
+    "locked": "database is locked",
+    "forbidden file": "",
+    "forbidden folder": "permission denied",
+}
+"""Ways in which nobody can read a SQLite file with tables, each with a part of the reason that readers give."""
+
+NOBODY = 65_534
+
+
+@contextmanager
+def made_unreadable(path: Path, how: str) -> Iterator[None]:
+    """Keep the file unreadable in one of the ways of `UNREADABLE`."""
+    content = path.read_bytes()
+    match how:
+        case "garbage":
+            path.write_bytes(b"these are my notes" * 500)
+        case "truncated":
+            path.write_bytes(content[: len(content) // 2])
+        case "empty":
+            path.write_bytes(b"")
+        case "without a table":
+            change_row(path, "DROP TABLE counts")
+        case "a folder":
+            path.unlink()
+            path.mkdir()
+        case "only its log":
+            path.rename(path.with_name(f"{path.name}-wal"))
+        case "locked":
+            connection = sqlite3.connect(path, isolation_level=None)
+            # A connection that locks the whole file, as a backup program or another SQLite shell may do.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            with closing(connection):
+                yield
+            return
+        case _:
+            with _forbidden(path if how == "forbidden file" else path.parent):
+                yield
+            return
+    yield
+
+
+def content_of_folder(folder: Path) -> dict[str, bytes | None]:
+    """Return what lies in a folder, by name; None for what cannot be read. SQLite makes logs as it likes."""
+    return {
+        path.name: _content(path) for path in folder.glob("*") if not path.name.endswith(("-wal", "-shm"))
+    }
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (PermissionError, IsADirectoryError):
+        return None
+
+
+@contextmanager
+def _forbidden(path: Path) -> Iterator[None]:
+    """Take every right at `path` away; root, whom no right holds off, becomes somebody else meanwhile."""
+    is_root = os.geteuid() == 0
+    opened: list[tuple[Path, int]] = []
+    for folder in path.parents:
+        mode = folder.stat().st_mode
+        if is_root and mode & 0o005 != 0o005:
+            opened.append((folder, mode))
+            folder.chmod(mode | 0o055)
+    mode = path.stat().st_mode
+    path.chmod(0)
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        path.chmod(mode)
+        for folder, before in opened:
+            folder.chmod(before)

@@ -1,0 +1,377 @@
+"""A whole network of REMP in virtual time: validators and full nodes as they are assembled, links and disks in memory.
+
+Everybody sends distinct sums to contracts that would take the same message again and again; what they hold in the end
+tells whether each message counted once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from random import Random
+
+import msgspec
+
+from stagepost.catchain.member import MemberOptions as GraphOptions
+from stagepost.chain.agreement.pacing import MemberOptions
+from stagepost.chain.configuration import ChainValidator as SetMember
+from stagepost.chain.configuration import Configuration, ValidatorSet
+from stagepost.chain.contracts import primes_body, sum_in, sum_of_primes
+from stagepost.chain.declined import Switches
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.follower import ChainFollower
+from stagepost.chain.node.store import ChainDisk, MemoryChainStore
+from stagepost.chain.node.switchboard import Switchboard
+from stagepost.chain.node.validator import ChainOptions
+from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.full_node.complaints import Complaint
+from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.wire.tl import key_id
+from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.queue.state import QueueOptions
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Rejected
+from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.status import Kind, Level, is_legal_step
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
+from stagepost.topics.memory import MemoryTopic
+from stagepost.validator.session_plan import SessionOptions
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.validator import RempValidator
+from tests.worlds.catchain.memory_overlays import MemoryOverlay, MemoryOverlays
+from tests.worlds.chain.chain_world import START_MS
+from tests.worlds.remp.primes_checks import Wiretap
+from tests.worlds.remp.primes_faults import replay_everything
+
+UP_TO_MAX = 2_000
+FAULTS = ("ignores", "refuses", "leaves_out", "liar", "replays")
+"""A validator that never votes, one that votes against everything, one whose master blocks hold nothing, one that
+tells full nodes that it refused all messages, and one whose blocks hold what earlier ones held."""
+
+CHAIN_OPTIONS = ChainOptions(member=MemberOptions(start_wait_s=0.2))
+SESSION_OPTIONS = SessionOptions(member=GraphOptions(start_wait_s=0.2, idle_timeout_s=4.0))
+
+
+def seed_of(number: int) -> bytes:
+    return sha256(b"a member of the network %d" % number).digest()
+
+
+class ValidatorHouse:
+    """A validator's machine: the disks outlive the process."""
+
+    def __init__(self, world: PrimesWorld, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.seed = seed_of(number)
+        self.key_id = key_id(ed25519.public_key(self.seed))
+        self.chain_disk = ChainDisk(lambda: world.random.uniform(0.0005, 0.004))
+        self.sessions_disk = SessionsDisk(lambda: world.random.uniform(0.0005, 0.004))
+        self.validator: RempValidator | None = None
+        self.notices: Counter[str] = Counter()
+        self.crashes = 0
+        self.fault: str | None = None
+        self.switches = Switches()
+
+    @property
+    def running(self) -> RempValidator:
+        assert self.validator is not None
+        return self.validator
+
+    def start(self) -> None:
+        world = self.world
+        validator = RempValidator(
+            world.genesis,
+            self.seed,
+            MemoryChainStore(self.chain_disk, world.genesis),
+            MemorySessionStore(self.sessions_disk),
+            world.public_keys,
+            self,
+            world.clock,
+            Random(world.random.getrandbits(64)),
+            full_node_keys=world.full_node_keys,
+            chain_options=CHAIN_OPTIONS,
+            session_options=msgspec.structs.replace(SESSION_OPTIONS, queue=world.queue_options),
+            switches=self.switches,
+            on_notice=self._noticed,
+        )
+        self.validator = validator
+        if self.fault is not None:
+            self.misbehave(self.fault)
+        overlay = world.join(self.number, validator.board)
+        validator.start(overlay)
+        for house in world.full_nodes:
+            validator.queues.full_node_linked(house.key_id)
+            house.validator_linked(self.key_id)
+
+    def _lie(self, combined_receipt: bytes) -> bytes:
+        """Everything was refused, it says, and signs that."""
+        packet = CombinedReceipt.decode(combined_receipt)
+        lies = [
+            Receipt(one.message_id, Rejected(Level.COLLATOR, "a lie"), one.timestamp_ms, b"").sign(self.seed)
+            for one in packet.receipts
+        ]
+        return CombinedReceipt(packet.source_id, tuple(lies)).encode()
+
+    def _noticed(self, session: LedgerSession, notice: Notice) -> None:
+        self.notices[type(notice).__name__] += 1
+
+    def misbehave(self, fault: str) -> None:
+        """From now on, also after a crash."""
+        self.fault = fault
+        if fault == "replays":
+            replay_everything(self.running.ledger, Random(self.number))
+        elif fault != "liar":
+            setattr(self.running.ledger.switches, fault, lambda block_id: True)
+
+    def crash(self) -> None:
+        """Power is cut."""
+        self.crashes += 1
+        self.running.stop()
+        self.world.overlays.leave_all(self.number)
+        self.chain_disk.crash()
+        self.sessions_disk.crash()
+        self.validator = None
+
+    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+        if self.fault == "liar":
+            combined_receipt = self._lie(combined_receipt)
+        house = next(one for one in self.world.full_nodes if one.key_id == full_node)
+
+        def arrive() -> None:
+            house.node.receipts_came(self.key_id, combined_receipt)
+
+        return self.world.overlays.carry(self.number, house.number, arrive, is_lossless=True)
+
+
+class FullHouse:
+    def __init__(self, world: PrimesWorld, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.seed = seed_of(number)
+        self.key_id = key_id(ed25519.public_key(self.seed))
+        self.topic = MemoryTopic(STATUSES_TOPIC)
+        self.kinds: dict[bytes, list[tuple[bytes, str]]] = defaultdict(list)
+        self.sent: set[bytes] = set()
+        self.final_ids: list[bytes] = []
+        self.receipts: list[Receipt] = []
+        self.complaints: list[Complaint] = []
+        self.listeners: list[Callable[[Receipt], None]] = []
+
+    def start(self) -> None:
+        world = self.world
+        self.store = MemoryChainStore(ChainDisk(), world.genesis, keeps_all=True)
+        self.follower = ChainFollower(
+            world.genesis,
+            self.store,
+            world.public_keys,
+            ed25519.public_key(self.seed),
+            world.clock,
+            Random(world.random.getrandbits(64)),
+            self._chain_went_on,
+        )
+        self._statuses = StatusTopic(
+            self.topic.writer(lambda: int(world.clock.unix_s() * 1_000), retry_s=RETRY_S)
+        )
+        self.node = RempFullNode(
+            self.seed,
+            self.follower.ledger,
+            self,
+            self._statuses,
+            KnownSets([ed25519.public_key(self.seed)]),
+            world.clock,
+            Random(world.random.getrandbits(64)),
+            on_status=self._heard,
+            complain=self.complaints.append,
+        )
+        overlay = world.join(self.number, self.follower.board)
+        self.follower.start(overlay)
+        self.node.start()
+
+    def _chain_went_on(self, events: Sequence[LedgerEvent]) -> None:
+        for event in events:
+            if isinstance(event, MasterApplied):
+                for block in event.blocks:
+                    self.final_ids += [message.message_id for message in block.messages]
+        self.node.heard(events)
+
+    def _heard(self, receipt: Receipt) -> None:
+        self.receipts.append(receipt)
+        for listener in self.listeners:
+            listener(receipt)
+        self.kinds[receipt.message_id].append((receipt.source_id, receipt.kind.name))
+
+    def validator_linked(self, validator: bytes) -> None:
+        self.node.validator_linked(validator)
+
+    def submit(self, data: bytes) -> None:
+        """Somebody who sends the same again is told so, and that is all."""
+        try:
+            self.sent.add(self.node.submit(data))
+        except StagepostError as error:
+            if error.code is not ErrorCode.MSG_DUPLICATE:
+                raise
+
+    def send(self, validator: bytes, message: bytes) -> bool:
+        house = next(one for one in self.world.validators if one.key_id == validator)
+        if house.validator is None:
+            return False
+
+        def arrive() -> None:
+            if house.validator is not None:
+                try:
+                    house.validator.queues.message_came(self.key_id, message)
+                except DecodeError as error:
+                    self.world.overlays.malformed.append(error.text)
+
+        return self.world.overlays.carry(self.number, house.number, arrive, is_lossless=True)
+
+    async def close(self) -> None:
+        self.node.close()
+        self.follower.stop()
+        await self._statuses.close()
+
+    def count_of(self, message_id: bytes, kind: str) -> int:
+        return sum(one == kind for _, one in self.kinds[message_id])
+
+    def is_over(self, message_id: bytes) -> bool:
+        """Final, refused here, or closed by every validator that ever had it."""
+        if self.count_of(message_id, "Finalized") or self.count_of(message_id, "RejectedByFullnode"):
+            return True
+        last = dict(self.kinds[message_id])
+        last.pop(self.key_id, None)
+        return bool(last) and all(kind == "Timeout" or kind.startswith("Rejected") for kind in last.values())
+
+    def contradictions(self, sources: set[bytes]) -> list[str]:
+        """Steps that no honest validator takes, however often it crashes."""
+        lanes: dict[tuple[bytes, bytes], list[Receipt]] = defaultdict(list)
+        for receipt in self.receipts:
+            if receipt.source_id in sources:
+                lanes[receipt.message_id, receipt.source_id].append(receipt)
+        found: list[str] = []
+        for (message_id, source), receipts in lanes.items():
+            before: Kind | None = None
+            for receipt in sorted(receipts, key=lambda one: one.timestamp_ms):
+                if not is_legal_step(before, receipt.kind):
+                    name = "nothing" if before is None else before.name
+                    found.append(
+                        f"{message_id.hex()[:8]} {source.hex()[:8]}: {receipt.kind.name} after {name}"
+                    )
+                before = receipt.kind
+        return found
+
+    def records(self) -> list[StatusRecord]:
+        return [
+            StatusRecord(one.value, (one.key or b"").decode(), headers=one.headers)
+            for batch in self.topic.reader().batches(0, 0)
+            for one in batch
+        ]
+
+    def bad_records(self) -> list[str]:
+        """Records of the topic that nobody should believe."""
+        sets = self.node.known_sets.sets
+        checked = [check_record(record, sets) for record in self.records()]
+        return [f"{one.reason}: {one.text}" for one in checked if isinstance(one, Quarantined)]
+
+
+class PrimesWorld:
+    """To be made inside of a virtual-time loop."""
+
+    def __init__(
+        self,
+        size: int,
+        seed: int,
+        *,
+        full_nodes: int = 1,
+        loss: float = 0.0,
+        lifetime_ms: int = 60_000,
+        shard_validators: int = 0,
+        balances: tuple[tuple[bytes, int], ...] = (),
+        queue_options: QueueOptions | None = None,
+    ) -> None:
+        self.queue_options = queue_options or QueueOptions()
+        self.random = Random(seed)
+        self.overlays = MemoryOverlays(Random(seed + 1), loss=loss)
+        self.tap = self.overlays.tap = Wiretap()
+        self.clock = LoopClock(START_MS / 1_000 + 1.0)
+        self.public_keys = tuple(ed25519.public_key(seed_of(one)) for one in range(size + full_nodes))
+        members = tuple(SetMember(key, sha256(key).digest()) for key in self.public_keys[:size])
+        configuration = Configuration(
+            ValidatorSet(START_MS, START_MS + 86_400_000, members),
+            master_lifetime_ms=lifetime_ms,
+            shard_lifetime_ms=lifetime_ms,
+            shard_validators=shard_validators,
+        )
+        self.genesis = Genesis("primes", START_MS, configuration, balances)
+        self.full_node_keys = {key_id(key): key for key in self.public_keys[size:]}
+        self.validators = [ValidatorHouse(self, number) for number in range(size)]
+        self.full_nodes = [FullHouse(self, size + number) for number in range(full_nodes)]
+        for house in self.full_nodes:
+            house.start()
+        for one in self.validators:
+            one.start()
+
+    def join(self, number: int, events: Switchboard) -> MemoryOverlay:
+        return self.overlays.join(self.genesis.hash, range(len(self.public_keys)), number, events)
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.clock.unix_s() * 1_000)
+
+    @property
+    def ledger(self) -> EmbeddedLedger:
+        return self.full_nodes[0].follower.ledger
+
+    def at(self, seconds: float, act: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, act)
+
+    async def until(self, condition: Callable[[], bool], what: str, within_s: float) -> None:
+        ends = asyncio.get_running_loop().time() + within_s
+        while not condition():
+            assert asyncio.get_running_loop().time() < ends, f"{what}: not within {within_s:g} s"
+            await asyncio.sleep(0.25)
+
+    async def close(self) -> None:
+        for house in self.full_nodes:
+            await house.close()
+        for one in self.validators:
+            if one.validator is not None:
+                one.validator.stop()
+
+    def sums(self, accounts: list[bytes]) -> list[tuple[int, int]]:
+        found = [self.ledger.account(0, account) for account in accounts]
+        return [(0, 0) if one is None else sum_in(one.memory) for one in found]
+
+
+class Sum(msgspec.Struct, frozen=True):
+    account: bytes
+    up_to: int
+
+    @property
+    def data(self) -> bytes:
+        return CanonicalMessage(self.account, primes_body(self.up_to)).encode()
+
+    @property
+    def message_id(self) -> bytes:
+        return sha256(self.data).digest()
+
+    @property
+    def amount(self) -> int:
+        return sum_of_primes(self.up_to)
+
+
+def distinct_sums(random: Random, accounts: list[bytes], each: int) -> list[Sum]:
+    """In no order; no two to one account are equal, for equal ones count once."""
+    found = [
+        Sum(account, up_to) for account in accounts for up_to in random.sample(range(2, UP_TO_MAX), each)
+    ]
+    random.shuffle(found)
+    return found

@@ -1,0 +1,342 @@
+"""Validators and a full node of the real shell, in virtual time: links in memory in place of sockets, a simulated disk.
+
+Links keep the order of what they carry, delay it and, where a run says so, lose it. A crash takes everything that was
+not written. Whatever crosses a link is counted by what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from hashlib import sha256
+from random import Random
+
+from stagepost.catchain.block import decode_update
+from stagepost.catchain.member import MemberOptions
+from stagepost.errors import DecodeError
+from stagepost.full_node.sending import FullNode
+from stagepost.ground.loop.clock import LoopClock
+from stagepost.ground.wire.tl import constructor_bytes, key_id
+from stagepost.remp.links.overlay import Answered, OverlayEvents
+from stagepost.remp.message import BODY_ID, ExternalMessage
+from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.records import decode_payload
+from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.queue.staged_sending import SendingOptions, Subset
+from stagepost.remp.receipts.packing import Packing
+from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.validator_sets import Session, ValidatorSets
+from stagepost.remp.validator_sets import Validator as SetMember
+from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.sessions import Validator
+from tests.worlds.catchain.catchain_world import public_key_of, seed_of
+
+START_UNIX_S = 1_800_000_000.0
+SEQNO = 10
+WHOLE_SHARD = Shard(0, 1 << 63)
+FULL_NODE_SEED = sha256(b"a full node").digest()
+OPTIONS = SessionOptions(member=MemberOptions(start_wait_s=0.5, idle_timeout_s=4.0))
+
+_BODY = constructor_bytes(BODY_ID)
+
+
+# Messages
+
+
+def message_bytes(number: int, *, account: int | None = None, content: bytes | None = None) -> bytes:
+    """Workchain, account and content, one after the other."""
+    destination = sha256(b"account %d" % (number if account is None else account)).digest()
+    return (0).to_bytes(4, "big") + destination + (b"content %d" % number if content is None else content)
+
+
+def parse(data: bytes) -> ExternalMessage:
+    if len(data) < 36:
+        raise DecodeError(f"a message has at least 36 bytes, found {len(data)}", offset=len(data))
+    return ExternalMessage(
+        sha256(data).digest(), sha256(data[36:]).digest(), int.from_bytes(data[:4], "big"), data[4:36], data
+    )
+
+
+# Links
+
+
+class Wires:
+    """Between numbered ends. Calls arrive later, in order for each pair; an end that is down gets nothing."""
+
+    def __init__(self, random: Random, *, delay_s: tuple[float, float], loss: float) -> None:
+        self.random = random
+        self.delay_s = delay_s
+        self.loss = loss
+        self.cut: set[int] = set()
+        self._arrivals: dict[tuple[object, object], float] = defaultdict(float)
+
+    def carry(self, sender: object, receiver: object, arrive: Callable[[], None]) -> bool:
+        if sender in self.cut or receiver in self.cut:
+            return False
+        if self.random.random() < self.loss:
+            return True
+        loop = asyncio.get_running_loop()
+        at = max(loop.time() + self.random.uniform(*self.delay_s), self._arrivals[sender, receiver])
+        self._arrivals[sender, receiver] = at
+        loop.call_at(at, arrive)
+        return True
+
+
+class MemoryOverlay:
+    """One member's links in one session."""
+
+    def __init__(self, world: OverlayWorld, plan: SessionPlan, number: int, life: int) -> None:
+        self._world = world
+        self._plan = plan
+        self._number = number
+        self._life = life
+        self.refused: list[tuple[int, str, str]] = []
+
+    def push(self, peer: int, frame: bytes) -> bool:
+        self._world.count_push(frame)
+        return self._to(peer, lambda events: events.pushed(self._plan.index, frame))
+
+    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        pending = [answered]
+
+        def answer_once(data: bytes | None) -> None:
+            timer.cancel()
+            if pending and self._is_alive:
+                pending.pop()(data)
+
+        timer = loop.call_later(timeout_s, answer_once, None)
+
+        def reply(data: bytes) -> None:
+            self._world.counts["answer"] += 1
+            self._world.wires.carry(self._peer(peer), self._number, lambda: answer_once(data))
+
+        self._world.counts["query"] += 1
+        self._to(peer, lambda events: events.asked(self._plan.index, query, reply))
+
+    def refuse(self, peer: int, rule: str, text: str) -> None:
+        self.refused.append((peer, rule, text))
+
+    async def close(self) -> None:
+        self._world.leave(self._plan.session_id, self._plan.index, self._life)
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._world.life_of(self._plan.session_id, self._plan.index) == self._life
+
+    def _peer(self, peer: int) -> int:
+        return self._world.number_of(self._plan, peer)
+
+    def _to(self, peer: int, act: Callable[[OverlayEvents], None]) -> bool:
+        def arrive() -> None:
+            events = self._world.events_of(self._plan.session_id, peer)
+            if events is None:
+                return
+            try:
+                act(events)
+            except DecodeError as error:
+                self._world.malformed.append(error.text)
+
+        return self._world.wires.carry(self._number, self._peer(peer), arrive)
+
+
+class House:
+    """One validator's machine: what outlives a crash, and the process that does not."""
+
+    def __init__(self, world: OverlayWorld, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.key_id = key_id(public_key_of(number))
+        self.disk = SessionsDisk(lambda: world.random.uniform(0.0005, 0.004))
+        self.events: list[SessionEvent] = []
+        self.overlays: list[MemoryOverlay] = []
+        self.plans: list[SessionPlan] = []
+        self.is_safe = True
+        self.validator: Validator | None = None
+
+    # What the validator sends to full nodes.
+
+    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+        world = self.world
+        if full_node != world.full_node.source_id or not world.is_full_node_linked:
+            return False
+        world.counts["receipt packet"] += 1
+        return world.wires.carry(
+            self.number, "full node", lambda: world.full_node.receipts_came(self.key_id, combined_receipt)
+        )
+
+    def start(self) -> None:
+        world = self.world
+        store = MemorySessionStore(self.disk, is_safe=self.is_safe)
+        self.validator = Validator(
+            seed_of(self.number),
+            store,
+            self,
+            self._make_overlay,
+            world.clock,
+            Random(world.random.random()),
+            parse,
+            cache=MessageCache(),
+            options=world.options,
+            packing=world.make_packing(),
+            full_node_keys={world.full_node.source_id: world.full_node_key},
+            on_event=lambda plan, event: self.events.append(event),
+        )
+        for plan in self.plans:
+            self.validator.begin_session(plan)
+
+    def begin(self, plan: SessionPlan) -> None:
+        self.plans.append(plan)
+        assert self.validator is not None
+        self.validator.begin_session(plan)
+
+    def crash(self) -> None:
+        """Power is cut: what was not written is gone, and nothing is said any more."""
+        assert self.validator is not None
+        self.validator.stop()
+        self.world.leave_all(self.number)
+        self.disk.crash()
+        self.validator = None
+
+    @property
+    def running(self) -> Validator:
+        assert self.validator is not None
+        return self.validator
+
+    def _make_overlay(self, plan: SessionPlan, events: OverlayEvents) -> MemoryOverlay:
+        overlay = MemoryOverlay(self.world, plan, self.number, self.world.join(plan, self.number, events))
+        self.overlays.append(overlay)
+        return overlay
+
+
+class OverlayWorld:
+    """To be made inside of a virtual-time loop."""
+
+    def __init__(
+        self,
+        size: int,
+        seed: int,
+        *,
+        loss: float = 0.0,
+        delay_s: tuple[float, float] = (0.001, 0.01),
+        options: SessionOptions = OPTIONS,
+        sending: SendingOptions | None = None,
+        make_packing: Callable[[], Packing | None] = lambda: None,
+    ) -> None:
+        self.random = Random(seed)
+        self.options = options
+        self.make_packing = make_packing
+        self.clock = LoopClock(START_UNIX_S)
+        self.wires = Wires(Random(seed + 1), delay_s=delay_s, loss=loss)
+        self.counts: Counter[str] = Counter()
+        self.malformed: list[str] = []
+        self.is_full_node_linked = True
+        self._joined: dict[tuple[bytes, int], tuple[int, int, OverlayEvents]] = {}
+        self._lives = 0
+        self.houses = [House(self, number) for number in range(size)]
+        self.receipts: list[Receipt] = []
+        sets = self.sets_of(size)
+        self.full_node = FullNode(
+            FULL_NODE_SEED, self, sets, self.clock, Random(seed + 2), self.receipts.append, sending
+        )
+        self.full_node_key = self.full_node._public_key
+        self.subset = Subset(tuple(house.key_id for house in self.houses))
+
+    @staticmethod
+    def sets_of(size: int) -> ValidatorSets:
+        members = tuple(
+            SetMember(index, public_key_of(index), key_id(public_key_of(index))) for index in range(size)
+        )
+        return ValidatorSets({}, [Session(sha256(b"set").digest(), 0, 1 << 63, SEQNO, members)])
+
+    def plan_for(
+        self,
+        number: int,
+        name: bytes = b"first",
+        *,
+        seqno: int = SEQNO,
+        members: tuple[int, ...] | None = None,
+        shard: Shard = WHOLE_SHARD,
+    ) -> SessionPlan:
+        numbers = members or tuple(range(len(self.houses)))
+        return SessionPlan(
+            sha256(b"session " + name).digest(),
+            tuple(public_key_of(one) for one in numbers),
+            numbers.index(number),
+            frozenset(range(len(numbers))),
+            seqno,
+            shard,
+        )
+
+    def start(self) -> None:
+        for house in self.houses:
+            house.start()
+            house.begin(self.plan_for(house.number))
+
+    # The full node
+
+    def send(self, validator: bytes, message: bytes) -> bool:
+        house = next(house for house in self.houses if house.key_id == validator)
+
+        def arrive() -> None:
+            if house.validator is not None:
+                try:
+                    house.validator.message_came(self.full_node.source_id, message)
+                except DecodeError as error:
+                    self.malformed.append(error.text)
+
+        self.counts["message to a validator"] += 1
+        return self.wires.carry("full node", house.number, arrive)
+
+    def hand_over(self, data: bytes) -> bytes:
+        message_id = parse(data).message_id
+        self.full_node.send(message_id, data, [self.subset], SEQNO)
+        return message_id
+
+    def kinds_of(self, message_id: bytes) -> dict[bytes, list[str]]:
+        """Receipt kinds by source, in order."""
+        found: dict[bytes, list[str]] = defaultdict(list)
+        for receipt in self.receipts:
+            if receipt.message_id == message_id:
+                found[receipt.source_id].append(receipt.kind.name)
+        return found
+
+    # Who is where
+
+    def join(self, plan: SessionPlan, number: int, events: OverlayEvents) -> int:
+        self._lives += 1
+        self._joined[plan.session_id, plan.index] = self._lives, number, events
+        return self._lives
+
+    def leave(self, session_id: bytes, index: int, life: int) -> None:
+        if self.life_of(session_id, index) == life:
+            del self._joined[session_id, index]
+
+    def leave_all(self, number: int) -> None:
+        for key in [key for key, (_, one, _) in self._joined.items() if one == number]:
+            del self._joined[key]
+
+    def life_of(self, session_id: bytes, index: int) -> int | None:
+        found = self._joined.get((session_id, index))
+        return None if found is None else found[0]
+
+    def events_of(self, session_id: bytes, index: int) -> OverlayEvents | None:
+        found = self._joined.get((session_id, index))
+        return None if found is None else found[2]
+
+    def number_of(self, plan: SessionPlan, index: int) -> int:
+        key = plan.public_keys[index]
+        return next(house.number for house in self.houses if public_key_of(house.number) == key)
+
+    def count_push(self, frame: bytes) -> None:
+        if frame[:4] == _BODY:
+            self.counts["body"] += 1
+            return
+        self.counts["block"] += 1
+        try:
+            for record in decode_payload(decode_update(frame).payload):
+                self.counts[type(record).__name__] += 1
+        except DecodeError:
+            self.counts["block without records"] += 1
