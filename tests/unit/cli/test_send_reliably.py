@@ -244,14 +244,27 @@ def test_silence_is_exit_1_and_a_dead_letter_that_can_be_replayed(
 def test_sending_over_a_damaged_outbox_says_what_became_of_it(
     place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The new message is accepted; the old file is kept beside the new one, and people hear of it."""
-    place.outbox.mkdir(mode=0o700)
-    (place.outbox / "outbox.sqlite").write_bytes(b"these are my notes" * 500)
+    """The new message is accepted, the whole rows are kept, and people hear of the row that is not."""
+    records = [a_record(1), a_record(2)]
+    filled(place.outbox, records, [a_dead(records[0])])
+    change_row(place.outbox / "outbox.sqlite", "UPDATE dead_letters SET checksum = x'00'")
 
     assert place.send("--tier", "queued", "--outbox", place.outbox) == 0
 
-    assert "outbox: outbox.sqlite could not be read" in capsys.readouterr().err
-    assert (place.outbox / "outbox.sqlite.damaged-1").read_bytes() == b"these are my notes" * 500
+    assert "a row of dead_letters was set aside" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_outbox_is_not_sent_over(
+    place: Place, node: SmallNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.outbox.mkdir(mode=0o700)
+    (place.outbox / "outbox.sqlite").write_bytes(b"these are my notes" * 500)
+
+    assert place.send("--tier", "queued", "--outbox", place.outbox) == 3
+
+    assert "it is not a SQLite database" in capsys.readouterr().err
+    assert (place.outbox / "outbox.sqlite").read_bytes() == b"these are my notes" * 500
+    assert node.messages == []
 
 
 def test_flushing_a_damaged_outbox_sends_the_rest_and_is_exit_3(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -75,7 +77,10 @@ UNREADABLE = {
 }
 """Ways in which nobody can read a SQLite file with tables, each with a part of the reason that readers give."""
 
-NOBODY = 65_534
+CAPABILITY_VERSION = 0x20080522
+CAPABILITY_BYTES = 24
+PASS_OVER_MODES = 0b110
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
 
 
 @contextmanager
@@ -127,23 +132,30 @@ def _content(path: Path) -> bytes | None:
 
 @contextmanager
 def _forbidden(path: Path) -> Iterator[None]:
-    """Take every right at `path` away; root, whom no right holds off, becomes somebody else meanwhile."""
-    is_root = os.geteuid() == 0
-    opened: list[tuple[Path, int]] = []
-    for folder in path.parents:
-        mode = folder.stat().st_mode
-        if is_root and mode & 0o005 != 0o005:
-            opened.append((folder, mode))
-            folder.chmod(mode | 0o055)
+    """Take every right at `path` away, also from root."""
     mode = path.stat().st_mode
     path.chmod(0)
-    if is_root:
-        os.seteuid(NOBODY)
+    try:
+        with _bound_by_modes():
+            yield
+    finally:
+        path.chmod(mode)
+
+
+@contextmanager
+def _bound_by_modes() -> Iterator[None]:
+    """Let the modes of files bind this thread, root's as well: give up the capabilities that pass over modes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = ctypes.create_string_buffer(struct.pack("Ii", CAPABILITY_VERSION, 0))
+    before = ctypes.create_string_buffer(CAPABILITY_BYTES)
+    if libc.capget(header, before):
+        raise OSError(ctypes.get_errno(), "capget")
+    effective, *rest = struct.unpack("6I", before.raw)
+    bound = struct.pack("6I", effective & ~PASS_OVER_MODES, *rest)
+    if libc.capset(header, ctypes.create_string_buffer(bound, CAPABILITY_BYTES)):
+        raise OSError(ctypes.get_errno(), "capset")
     try:
         yield
     finally:
-        if is_root:
-            os.seteuid(0)
-        path.chmod(mode)
-        for folder, before in opened:
-            folder.chmod(before)
+        if libc.capset(header, before):
+            raise OSError(ctypes.get_errno(), "capset")
