@@ -14,14 +14,12 @@ EVERY_S = 0.004
 SIGNATURES, DISK, REST = "signatures", "disk", "the rest"
 
 GROUPS = (
-    (SIGNATURES, ("/stagepost/crypto/", "/nacl/")),
-    (DISK, ("/runtime/table_file", "/runtime/group_writer", "/runtime/chain/chain_store", "/runtime/chain/chain_rows",
-            "/runtime/remp/session_store", "/runtime/remp/session_rows", "/stagepost/bus/", "/node/status_topics")),
-    ("agreement", ("/chain/agreement/", "/runtime/chain/agreement_runner")),
-    ("queue", ("/catchain/", "/stagepost/remp/", "/runtime/remp/session_", "/node/queue_bridge", "/runtime/remp/validator.py",
-               "/runtime/remp/receipt_sending", "/runtime/remp/held_back", "/runtime/remp/early_bodies")),
-    ("chain", ("/stagepost/chain/", "/runtime/chain/")),
-    ("links", ("/runtime/", "/stagepost/wire/", "/stagepost/statemachine/", "/asyncio/", "/selectors.py")),
+    (SIGNATURES, ("/ground/crypto/", "/ground/signatures/", "/nacl/")),
+    (DISK, ("/ground/storage/", "/chain/node/store", "/validator/session_store", "/stagepost/topics/", "/full_node/status_topic")),
+    ("agreement", ("/chain/agreement/", "/chain/node/agreement_runner")),
+    ("queue", ("/stagepost/catchain/", "/remp/queue/", "/remp/receipts/", "/stagepost/validator/")),
+    ("chain", ("/stagepost/chain/",)),
+    ("links", ("/ground/", "/remp/links/", "/stagepost/full_node/links", "/asyncio/", "/selectors.py")),
 )  # fmt: skip
 """From the most particular to the least: the first that holds a file has it."""
 

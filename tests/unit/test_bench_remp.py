@@ -70,10 +70,10 @@ def test_what_remp_costs_is_a_ratio() -> None:
 def test_the_most_particular_group_has_a_file() -> None:
     assert group_of("/x/stagepost/chain/agreement/member.py") == "agreement"
     assert group_of("/x/stagepost/chain/execution.py") == "chain"
-    assert group_of("/x/stagepost/runtime/chain/chain_store.py") == "disk"
-    assert group_of("/x/stagepost/runtime/chain/chain_follower.py") == "chain"
+    assert group_of("/x/stagepost/chain/node/store.py") == "disk"
+    assert group_of("/x/stagepost/chain/node/follower.py") == "chain"
     assert group_of("/x/stagepost/catchain/graph.py") == "queue"
-    assert group_of("/x/stagepost/runtime/bearer.py") == "links"
+    assert group_of("/x/stagepost/ground/net/bearer.py") == "links"
     assert group_of("/x/elsewhere.py") is None
 
 

@@ -63,7 +63,7 @@ def test_columns_are_arrow_arrays_as_they_stand(written: FileTopic) -> None:
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
-    rows = dict(re.findall(r"^\| (.*?) \| (.*?) \| `bus/\w+\.py` \|$", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| (.*?) \| (.*?) \| `topics/[\w/]+\.py` \|$", PAGE, re.MULTILINE))
 
     assert rows["Key / value / headers of a record"].startswith(
         f"{block.KEY_BYTES_MAX:,} B / {block.VALUE_BYTES_MAX:,} B / {block.HEADERS_BYTES_MAX:,} B"

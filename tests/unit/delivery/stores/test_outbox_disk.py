@@ -510,7 +510,7 @@ import asyncio, resource
 from pathlib import Path
 from stagepost.errors import StorageError
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
-from tests.outbox_records import a_record
+from tests.worlds.delivery.outbox_records import a_record
 
 async def main():
     store = SqliteOutbox(Path({str(folder)!r}))

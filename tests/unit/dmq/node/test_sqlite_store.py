@@ -459,7 +459,7 @@ import asyncio, resource, sys
 from pathlib import Path
 from stagepost.errors import StorageError
 from stagepost.dmq.node.stored_messages import SqliteStore
-from tests.unit.runtime.test_sqlite_store import an_entry
+from tests.unit.dmq.node.test_sqlite_store import an_entry
 
 async def main():
     store = SqliteStore(Path({str(path)!r}))

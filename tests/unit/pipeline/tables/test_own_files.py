@@ -32,7 +32,7 @@ STRANGE = (
 KILLED_DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from stagepost.pipeline.tables import Tables
+from stagepost.pipeline.tables.tables import Tables
 
 with Tables(Path(sys.argv[1])).work() as place:
     (place / "records").mkdir(parents=True)
