@@ -15,6 +15,7 @@ POOL_ID_BYTES = 28
 
 
 def abbreviated(identifier: bytes) -> str:
-    """First 8 and last 6 digits, as screens show an id; the whole one goes on copy, in JSON and in links."""
+    """Return the first 8 and last 6 hex digits, as screens show an id. Copies, JSON and links carry the whole
+    id."""
     text = identifier.hex()
     return text if len(text) <= 14 else f"{text[:8]}…{text[-6:]}"

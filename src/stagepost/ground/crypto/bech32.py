@@ -1,7 +1,7 @@
 """Bech32 (BIP-173): bytes as text with a readable prefix and a checksum that finds typing errors.
 
-Strict: one case only, checksum checked, no stray bits in the padding. The reason for a refusal never quotes
-more of the text than one character.
+The decoder is strict: it wants one case only, checks the checksum and refuses stray bits in the padding. The
+reason for a refusal never quotes more than one character of the text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def encode(prefix: str, content: bytes) -> str:
 
 
 def decode(text: str) -> tuple[str, bytes]:
-    """The prefix in lower case, and the bytes."""
+    """Return the prefix in lower case, and the bytes. Raise `ConfigError` for any text that is not valid
+    bech32."""
     if len(text) > TEXT_CHARACTERS_MAX:
         raise ConfigError(f"bech32 text has at most {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
     if any(not 33 <= ord(character) <= 126 for character in text):
@@ -59,7 +60,7 @@ def _expand(prefix: str) -> list[int]:
 
 
 def _polymod(values: list[int]) -> int:
-    """The remainder of the BCH code over GF(32) that makes the checksum."""
+    """Return the remainder of the BCH code over GF(32) from which the checksum is made."""
     remainder = 1
     for value in values:
         top = remainder >> 25

@@ -1,4 +1,4 @@
-"""A bounded memory of what was found out before, for many threads and without a lock."""
+"""A bounded memory of earlier results that many threads share without a lock."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Key, Value]):
-    """Holds at most `entries_max`. Two generations stand in for an order of use.
+    """Dictionary of at most `entries_max` entries that drops those not used lately.
 
-    When the young generation is full it becomes the old one, and what is asked for again moves back. Each step is a
-    single dictionary operation, so threads may share a cache.
+    Two generations stand in for an order of use: when the young generation is full, it becomes the old one,
+    and an entry that `get` finds in the old one moves back to the young one. Each step is a single dictionary
+    operation, so threads may share a cache.
     """
 
     __slots__ = ("_generation_max", "_old", "_young")
@@ -25,7 +26,8 @@ class BoundedCache(Generic[Key, Value]):
         self._old: dict[Key, Value] = {}
 
     def __len__(self) -> int:
-        """Entries held; one that moved back from the old generation counts twice until that is dropped."""
+        """Return the number of entries; an entry that moved back to the young generation counts twice until
+        the old one is dropped."""
         return len(self._young) + len(self._old)
 
     def get(self, key: Key) -> Value | None:

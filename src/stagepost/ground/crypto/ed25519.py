@@ -1,6 +1,6 @@
 """Ed25519 with libsodium's acceptance rules: canonical S, no small-order points, no cofactor.
 
-Cardano nodes answer the same, and any other answer would split us from them. This is the only module that
+Cardano nodes accept exactly the same signatures; any other rule would split us from them. No other module
 touches the library.
 """
 
@@ -19,11 +19,11 @@ SIGNATURE_BYTES = 64
 Open: TypeAlias = Callable[[bytes, bytes], bool]
 
 Claim: TypeAlias = tuple[bytes, bytes]
-"""A key, and what it is said to have signed, with the signature in front."""
+"""A public key, and a signature followed by the bytes that this key is said to have signed."""
 
 
 def open_by_binding(signed: bytes, public_key: bytes) -> bool:
-    """Whether the signature in front of a message is the key's; lengths are the caller's to check."""
+    """Return whether `public_key` made the signature in front of `signed`. The caller checks both lengths."""
     try:
         crypto_sign_open(signed, public_key)
     except BadSignatureError:
@@ -32,9 +32,10 @@ def open_by_binding(signed: bytes, public_key: bytes) -> bool:
 
 
 def _leaner_open() -> Open:
-    """The same function of the library, without the copy of the message that the binding makes for its caller.
+    """Return the library's own `crypto_sign_open`, which does not copy the message as the binding does.
 
-    Every message pays for it, with one part in thirty of its check. Where the binding is built differently, it serves.
+    The copy costs every message one part in thirty of its check. Where the binding is built differently,
+    return `open_by_binding`.
     """
     try:
         from nacl._sodium import ffi, lib  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -53,12 +54,13 @@ _open = _leaner_open()
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """True if `signature` is valid; False for a forged one and for any wrong length."""
+    """Return True if `signature` is valid; False for a forged signature and for any wrong length."""
     return len(signature) == SIGNATURE_BYTES and verify_signed(public_key, signature + message)
 
 
 def verify_signed(public_key: bytes, signed: bytes) -> bool:
-    """`verify` for a message with its signature in front of it, as the library wants both."""
+    """Do what `verify` does, for a message with its signature in front of it, which is how the library takes
+    both."""
     # The library trusts the caller on lengths and would read past a short key.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signed) < SIGNATURE_BYTES:
         return False
@@ -66,13 +68,14 @@ def verify_signed(public_key: bytes, signed: bytes) -> bool:
 
 
 def public_key(seed: bytes) -> bytes:
-    """The public key that belongs to the 32-byte secret `seed`."""
+    """Return the public key that belongs to the 32-byte secret `seed`."""
     _require_length("an Ed25519 seed", seed, SEED_BYTES)
     return crypto_sign_seed_keypair(seed)[0]
 
 
 def sign(seed: bytes, message: bytes, *, public_key: bytes | None = None) -> bytes:
-    """The 64-byte signature. Who signs often passes `public_key`, which saves deriving it each time.
+    """Return the 64-byte signature. A caller that signs often passes `public_key`, which saves deriving it
+    each time.
 
     A `public_key` that is not the seed's gives signatures that reveal the seed: never take it from elsewhere.
     """

@@ -21,5 +21,5 @@ def blake2b_256(content: bytes) -> bytes:
 
 
 def pool_id(cold_verification_key: bytes) -> bytes:
-    """The 28 bytes that name a stake pool: the hash of its cold verification key."""
+    """Return the 28 bytes that name a stake pool: the hash of its cold verification key."""
     return blake2b_224(cold_verification_key)

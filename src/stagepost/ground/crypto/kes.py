@@ -35,14 +35,15 @@ _EMPTY_HASH = blake2b(digest_size=KEY_BYTES)
 
 
 def periods_of(depth: int) -> int:
-    """How many periods a key of `depth` serves."""
+    """Return the number of periods that a key of `depth` serves."""
     return 1 << depth
 
 
 def verify(verification_key: bytes, period: int, message: bytes, signature: bytes) -> bool:
-    """True if the signature is valid at exactly this period; False for any wrong length or period.
+    """Return True if the signature is valid at exactly this `period`; False for any wrong length or period.
 
-    The depth follows from the length. CompactSum signatures have other lengths and are refused by that.
+    The depth follows from the length of the signature. CompactSum signatures have other lengths, so this
+    refuses them.
     """
     leaf = leaf_key(verification_key, period, signature[ed25519.SIGNATURE_BYTES :])
     if leaf is None:
@@ -51,10 +52,10 @@ def verify(verification_key: bytes, period: int, message: bytes, signature: byte
 
 
 class SigningKey:
-    """The secret of one KES key at its present period. `evolve` moves it on; nothing moves it back.
+    """Secret of one KES key at its present period. `evolve` moves the key forward; nothing moves it back.
 
-    Secrets lie in one buffer that is overwritten in place. Python may have made copies on the way, so erasure
-    is best effort.
+    The secrets lie in one buffer that is overwritten in place. Python may have made copies on the way, so
+    erasure is best effort.
     """
 
     __slots__ = (
@@ -68,7 +69,7 @@ class SigningKey:
     )
 
     def __init__(self, secret: bytearray, depth: int) -> None:
-        """Takes over `secret`, unchecked. Made by `generate` and `from_bytes` only."""
+        """Take over `secret` without checking it. Only `generate` and `from_bytes` call this."""
         self._secret = secret
         self._depth = depth
         self._is_erased = False
@@ -77,7 +78,7 @@ class SigningKey:
 
     @classmethod
     def generate(cls, seed: bytes, depth: int = DMQ_DEPTH) -> SigningKey:
-        """The key that `seed` determines, at period 0. Costs one Ed25519 derivation per period."""
+        """Return the key that `seed` determines, at period 0. Costs one Ed25519 derivation per period."""
         if len(seed) != SEED_BYTES:
             raise ValueError(f"a KES seed has {SEED_BYTES} bytes, found {len(seed)}")
         if not 0 <= depth <= DEPTH_MAX:
@@ -88,11 +89,11 @@ class SigningKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SigningKey:
-        """The key in its raw form, with or without its period appended as 4 big-endian bytes.
+        """Return the key in its raw form `data`, with or without its period appended as 4 big-endian bytes.
 
-        Refused with `KeyFileError`: other lengths, and keys whose parts do not belong together. The check
-        costs as much as making the key. It cannot tell damage to the root's left key once the right half has
-        begun: that gives another verification key, which no certificate names.
+        Raise `KeyFileError` for other lengths, and for keys whose parts do not belong together. The check
+        costs as much as making the key. It cannot find damage to the root's left key once the right half has
+        begun: that damage gives another verification key, which no certificate names.
         """
         depth, rest = divmod(len(data) - SEED_BYTES, LEVEL_BYTES)
         if not 0 <= depth <= DEPTH_MAX or rest not in (0, PERIOD_SUFFIX_BYTES):
@@ -124,30 +125,30 @@ class SigningKey:
 
     @property
     def period(self) -> int:
-        """The evolution the key is at, counted from 0; the only one it can sign for."""
+        """Period of the key, counted from 0; the only period that it can sign for."""
         return self._period
 
     @property
     def periods_left(self) -> int:
-        """How often `evolve` can still be called."""
+        """Number of times that `evolve` can still be called."""
         return periods_of(self._depth) - 1 - self._period
 
     def to_bytes(self) -> bytes:
-        """The raw form, as other implementations write it. Secret."""
+        """Return the raw form, as other implementations write it. Keep it secret."""
         self._require_secret()
         return bytes(self._secret)
 
     def sign(self, message: bytes) -> bytes:
-        """A signature for the present period."""
+        """Return a signature for the present period."""
         self._require_secret()
         leaf_seed = bytes(self._secret[:SEED_BYTES])
         return ed25519.sign(leaf_seed, message, public_key=self._leaf_public_key) + self._path
 
     def evolve(self) -> None:
-        """Move to the next period and erase what signed for this one; at the last one, `KesExhausted`.
+        """Move to the next period and erase the secrets of this one; raise `KesExhausted` at the last period.
 
-        Like adding one in binary: the lowest level whose right half has not begun starts it, and everything
-        below is made anew from that level's seed.
+        This is like adding one in binary: the lowest level whose right half has not begun starts it, and
+        everything below is made anew from that level's seed.
         """
         self._require_secret()
         level = next((i for i in range(self._depth) if not self._is_right(i)), None)
@@ -181,7 +182,7 @@ class SigningKey:
             raise LocalProtocolError("this KES key was erased")
 
     def _is_right(self, level: int) -> bool:
-        """True if the present period lies in the right half of `level`, whose seed is then erased."""
+        """Return True if the present period lies in the right half of `level`, whose seed is then erased."""
         start = _secret_bytes(level)
         return self._secret[start : start + SEED_BYTES] == _ERASED
 
@@ -195,9 +196,10 @@ class SigningKey:
         self._period = sum(1 << level for level in range(self._depth) if self._is_right(level))
 
     def _require_consistent(self) -> None:
-        """The leaf must hash up to the root on this period's path, and each seed give the key it promised.
+        """Raise `KeyFileError` unless the leaf hashes up to the root and each seed gives the key it promised.
 
-        Better now than at the change of a period, when signatures would begin to be refused.
+        The check belongs here, and not at the change of a period: only then would nodes begin to refuse
+        signatures.
         """
         fits = leaf_key(self._verification_key, self._period, self._path) == self._leaf_public_key and all(
             self._is_right(level) or self._right_key_made_anew(level) == self._right_key(level)
@@ -225,7 +227,7 @@ class SigningKey:
 
 
 def leaf_key(verification_key: bytes, period: int, path: bytes) -> bytes | None:
-    """The leaf's public key if `path` leads from it to `verification_key` at `period`; None if not."""
+    """Return the leaf's public key if `path` leads from it to `verification_key` at `period`; None if not."""
     depth, rest = divmod(len(path), PAIR_BYTES)
     if rest or depth > DEPTH_MAX or len(verification_key) != KEY_BYTES or not 0 <= period < 1 << depth:
         return None
@@ -245,7 +247,7 @@ def _secret_bytes(depth: int) -> int:
 
 
 def _generate_into(secret: bytearray, seed: bytes, depth: int) -> bytes:
-    """Write the key of `depth` made from `seed` to the front of `secret`; returns its verification key."""
+    """Write the key of `depth` made from `seed` to the front of `secret`; return its verification key."""
     if depth == 0:
         secret[:SEED_BYTES] = seed
         return ed25519.public_key(seed)

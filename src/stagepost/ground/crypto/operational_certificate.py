@@ -11,7 +11,8 @@ KES_VERIFICATION_KEY_BYTES = 32
 
 
 class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
-    """The four fields as they stand in a DMQ message; the cold verification key travels beside them."""
+    """Four fields of a certificate as they stand in a DMQ message; the cold verification key travels beside
+    them."""
 
     kes_verification_key: bytes
     issue_number: int
@@ -20,7 +21,8 @@ class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def signed_bytes(self) -> bytes:
-        """The 48 raw bytes under the cold signature: no CBOR. `OverflowError` beyond 64 bits."""
+        """Return the 48 raw bytes (not CBOR) under the cold signature; raise `OverflowError` for numbers
+        beyond 64 bits."""
         return (
             self.kes_verification_key
             + self.issue_number.to_bytes(8, "big")
@@ -28,7 +30,8 @@ class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, cold_verification_key: bytes) -> ed25519.Claim | None:
-        """What the cold key must have signed; None for any value that cannot be a certificate."""
+        """Return the claim that the cold key signed this certificate; None if a field cannot be part of a
+        certificate."""
         if (
             len(self.kes_verification_key) == KES_VERIFICATION_KEY_BYTES
             and 0 <= self.issue_number <= WORD64_MAX
@@ -39,7 +42,8 @@ class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
         return None
 
     def verify(self, cold_verification_key: bytes) -> bool:
-        """True if the cold key signed this certificate; False for any value that cannot be one."""
+        """Return True if the cold key signed this certificate; False if a field cannot be part of a
+        certificate."""
         claim = self.claim(cold_verification_key)
         return claim is not None and ed25519.verify_signed(*claim)
 
@@ -47,7 +51,7 @@ class OperationalCertificate(msgspec.Struct, frozen=True, gc=False):
 def issue(
     kes_verification_key: bytes, *, issue_number: int, start_kes_period: int, cold_seed: bytes
 ) -> OperationalCertificate:
-    """A certificate signed by the cold key with this secret seed."""
+    """Return a certificate signed by the cold key whose secret seed is `cold_seed`."""
     if len(kes_verification_key) != KES_VERIFICATION_KEY_BYTES:
         raise ValueError(
             f"a KES verification key has {KES_VERIFICATION_KEY_BYTES} bytes, "

@@ -15,14 +15,14 @@ _ADVICE = "give the id as printed by `stagepost keys show`: pool1… or 56 hex d
 
 
 def format_pool_id(pool_id: bytes) -> str:
-    """The bech32 form; `pool_id.hex()` is the other."""
+    """Return the bech32 form of `pool_id`; `pool_id.hex()` is the other form."""
     if len(pool_id) != POOL_ID_BYTES:
         raise ValueError(f"a pool id has {POOL_ID_BYTES} bytes, found {len(pool_id)}")
     return bech32.encode(POOL_ID_PREFIX, pool_id)
 
 
 def parse_pool_id(text: str) -> bytes:
-    """The 28 bytes named by either form."""
+    """Return the 28 bytes that `text` names in either form; raise `ConfigError` for any other text."""
     # No hex text begins with the p of the prefix, so the two forms cannot be confused.
     if text and _HEX_DIGITS.issuperset(text):
         if len(text) != 2 * POOL_ID_BYTES:

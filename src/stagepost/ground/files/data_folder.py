@@ -1,4 +1,5 @@
-"""The folder where a node keeps its state: of this user, of one process at a time, with a note on who runs it."""
+"""The folder where a node keeps its state: it belongs to this user, to one process at a time, and names that
+process."""
 
 from __future__ import annotations
 
@@ -22,17 +23,25 @@ NODE_FILE = "node.json"
 
 
 class DataFolder:
-    """Ours from `open` to `close`. `describe` tells other commands of this user where the node is to be reached."""
+    """Folder that this process owns from `open` to `close`.
+
+    `describe` writes a note from which other commands of this user learn where to reach the node.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: OwnerLock | None = None
 
     def open(self) -> None:
-        """Make the folder if need be, and take it; `ConfigError` if others could change it, `StorageError` if another has it."""
+        """Make the folder if it is missing, and lock it.
+
+        Raise `ConfigError` if other users could change the folder, and `StorageError` if another process
+        holds it.
+        """
         make_private(self.path, "data folder", advice="choose another folder with --data")
         self._lock = OwnerLock(self.path / LOCK_FILE)
-        # Left behind by a node that was killed: it would send others to a port that is somebody else's now.
+        # A node that was killed leaves its note behind. Others would connect to its port, which may belong to
+        # another program now.
         (self.path / NODE_FILE).unlink(missing_ok=True)
 
     def describe(self, facts: Mapping[str, Any]) -> None:
@@ -45,7 +54,8 @@ class DataFolder:
             ) from error
 
     def close(self) -> None:
-        """May be repeated. The lock file stays: removing it would let two take it at once."""
+        """Remove the note and release the lock; further calls do nothing. The lock file stays: without it two
+        processes could take the folder at once."""
         if self._lock is None:
             return
         (self.path / NODE_FILE).unlink(missing_ok=True)
@@ -54,7 +64,8 @@ class DataFolder:
 
 
 def make_private(path: Path, what: str, *, advice: str) -> None:
-    """Make the folder if need be; `ConfigError` if it is not ours, or if others could change it."""
+    """Make the folder if it is missing; raise `ConfigError` if it belongs to another user or others could
+    change it."""
     require_local_path(path, what)
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

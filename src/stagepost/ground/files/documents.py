@@ -1,4 +1,4 @@
-"""Files in JSON that people write: read strictly, and walked with every fault noted instead of stopping at the first."""
+"""JSON files that people write: read strictly, and walked so that every fault is noted, not only the first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE_FILE = "the whole file"
 
 
 class NotADocument(Exception):
-    """The bytes are no JSON object at all; `fault` says where and why."""
+    """Failure to read any JSON object from the bytes; `fault` says where and why."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -25,7 +25,11 @@ class NotADocument(Exception):
 
 
 def read_object(content: bytes) -> dict[str, object]:
-    """One JSON object: UTF-8, no repeated keys, no NaN, nothing after it, not deeper than anybody needs."""
+    """Return the one JSON object in `content`.
+
+    Raise `NotADocument` for bytes that are not UTF-8, repeated keys, NaN, anything after the object, and more
+    than `DEPTH_MAX` levels.
+    """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -48,7 +52,7 @@ def read_object(content: bytes) -> dict[str, object]:
 
 
 class Part:
-    """One object inside a file. Reading a field gives its value, or notes the fault and gives the stand-in."""
+    """Object inside a file. Reading a field returns its value, or notes the fault and returns a stand-in."""
 
     def __init__(self, fields: Mapping[str, object], faults: list[Fault], path: str = "") -> None:
         self.fields = fields
@@ -74,14 +78,17 @@ class Part:
             return default
 
     def required(self, name: str, expected: Expected[T], stand_in: T) -> T:
-        """`stand_in` only keeps the walk going: a fault was noted, so nobody gets to use it."""
+        """Return the value of field `name`, or note a fault and return `stand_in`.
+
+        The stand-in only keeps the walk going: after a fault nobody uses the result.
+        """
         if name not in self.fields:
             self.fault(name, expected.missing())
             return stand_in
         return self.optional(name, expected, stand_in)
 
     def parts(self, name: str, *, is_required: bool = True) -> Iterator[Part]:
-        """The objects of a list, each knowing its place."""
+        """Yield the objects of the list `name`; each knows its path in the file."""
         if name not in self.fields:
             if is_required:
                 self.fault(name, "expected a list of objects, found nothing")
@@ -97,7 +104,7 @@ class Part:
                 self.fault(f"{name}[{index}]", f"expected an object, found {found(entry)}")
 
     def part(self, name: str) -> Part | None:
-        """An object that may be absent."""
+        """Return the object `name`, or None if it is absent."""
         value = self.fields.get(name)
         if value is None:
             return None
@@ -107,13 +114,13 @@ class Part:
         return Part(value, self._faults, self.where(name))
 
     def unknown(self, known: Iterable[str]) -> list[str]:
-        """Names that nobody reads, in the order of the file."""
+        """Return the field names that are not in `known`, in the order of the file."""
         names = set(known)
         return [name for name in self.fields if name not in names]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """What somebody who wrote `name` most likely meant."""
+    """Return the name of `known` that the author of `name` most likely meant; None if none is close."""
     names = list(known)
     lowered = {candidate.lower(): candidate for candidate in reversed(names)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""Lengths and points of time as people write and read them: `250ms`, `5s`, `10m`, `-10m`, ISO 8601."""
+"""Durations and points in time as people write and read them: `250ms`, `5s`, `10m`, `-10m`, ISO 8601."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DURATION_MAX_S = 10 * 365 * 86_400.0
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Parts may be joined (`29m50s`), largest first; `ValueError` for anything else."""
+    """Return seconds. Parts may be joined (`29m50s`), largest first; raise `ValueError` for any other text."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(
@@ -27,7 +27,8 @@ def parse_duration(text: str) -> float:
 
 
 def parse_moment(text: str, now_unix_s: float) -> float:
-    """Unix seconds: ISO 8601, or a duration before now (`10m` and `-10m` are the same)."""
+    """Return Unix seconds for ISO 8601, or for a duration before `now_unix_s` (`10m` and `-10m` mean the
+    same)."""
     try:
         return now_unix_s - parse_duration(text.removeprefix("-"))
     except ValueError:
@@ -36,12 +37,12 @@ def parse_moment(text: str, now_unix_s: float) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is no time; write ISO 8601, or how long ago, as in 10m") from None
-    # A time without a zone is meant as the reader's own clock shows it.
+    # A time without a zone means the local time of the reader.
     return moment.timestamp()
 
 
 def format_duration(seconds: float) -> str:
-    """The two largest units: `250 ms`, `2 s`, `29m 50s`, `4 h 12 m`, `3 d 4 h`."""
+    """Return the two largest units: `250 ms`, `2 s`, `29m 50s`, `4 h 12 m`, `3 d 4 h`."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 0.9995:
@@ -57,5 +58,5 @@ def format_duration(seconds: float) -> str:
 
 
 def clock_text(unix_s: float) -> str:
-    """The time of day, in UTC as everywhere on our screens."""
+    """Return the time of day in UTC, the zone of all our screens."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S")

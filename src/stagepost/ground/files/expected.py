@@ -1,4 +1,4 @@
-"""What a value in somebody's file must be: each expectation reads it, or says in one sentence what was found instead."""
+"""Expectations for a value in a file: each reads the value, or says in one sentence what it found instead."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ SECONDS_MAX = 10 * 366 * 86_400
 
 
 class Unfit(Exception):
-    """The value is not what is expected; the text says both, and the file and key are added by whoever knows them."""
+    """Value other than the expected one. The text names both; the caller who knows the file and the key adds
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected(Generic[T_co]):
-    """`read` gives the value or raises `Unfit`; `what` completes "expected …" where the value is missing altogether."""
+    """Reader of one kind of value: `read` returns the value or raises `Unfit`.
+
+    `what` completes the sentence "expected …" where the value is missing.
+    """
 
     what: str
     read: Callable[[object], T_co]
@@ -34,7 +38,7 @@ class Expected(Generic[T_co]):
 
 
 def found(value: object) -> str:
-    """The value as its file shows it, cut where it gets long."""
+    """Return the value as its file shows it, cut after `FOUND_CHARACTERS_MAX` characters."""
     if isinstance(value, dict):
         return "an object" if value else "an empty object"
     if isinstance(value, list | tuple):
@@ -52,7 +56,7 @@ def unfit(what: str, value: object, hint: str = "") -> Unfit:
 
 
 def whole(low: int, high: int, what: str = "a number") -> Expected[int]:
-    """Both ends belong to the range."""
+    """Expect an integer from `low` to `high`, both included."""
 
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -65,12 +69,13 @@ def whole(low: int, high: int, what: str = "a number") -> Expected[int]:
 
 
 def decimal(low: float, high: float, what: str, *, above_low: bool = False) -> Expected[float]:
-    """A number with or without fraction. `above_low`: the lower end itself is not in the range."""
+    """Expect a number with or without fraction from `low` to `high`. `above_low` excludes the lower end
+    itself."""
 
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise unfit(what, value, _quotes_hint(value, float))
-        # What is not a number at all compares as false, so it is out of every range.
+        # NaN compares as false with everything, so it lies outside every range.
         if not low <= value <= high or (above_low and value == low):
             range_text = f"above {low:g} and at most {high:g}" if above_low else f"in {low:g}..{high:g}"
             raise unfit(f"{what} {range_text}", value)
@@ -94,7 +99,7 @@ BOOLEAN = Expected("true or false", _read_boolean)
 
 
 def text(what: str = "a text", characters_max: int = TEXT_CHARACTERS_MAX) -> Expected[str]:
-    """Not empty, and without characters that a name cannot have."""
+    """Expect a text that is not empty, is printable and has at most `characters_max` characters."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -120,7 +125,7 @@ def one_of(words: Sequence[str]) -> Expected[str]:
 
 
 def list_of(item: Expected[T], what: str, *, may_be_empty: bool = True) -> Expected[tuple[T, ...]]:
-    """Items of one kind; each must differ from the others."""
+    """Expect a list of items of one kind, each of which differs from the others."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple):
@@ -141,7 +146,7 @@ def list_of(item: Expected[T], what: str, *, may_be_empty: bool = True) -> Expec
 
 
 def optional(inner: Expected[T]) -> Expected[T | None]:
-    """JSON files may say null for what they leave open."""
+    """Expect what `inner` expects, or null, which JSON files write for a value that they leave open."""
     return Expected(inner.what, lambda value: None if value is None else inner.read(value))
 
 

@@ -1,6 +1,7 @@
-"""Paths of this machine, told apart from addresses of storage elsewhere.
+"""Paths of this machine, told apart from addresses of remote storage.
 
-`s3a://bucket/tables` is a well-formed relative path, too: whoever makes that folder writes into a local folder called `s3a:`.
+`s3a://bucket/tables` is also a well-formed relative path: a program that makes this folder writes into a
+local folder called `s3a:`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from os import PathLike, fspath
 
 from stagepost.errors import ConfigError
 
-# One slash is enough: a `Path` has lost the second one, and `nas:/exports` is no folder of this machine either.
+# One slash is enough: a `Path` has lost the second one, and `nas:/exports` is not a folder of this machine
+# either.
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
 
 
 def require_local_path(path: str | PathLike[str], option: str = "") -> None:
-    """Raise `ConfigError` if `path` is an address with a scheme; `file://` is one, too. `option` names where it was given."""
+    """Raise `ConfigError` if `path` is an address with a scheme, `file://` included.
+
+    `option` names the option by which the user gave the path.
+    """
     text = fspath(path)
     found = _ADDRESS.fullmatch(text)
     if found is None:

@@ -1,4 +1,5 @@
-"""One process at a time owns a file: a lock that the system lets go of when its holder ends, however it ends."""
+"""A lock by which one process at a time owns a file; the system releases it when its holder ends, however it
+ends."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ _HOLDER_BYTES_MAX = 64
 
 
 class HeldByAnother(StorageError):
-    """Another process has the file, or another part of this one."""
+    """Failure to take a lock that another process holds, or another part of this process."""
 
 
 class OwnerLock:
-    """Held from construction to `release`. The lock file itself stays, and names the last holder."""
+    """Lock held from construction to `release`. The lock file itself stays, and names the last holder."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -1,11 +1,8 @@
-"""A node that runs on this machine: where it is, from node.json in its data folder, and what it tells of itself.
+"""Nodes that run on this machine: where they are reached and what they report about themselves.
 
-The notes that running nodes leave in their data folders: who runs there, and where it is reached.
-
-node.json         a DMQ node
-full-node.json    a full node: where programs hand in external messages
-
-A full node or validator that runs on this machine: where its status is served, and what it tells of its messages.
+A running node leaves a note in its data folder: a DMQ node `node.json`, a full node `full-node.json` (the
+address where programs submit external messages), and a full node or validator a file of `STATUS_FILES` (the
+port that serves its status). The functions here read those notes and fetch the status over HTTP.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ Facts = TypeVar("Facts", "NodeFacts", "FullNodeFacts")
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """node.json: who runs the node, and where it is reached."""
+    """Content of node.json: the process of a DMQ node, and where it is reached."""
 
     pid: int
     local_socket: str
@@ -42,7 +39,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 class FullNodeFacts(msgspec.Struct, frozen=True):
-    """full-node.json. `http` is the address of its HTTP intake, if it has one."""
+    """Content of full-node.json. `http` is the address of the full node's HTTP intake, if it has one."""
 
     pid: int
     local_socket: str
@@ -77,8 +74,11 @@ def find_full_node(data: Path) -> FullNodeFacts:
 
 
 async def full_node_told(data: Path, since_ms: int, *, with_http: bool, within_s: float) -> FullNodeFacts:
-    """The note of a full node that was started after `since_ms`, in another process perhaps, once it is there.
-    `TimeoutError` if it is not."""
+    """Wait for the note of a full node that started after `since_ms`, perhaps in another process.
+
+    Raise `TimeoutError` if there is no such note within `within_s` seconds. `with_http` waits for a note that
+    names the address of the HTTP intake.
+    """
     async with asyncio.timeout(within_s):
         while True:
             if (data / FULL_NODE_FILE).exists():
@@ -123,7 +123,7 @@ class MempoolStatus(msgspec.Struct, frozen=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """One connection with another node."""
+    """Status of one connection with another node."""
 
     address: str
     direction: str = ""
@@ -154,7 +154,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class HeldMessage(msgspec.Struct, frozen=True):
-    """One entry of the mempool. `expires_at` is the message's own field, in Unix seconds."""
+    """Entry of the mempool. `expires_at` is the message's own field, in Unix seconds."""
 
     index: int
     message_id: str
@@ -179,7 +179,7 @@ class Reachable(Protocol):
 
 
 class NodeIsSilent(TransportError):
-    """The node has left its note but does not answer there."""
+    """Failure of a node that has left its note to answer at the address in it."""
 
 
 def node_status(facts: NodeFacts) -> NodeStatus:
@@ -187,12 +187,16 @@ def node_status(facts: NodeFacts) -> NodeStatus:
 
 
 def held_messages(facts: NodeFacts, after: int, limit: int) -> HeldMessages:
-    """A page of the mempool: entries with an index greater than `after`."""
+    """Return a page of the mempool: at most `limit` entries with an index greater than `after`."""
     return decoded(fetch(facts, f"/mempool?after={after}&limit={limit}"), HeldMessages)
 
 
 def fetch(facts: Reachable, target: str) -> bytes:
-    """What a node that runs on this machine answers."""
+    """Send a GET request for `target` to the node of `facts` on this machine, and return the body of its
+    answer.
+
+    Raise `NodeIsSilent` without an answer, and `StagepostError` for any status other than 200.
+    """
     if facts.metrics_port is None:
         raise StorageError(
             "this node serves no status: it runs with --metrics-port off",
@@ -237,7 +241,7 @@ NOTE_BYTES_MAX = 65_536
 
 
 class StatusFacts(msgspec.Struct, frozen=True):
-    """The note in its data folder. `kind`: FULL_NODE or VALIDATOR."""
+    """Note that a full node or validator leaves in its data folder. `kind` is FULL_NODE or VALIDATOR."""
 
     pid: int
     kind: str
@@ -254,7 +258,10 @@ class StatusFacts(msgspec.Struct, frozen=True):
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
-    """One message without an end. `status`: the last kind of receipt at a validator, the last stage at a full node."""
+    """Message that has no final status yet.
+
+    `status` is the kind of the last receipt at a validator, and the last stage at a full node.
+    """
 
     index: int
     message_id: str
@@ -269,7 +276,7 @@ class QueuedMessages(msgspec.Struct, frozen=True):
 
 
 def find_remp_node(data: Path) -> StatusFacts | None:
-    """None if neither a full node nor a validator has left its note there."""
+    """Return the note in the folder `data`; None if neither a full node nor a validator has left one."""
     for name in STATUS_FILES.values():
         path = data / name
         try:
@@ -288,5 +295,6 @@ def find_remp_node(data: Path) -> StatusFacts | None:
 
 
 def queued_messages(facts: StatusFacts, after: int, limit: int) -> QueuedMessages:
-    """A page: entries with an index greater than `after`."""
+    """Return a page of the messages without a final status: at most `limit` entries with an index greater
+    than `after`."""
     return decoded(fetch(facts, f"/mempool?after={after}&limit={limit}"), QueuedMessages)

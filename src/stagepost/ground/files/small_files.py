@@ -1,6 +1,7 @@
-"""Small files that people or the node itself write: read whole up to a limit, replaced whole or not at all.
+"""Small files, read whole up to a limit and replaced whole or not at all; and the calls by which files reach
+the disk.
 
-The calls by which a log reaches the disk, in one place, so that each of them can be made to fail.
+All writing calls of a log go through `Files`, so that a test can make each of them fail.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def read_small_file(path: Path, bytes_max: int, what: str) -> tuple[bytes, os.stat_result]:
-    """The content and the status of one and the same file; `ConfigFaults` if it cannot be had."""
+    """Return the content and the status of the same file; raise `ConfigFaults` if it cannot be read.
+
+    `what` names the file's purpose in the error text. More than `bytes_max` bytes are an error.
+    """
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError as error:
@@ -41,7 +45,10 @@ def read_small_file(path: Path, bytes_max: int, what: str) -> tuple[bytes, os.st
 
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:
-    """Readers see the old content or the new, never a part. Not made durable: for what a restart writes anew."""
+    """Replace the file so that readers see the old content or the new, never a part.
+
+    The new content is not made durable: use this for files that a restart writes anew.
+    """
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -69,7 +76,7 @@ FOLDER_MODE = 0o700
 
 
 class Files:
-    """What the system offers, and nothing more."""
+    """Calls of the operating system, without any logic of their own."""
 
     def open(self, path: Path, *, is_new: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
@@ -79,7 +86,8 @@ class Files:
         os.close(file)
 
     def write(self, file: int, content: bytes | memoryview, position: int) -> int:
-        """How many bytes were written, which may be fewer than there are."""
+        """Write `content` at `position`; return the number of bytes written, which may be fewer than
+        `len(content)`."""
         return os.pwrite(file, content, position)
 
     def sync(self, file: int) -> None:
@@ -95,7 +103,8 @@ class Files:
         old.replace(new)
 
     def sync_folder(self, path: Path) -> None:
-        """Names are part of a folder, and are durable only when it is."""
+        """Make the names in a folder durable: a file name is part of the folder, and lasts only if the folder
+        is synced."""
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -104,7 +113,10 @@ class Files:
 
 
 def write_all(files: Files, file: int, content: bytes, position: int) -> None:
-    """A disk that is nearly full takes a part first, and says why with the next call."""
+    """Write all of `content` at `position`, with several calls if necessary.
+
+    A disk that is nearly full takes a part first, and gives the reason with the next call.
+    """
     rest = memoryview(content)
     while rest:
         written = files.write(file, rest, position)
@@ -114,7 +126,7 @@ def write_all(files: Files, file: int, content: bytes, position: int) -> None:
 
 
 def replace_durably(files: Files, path: Path, content: bytes) -> None:
-    """Whoever looks, also after a power cut, finds the old content or the new."""
+    """Replace the file so that every reader, also after a power cut, finds the old content or the new."""
     fresh = path.with_name(f".{path.name}.new")
     files.remove(fresh)
     file = files.open(fresh, is_new=True)
@@ -128,7 +140,7 @@ def replace_durably(files: Files, path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path, what: str, files: Files) -> None:
-    """If need be; durable, because what is kept in it is of no use without its name."""
+    """Make the folder `path` if it is missing, durably: its files are lost if its name is lost."""
     try:
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
         files.sync_folder(path.parent)
