@@ -1,1 +1,1 @@
-"""Clocks, virtual time, and what happens at the end of a turn of the loop."""
+"""Clocks, virtual time, timers and calls at the end of a turn of the event loop."""

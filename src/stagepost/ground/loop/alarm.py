@@ -1,6 +1,7 @@
-"""One timer for a core that says when it wants to be called at the latest.
+"""A single timer for a core that says by when it wants to be called.
 
-It is set after everything that happens, so most of the time nothing has changed, and that is seen by one comparison.
+Its owner sets it after every event. Most of the time the wanted time has not changed, and one comparison
+finds that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from stagepost.ground.loop.clock import Clock
 
 
 class Alarm:
+    """Timer that calls `ring` at the earliest time that was set."""
+
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
         self._ring = ring
@@ -20,7 +23,8 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, at: float | None) -> None:
-        """On the clock that only moves forward; None and infinity: not at all. An earlier time that was asked for stays."""
+        """Ring at `at`, in seconds of the monotonic clock, unless an earlier time is set already. None and
+        infinity set nothing."""
         if at is None or self._rings_at <= at:
             return
         self.cancel()

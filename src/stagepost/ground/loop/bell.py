@@ -1,4 +1,5 @@
-"""Wakes everybody who waits for news, and remembers nothing: who wakes looks for himself."""
+"""A bell that wakes all tasks and callbacks that wait for news. It keeps no news: the woken look for
+themselves."""
 
 from __future__ import annotations
 
@@ -12,15 +13,17 @@ Call: TypeAlias = Callable[[], None]
 
 
 class Bell:
-    """Look first, then wait, without another `await` in between: then no ring can be missed.
+    """Signal from one part to all who wait for it. Look first, then wait, without another `await` in between:
+    then no ring can be missed.
 
-    With `at_most_every_s` a ring that follows another too soon is put off, and further ones with it. So each of many
-    who wait is woken once for all that came meanwhile; the first news after a silence wakes them at once. Waking takes
-    its time for each who waits: with `per_waiter_s` the silence after a ring grows with their number.
+    With `at_most_every_s`, the bell puts off a ring that follows another too soon, and later ones with it. So
+    each waiter is woken once for all news of that time, and the first news after a silence wakes everybody at
+    once. Waking costs time per waiter: with `per_waiter_s` the silence after a ring grows with their number,
+    up to `SILENCE_MAX_S`.
     """
 
     def __init__(self, *, at_most_every_s: float = 0.0, per_waiter_s: float = 0.0) -> None:
-        # A dictionary for its order: who waits longest wakes first, in every run alike.
+        # A dictionary for its order: the waiter that came first wakes first, in every run alike.
         self._waiting: dict[asyncio.Future[None] | Call, None] = {}
         self._at_most_every_s = at_most_every_s
         self._per_waiter_s = per_waiter_s
@@ -33,7 +36,7 @@ class Bell:
 
     @property
     def is_put_off(self) -> bool:
-        """Whether there are news of which nobody has been told yet, and everybody will be soon."""
+        """Return whether a ring is put off: there is news, and the bell will wake all waiters soon."""
         return self._is_put_off
 
     def ring(self) -> None:
@@ -72,7 +75,7 @@ class Bell:
             asyncio.get_running_loop().call_soon(_call_all, calls)
 
     async def wait(self) -> None:
-        """Until the next ring."""
+        """Wait until the next ring."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = None
         try:
@@ -81,11 +84,12 @@ class Bell:
             self._waiting.pop(waiter, None)
 
     def call(self, call: Call) -> None:
-        """Soon after the next ring, once; must not raise. Who asks twice before that is called once."""
+        """Call `call` once, soon after the next ring. It must not raise. Asking twice before that ring gives
+        one call."""
         self._waiting[call] = None
 
     def forget(self, call: Call) -> None:
-        """A call that is under way already still comes."""
+        """Take back `call`. A call that is already scheduled still comes."""
         self._waiting.pop(call, None)
 
 

@@ -1,4 +1,5 @@
-"""The time of day and the time that only moves forward, as arguments: nobody else in the node asks the machine."""
+"""Clocks as arguments: the time of day, and the monotonic time. No other part of a node asks the machine for
+the time."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from typing import Protocol
 
 class Clock(Protocol):
     def unix_s(self) -> float:
-        """Seconds since 1970 by the wall clock; may be set back."""
+        """Return seconds since 1970 by the wall clock, which may be set back."""
         ...
 
     def mono_s(self) -> float:
-        """Seconds on the event loop's clock; never goes back, means nothing outside of this process."""
+        """Return seconds on the event loop's clock, which never goes back and means nothing outside of this
+        process."""
         ...
 
 
@@ -22,14 +24,17 @@ _now: Callable[[], float] = time.monotonic
 
 
 def loop_time() -> float:
-    """The event loop's time, virtual or real. Nobody is asked which loop runs: that costs more than the time itself, and this
-    is asked for hundreds of times for one message."""
+    """Return the event loop's time, virtual or real.
+
+    A module variable holds the clock: to look up the running loop costs more than to read the time, and one
+    message asks for the time hundreds of times.
+    """
     return _now()
 
 
 @contextmanager
 def telling_time(now: Callable[[], float]) -> Iterator[None]:
-    """For as long as a loop runs whose time is not the machine's."""
+    """Make `now` the loop's clock while the context lasts, for a loop whose time is not the machine's."""
     global _now  # a process has one loop at a time that counts
     before, _now = _now, now
     try:
@@ -39,7 +44,7 @@ def telling_time(now: Callable[[], float]) -> Iterator[None]:
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """Clocks of this machine."""
 
     def unix_s(self) -> float:
         return time.time()
@@ -49,7 +54,8 @@ class SystemClock:
 
 
 class LoopClock:
-    """A wall clock that follows the event loop: in virtual time a day passes at once. It can be set, like a real one."""
+    """Wall clock that follows the event loop: in virtual time a day passes at once. It can be set, like a
+    real one."""
 
     def __init__(self, start_unix_s: float) -> None:
         self._offset_s = start_unix_s - loop_time()
@@ -61,14 +67,16 @@ class LoopClock:
         return loop_time()
 
     def step(self, by_s: float) -> None:
-        """Set the wall clock forward, or back with a negative number. The monotonic clock does not notice."""
+        """Set the wall clock forward by `by_s` seconds, or back with a negative number. The monotonic clock
+        does not change."""
         self._offset_s += by_s
 
 
 class FlooredClock:
-    """A clock that never shows a time before its floor: one that was set back stands still until it caught up.
+    """Clock that never shows a time before its floor: if the clock beneath is set back, this one stands still
+    until that has caught up.
 
-    Messages that expired must stay expired, or a replay would be accepted. Standing still heals by itself.
+    Messages that expired must stay expired, or the node would accept a replay. Standing still ends by itself.
     """
 
     def __init__(self, base: Clock) -> None:
@@ -82,10 +90,10 @@ class FlooredClock:
         return self._base.mono_s()
 
     def raise_floor(self, unix_s: float) -> None:
-        """A lower floor than the present one changes nothing."""
+        """Raise the floor to `unix_s`; a lower value than the present floor changes nothing."""
         self._floor_unix_s = max(self._floor_unix_s, unix_s)
 
     @property
     def behind_s(self) -> float:
-        """How far the clock underneath lies behind the floor; 0 when all is well."""
+        """Seconds by which the clock beneath lies behind the floor; 0 in normal operation."""
         return max(0.0, self._floor_unix_s - self._base.unix_s())

@@ -1,9 +1,10 @@
-"""How much of its time the event loop works, lately: whoever can wait lets it be when it has hardly any left.
+"""The load of the event loop, and the settings of the garbage collector for a process that holds many
+objects.
 
-The garbage collector of a process that holds much and makes few cycles.
-
-Nearly all that a node makes per message is freed by counting references. Left alone, the collector would look through
-everything that is held again and again, and each time the loop would stand still for it: the longer, the more is held.
+A task that can wait asks `LoopLoad` and pauses while the loop has hardly any time left. The collector needs
+other settings because nearly all objects that a node makes per message are freed by counting references: with
+Python's defaults it would scan all held objects again and again, and the loop would stand still for longer
+the more the process holds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ WINDOW_S = 0.1
 
 
 class LoopLoad:
-    """Asked on the loop, for its thread alone."""
+    """Meter of the share of its time that the loop's thread works. Ask it on the loop's own thread."""
 
     def __init__(
         self, now_s: Callable[[], float] = time.monotonic, worked_s: Callable[[], float] = time.thread_time
@@ -28,7 +29,8 @@ class LoopLoad:
         self._share = 0.0
 
     def share(self) -> float:
-        """From 0 to 1, over the last tenth of a second or what has passed since it was asked before, if that is longer."""
+        """Return the share, from 0 to 1, over the last tenth of a second, or since the last call if that is
+        longer ago."""
         now_s = self._now()
         passed_s = now_s - self._since_s
         if passed_s >= WINDOW_S:
@@ -39,11 +41,14 @@ class LoopLoad:
 
 
 YOUNG_OBJECTS = 20_000
-"""New containers before the youngest are looked through. Python's own 700 are made by a few hundred messages."""
+"""New containers before the collector scans the youngest generation. A few hundred messages make Python's own 700."""
 
 
 def look_less_often() -> None:
-    """For a long-lived process, once its parts stand: they are not looked at again, and the rest is seldom."""
+    """Exempt all present objects from garbage collection, and scan new ones less often.
+
+    A long-lived process calls this once, when its parts are set up.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])

@@ -1,9 +1,10 @@
-"""What is put off until everybody who is ready has run, so that it is done once for all of them: at the end of the same
-turn of the loop.
+"""Calls at the end of a turn of the event loop, when all who were ready have run, so that one call serves
+them all.
 
-`call_soon` would do it in the next turn, behind that turn's look at the sockets: what is sent then is seen by whoever
-waits for it a whole turn later, and a busy loop's turn takes tens of milliseconds. There is no hook at the end of a turn;
-but timers that are due run last in it, so one is kept set for as long as there is something to do in each.
+`call_soon` would run the call in the next turn, after that turn has looked at the sockets: a peer would see
+what the call sends a whole turn later, and a turn of a busy loop takes tens of milliseconds. asyncio has no
+hook at the end of a turn, but timers that are due run last in it; so `TurnEnd` keeps one timer set for as
+long as each turn has something to do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ PutOff = Callable[[Callback], object]
 
 
 class TurnEnd:
-    """One for each loop: `turn_end()`. It holds no reference to its loop, which would keep both for ever."""
+    """Queue of callbacks for the end of the turn; `turn_end()` returns the one of the running loop.
+
+    It holds no reference to its loop, since then neither would ever be freed.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[Callback] = []
@@ -27,7 +31,7 @@ class TurnEnd:
         self._is_armed = False
 
     def __call__(self, callback: Callback) -> None:
-        """Once, at the end of this turn or, at the latest, at the beginning of the next."""
+        """Call `callback` once, at the end of this turn or, at the latest, at the beginning of the next."""
         self._waiting.append(callback)
         if len(self._waiting) == 1 and not self._is_running:
             asyncio.get_running_loop().call_soon(self._run)
@@ -45,7 +49,7 @@ class TurnEnd:
             self._arm()
 
     def _run(self) -> None:
-        """Also what these put off in their turn."""
+        """Call all callbacks, also those that the callbacks add."""
         self._is_running = True
         try:
             while self._waiting:
@@ -59,7 +63,7 @@ class TurnEnd:
         try:
             callback()
         except Exception as fault:
-            # Its own: the others are called all the same.
+            # A failing callback fails alone: the others are called all the same.
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{callback!r} has failed at the end of a turn", "exception": fault}
             )
@@ -69,7 +73,11 @@ _ENDS: WeakKeyDictionary[asyncio.AbstractEventLoop, TurnEnd] = WeakKeyDictionary
 
 
 def turn_end() -> PutOff:
-    """Of the loop that runs. In virtual time turns take no time, and every node keeps to its own context: `call_soon`."""
+    """Return the function that puts off a call to the end of the turn of the running loop.
+
+    In virtual time turns take no time, and every node keeps its own context: the function is `call_soon`
+    there.
+    """
     loop = asyncio.get_running_loop()
     if isinstance(loop, VirtualTimeLoop):
         return loop.call_soon

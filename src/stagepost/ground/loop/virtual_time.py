@@ -1,11 +1,10 @@
-"""An event loop whose clock jumps: when nothing is ready to run, it is at once the time of the next timer.
+"""An event loop whose clock jumps: when nothing is ready to run, the time of the next timer comes at once.
 
 Programs with long time-outs run in no time and always in the same order. Sockets work as far as both ends
 live in this process; threads and other processes have no part in virtual time.
 
-A run that gets nowhere is ended and says what everybody was waiting for: see `Patience`.
-
-What a loop is busy with, in words: every task with the place where it waits, what is ready, and the next timers.
+The loop ends a run that gets nowhere (see `Patience`) and reports its state in words: every task with the
+place where it waits, the handles that are ready, and the next timers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ FRAMES_SHOWN_MAX = 12
 
 
 def loop_report(loop: asyncio.AbstractEventLoop, frame: FrameType | None = None) -> str:
-    """`frame` is what runs at present, where somebody interrupted it."""
+    """Return the state of the loop in words. `frame` is the code that runs at present, if something
+    interrupted it."""
     lines: list[str] = []
     if frame is not None:
         lines += ["running:", *_indented(_frames_from(frame))]
@@ -61,7 +61,7 @@ def _part(title: str, shown: Sequence[str], shown_max: int) -> list[str]:
 
 
 def _waits_at(task: asyncio.Task[Any]) -> list[str]:
-    """From the task's own coroutine down to what it awaits."""
+    """Return the places from the task's own coroutine down to the innermost awaitable."""
     places: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None and len(places) < FRAMES_SHOWN_MAX:
@@ -75,7 +75,7 @@ def _waits_at(task: asyncio.Task[Any]) -> list[str]:
 
 
 def _frames_from(frame: FrameType | None) -> list[str]:
-    """The innermost last, as tracebacks have it."""
+    """Return the places of the frames, the innermost last, as in tracebacks."""
     places: list[str] = []
     while frame is not None and len(places) < FRAMES_SHOWN_MAX:
         places.append(_place(frame))
@@ -97,21 +97,22 @@ def _indented(lines: Iterable[str]) -> list[str]:
 T = TypeVar("T")
 
 REAL_S_MAX = 900.0
-"""Runs of tests take seconds, and have taken a minute on a machine with ten times more to do than it could."""
+"""Seconds of real time. Runs of tests take seconds, and have taken a minute on a machine with ten times the load it could bear."""
 STEPS_AT_ONCE_MAX = 1_000_000
-"""Turns of the loop without any time passing. Busy worlds need some hundreds."""
+"""Turns of the loop during which no virtual time passes. Busy worlds need some hundreds."""
 ENDING_S_MAX = 10.0
-"""Real time for the tasks of a run that got stuck to end; then they are left as they are."""
+"""Seconds of real time in which the tasks of a stuck run may end; then the loop abandons them."""
 
 INTERRUPT_AFTER_S = 1.0
-"""The loop's own look at the clock comes first: it needs no luck to get out."""
+"""Seconds that the signal comes after the loop's own check of the clock, which can always leave the loop safely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When a run counts as stuck. The first two depend on nothing but the run; the last is for all that they miss.
+    """Limits beyond which a run counts as stuck.
 
-    A callback that never returns is interrupted by a signal, so only where the loop runs in the main thread.
+    The first two depend on nothing but the run; `real_s_max` catches all that they miss. A signal interrupts
+    a callback that never returns, so only where the loop runs in the main thread.
     """
 
     steps_at_once_max: int = STEPS_AT_ONCE_MAX
@@ -120,15 +121,17 @@ class Patience:
 
 
 class VirtualTimeStuck(RuntimeError):
-    """A run in virtual time got nowhere. The text says whose run, why, and what every task and timer waits for."""
+    """Failure of a run in virtual time to get anywhere. The text names the run, the reason, and what every
+    task and timer waits for."""
 
 
 class _Stuck(BaseException):
-    """On its way out of the loop: no handler for ordinary errors may swallow it."""
+    """Exception that leaves the loop. It is a `BaseException`, so that no handler for ordinary errors
+    swallows it."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """`about` says whose run this is: a world writes its seed there."""
+    """Event loop with a virtual clock. `about` names the run: a world writes its seed there."""
 
     def __init__(self, start_s: float = 0.0, patience: Patience | None = None) -> None:
         self.about = "a run without a name"
@@ -154,7 +157,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self.give_up(f"it is not over after {virtual_s_max:g} s of virtual time")
 
     def step(self) -> None:
-        """Called for every turn of the loop."""
+        """Count a turn of the loop, and give up when a limit is reached. The selector calls this once per
+        turn."""
         if self._is_leaving:
             self._is_leaving = False
             raise _Stuck
@@ -163,12 +167,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self.steps_at_once > self._patience.steps_at_once_max:
             steps_max = self._patience.steps_at_once_max
             self.give_up(f"{steps_max} turns of the loop passed without any time passing")
-        # The clock is asked now and then: it costs more than a turn of the loop.
+        # Every 64 turns only: reading the clock costs more than a turn of the loop.
         if self.steps % 64 == 0 and time.monotonic() > self._real_end_s:
             self.give_up(self._too_long())
 
     def interrupt(self, frame: FrameType | None) -> NoReturn:
-        """Time is up in the middle of a callback, which takes the exception for its own: the next turn raises it again."""
+        """Give up in the middle of a callback because the real time is up.
+
+        The callback may handle the exception as its own, so the next turn raises it again.
+        """
         self._is_leaving = True
         self.give_up(self._too_long(), frame)
 
@@ -176,7 +183,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return f"it is not over after {self._patience.real_s_max:g} s of real time"
 
     def give_up(self, why: str, frame: FrameType | None = None) -> NoReturn:
-        """Raises. The first reason is the one that is told; what follows only ends the run."""
+        """End the run by raising. The first reason is the one that is reported; later calls only end the run."""
         if self.stuck is None:
             real_s = time.monotonic() - self._began_s
             self.stuck = (
@@ -184,7 +191,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 f"at {self._now_s:.6f} s, after {self.steps} turns and {real_s:.1f} s of real time\n"
                 f"{loop_report(self, frame)}"
             )
-            # What its tasks complain of while they are ended is no news.
+            # Errors of tasks that are being ended are not worth reporting.
             self.set_exception_handler(lambda _loop, _context: None)
         self.steps_at_once = 0
         self._real_end_s = time.monotonic() + ENDING_S_MAX
@@ -192,7 +199,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T], patience: Patience | None = None) -> T:
-    """Like `asyncio.run`, on a loop of its own whose clock starts at 0. `VirtualTimeStuck` if it gets nowhere."""
+    """Run `main` like `asyncio.run`, on a loop of its own whose clock starts at 0.
+
+    Raise `VirtualTimeStuck` if the run gets nowhere.
+    """
     patience = patience or Patience()
     loop = VirtualTimeLoop(patience=patience)
     try:
@@ -212,7 +222,8 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T], patience: Patience | None 
 
 @contextmanager
 def _interrupted_after(real_s: float, loop: VirtualTimeLoop) -> Iterator[None]:
-    """Only signals reach a callback that never returns, and only the main thread gets them."""
+    """Interrupt the loop by a signal after `real_s` seconds. Only signals reach a callback that never
+    returns, and only the main thread gets them."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
@@ -221,7 +232,7 @@ def _interrupted_after(real_s: float, loop: VirtualTimeLoop) -> Iterator[None]:
         loop.interrupt(frame)
 
     before: Callable[[int, FrameType | None], Any] | int | None = signal.signal(signal.SIGALRM, interrupt)
-    # And again, should what is being ended not end.
+    # The timer repeats, in case the tasks that are being ended do not end.
     signal.setitimer(signal.ITIMER_REAL, real_s + INTERRUPT_AFTER_S, ENDING_S_MAX)
     try:
         yield
@@ -231,7 +242,7 @@ def _interrupted_after(real_s: float, loop: VirtualTimeLoop) -> Iterator[None]:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Where the real selector would sleep until the next timer, move the clock there instead."""
+    """Selector that moves the clock to the next timer where the real one would sleep until then."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()

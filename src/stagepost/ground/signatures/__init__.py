@@ -1,1 +1,1 @@
-"""Signature checks on the loop and in processes beside it."""
+"""Signature checks on the event loop and in processes beside it."""

@@ -1,4 +1,5 @@
-"""The node's side of a `verifying_process`: starts it, asks it, and gives back what was asked if it dies."""
+"""The node's side of a worker process that checks signatures: start it, ask it, and return the work if it
+dies."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.ground.signatures.worker import READY, question
 
 UNANSWERED_CLAIMS_MAX = 100
-"""Six milliseconds of work: more than the loop needs to come by again, and no more than it can wait for."""
+"""Claims, about six milliseconds of work: longer than a turn of the loop, and no longer than the loop can wait."""
 
 PIPE_BYTES = 1 << 20
 PIPE_BYTES_EVERYWHERE = 1 << 14
-"""What every system gives; Linux makes a pipe larger when asked."""
+"""Bytes of a pipe on every system; Linux makes a pipe larger on request."""
 PAGE_BYTES = 4_096
 ANSWERED_WITHIN_S = 5.0
-"""A thousand times what it takes; who needs longer has been stopped, or hangs."""
+"""Seconds, a thousand times the usual answer time; a process that needs longer has been stopped, or hangs."""
 
 ENDED_WITHIN_S = 5.0
 
@@ -33,7 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 class VerifyingHelper(Generic[Work]):
-    """`on_answers` is called with each piece of work and its answers, `on_gone` with all that will not be answered."""
+    """Handle of one worker process.
+
+    It calls `on_answers` with each piece of work and its answers, and `on_gone` with all work that will not
+    be answered.
+    """
 
     def __init__(
         self,
@@ -63,12 +68,12 @@ class VerifyingHelper(Generic[Work]):
         return self.is_ready and self.unanswered < UNANSWERED_CLAIMS_MAX
 
     def start(self) -> None:
-        """It is ready a tenth of a second later."""
+        """Start the process. It is ready about a tenth of a second later."""
         asked, self._questions = os.pipe()
         self._answers, answered = os.pipe()
         try:
             self._pipe_bytes = _enlarge(self._questions)
-            # Without the working folder on its path: what lies there is none of its business.
+            # -P keeps the working folder off the module path: the process must not import modules from there.
             command = [sys.executable, "-P", "-m", "stagepost.ground.signatures.worker"]
             self._process = subprocess.Popen(command, stdin=asked, stdout=answered)
         except OSError as error:
@@ -82,11 +87,12 @@ class VerifyingHelper(Generic[Work]):
         self._loop.add_reader(self._answers, self._read)
 
     def ask(self, work: Work, claims: Sequence[Claim], *, gives_up: bool) -> bool:
-        """False if there is no room: then the work is the caller's to do."""
+        """Send `claims` to the process. Return False if there is no room: then the caller does the work
+        itself."""
         if not self.has_room:
             return False
         data = question(claims, gives_up=gives_up)
-        # A pipe counts in pages, and one that is half full may be lost at both ends of what is written.
+        # A pipe counts in pages, and a write may waste most of a page at each of its ends.
         taken = len(data) + 2 * PAGE_BYTES
         if self._asked_bytes + taken > self._pipe_bytes:
             return False
@@ -166,7 +172,7 @@ class VerifyingHelper(Generic[Work]):
             self._answers = self._questions = -1
 
     async def close(self) -> None:
-        """What it is busy with comes to its end, unheard."""
+        """End the process. It finishes its present work, whose answers are dropped."""
         process = self._process
         self._let_go()
         if process is not None:
@@ -182,7 +188,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _enlarge(pipe: int) -> int:
-    """How much may lie in the pipe."""
+    """Enlarge the pipe if the system can; return the number of bytes that it holds."""
     try:
         from fcntl import F_SETPIPE_SZ, fcntl
 

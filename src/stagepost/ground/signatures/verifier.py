@@ -1,9 +1,10 @@
-"""Checks signatures, on the event loop and in processes beside it.
+"""Signature checks on the event loop and in processes beside it.
 
-To hand work over and to take its answer costs about as much as a check, so the loop keeps a handful of messages for
-itself. What is more is cut into pieces. A process for each further processor is given as many as it can do until the loop
-comes by again, and the loop does the others: nobody waits while there is work. With one processor there is no such
-process, for it could only take turns with the loop; and one that is lost is missed by nobody, for the loop does its work.
+Handing work to a process and taking its answer costs about as much as a check, so the loop keeps a handful of
+messages for itself and cuts more messages into pieces. There is one process for each further processor; each
+gets as many pieces as it can do until the loop comes by again, and the loop does the others: nobody waits
+while there is work. With one processor there is no such process, for it could only take turns with the loop.
+If a process dies, the loop does its work.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from stagepost.ground.signatures.process import VerifyingHelper
 from stagepost.ground.signatures.worker import NOT_LOOKED_AT, VALID
 
 SLICE_MESSAGES = 20
-"""How many the loop checks before it looks at everything else again: about a millisecond."""
+"""Messages that the loop checks before it attends to everything else again: about a millisecond."""
 
 PIECE_MESSAGES = 10
-"""With help, the loop looks up after one piece: others must not run out of work."""
+"""Messages in a piece. With processes beside it, the loop pauses after one piece, so that they do not run out of work."""
 KEPT_MESSAGES_MAX = 5
-"""Up to so many are not worth asking another process."""
+"""Messages, at most, that are not worth handing to another process."""
 
 STARTED_AGAIN_AFTER_S = 10.0
-"""A process that cannot live is not started over and over."""
+"""Seconds between starts, so that a process that dies at once is not started over and over."""
 
 VALID_MESSAGES_MEMOISED_MAX = 65_536
 
@@ -46,8 +47,10 @@ Check: TypeAlias = Callable[[M], V | None]
 
 
 class Claimant(Protocol[M_contra, V_co]):
-    """The part of a check that another process can do: the signatures it consists of. Without a claimant, the loop
-    checks everything itself."""
+    """Part of a check that another process can do: the signatures of a message.
+
+    Without a claimant, the loop checks everything itself.
+    """
 
     def claims(self, message: M_contra, /) -> Sequence[Claim] | None:
         """Return at least one signature; None if the check itself has to say what is wrong."""
@@ -85,8 +88,10 @@ Answered: TypeAlias = Callable[[list[Request[M, V]]], None]
 
 
 class Errand(NamedTuple, Generic[M, V]):
-    """The work on requests: `check` for each message. `answered` is called on the loop, perhaps at once, with those
-    requests that are ready together."""
+    """Work on requests: `check` for each message.
+
+    The verifier calls `answered` on the loop, perhaps at once, with those requests that are ready together.
+    """
 
     check: Check[M, V]
     answered: Answered[M, V]
@@ -100,14 +105,14 @@ class SignatureVerifier(Protocol):
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Piece(Generic[M, V]):
-    """A part of one request, checked in one go."""
+    """Part of one request, checked in one go."""
 
     __slots__ = ("claims", "end", "errand", "request", "start")
 
@@ -131,7 +136,7 @@ class _Piece(Generic[M, V]):
             request.bug = bug
 
     def claim(self) -> list[Claim] | None:
-        """What somebody else may check; None if it has to be done here."""
+        """Return the signatures that another process may check; None if the loop has to check them."""
         request, claimant = self.request, self.errand.claimant
         if claimant is None or request.is_given_up:
             return None
@@ -146,7 +151,7 @@ class _Piece(Generic[M, V]):
         return every
 
     def conclude(self, answers: bytes) -> None:
-        """`answers`: one for each claim."""
+        """Enter the verdicts that follow from `answers`, one answer for each claim."""
         if answers.count(VALID) == len(answers) == self.end - self.start:
             return  # one claim each: there is nothing to remember of these signers that was not known
         request, claimant = self.request, self.errand.claimant
@@ -169,13 +174,13 @@ _AnyPiece: TypeAlias = _Piece[Any, Any]
 
 
 class Verifier:
-    """`processes` beside the loop; one for each further processor unless told."""
+    """Verifier on the loop with `processes` beside it; by default one for each further processor."""
 
     def __init__(self, processes: int | None = None) -> None:
         self.processes = processors() - 1 if processes is None else processes
         self.helpers: list[VerifyingHelper[_AnyPiece]] = []
         self._started_at = float("-inf")
-        # For the loop alone, and for whoever comes first.
+        # Pieces for the loop alone, and pieces for whichever comes first, the loop or a process.
         self._kept: deque[_AnyPiece] = deque()
         self._shared: deque[_AnyPiece] = deque()
         self._is_turn_due = False
@@ -200,7 +205,7 @@ class Verifier:
     async def check(
         self, messages: Sequence[M], check: Check[M, V], claimant: Claimant[M, V] | None = None
     ) -> list[V | None]:
-        """The verdicts, in the order of the messages."""
+        """Return the verdicts, in the order of the messages."""
         return await checked(self, messages, check, claimant)
 
     def _has_help(self, count: int) -> bool:
@@ -225,7 +230,7 @@ class Verifier:
                 self.helpers.append(helper)
 
     def _hand_out(self) -> None:
-        """To each of the processes as much as it has room for."""
+        """Give each process as many pieces as it has room for."""
         for helper in self.helpers:
             while self._shared and helper.has_room:
                 piece = self._shared.popleft()
@@ -234,7 +239,7 @@ class Verifier:
                     self._kept.append(piece)
 
     def _take_turn(self) -> None:
-        """Check a slice, then hand out the answers to it."""
+        """Check a slice, then report its verdicts."""
         self._is_turn_due = True
         done: list[_AnyPiece] = []
         count, enough = 0, PIECE_MESSAGES if self.helpers else SLICE_MESSAGES
@@ -259,7 +264,7 @@ class Verifier:
         self._answer([piece for piece, _ in answered])
 
     def _take_back(self, pieces: list[_AnyPiece]) -> None:
-        """What a process will not do any more, the loop does."""
+        """Let the loop do the pieces that a lost process will not do any more."""
         self.helpers = [helper for helper in self.helpers if helper.process_id is not None]
         self._kept.extendleft(reversed(pieces))
         if self._kept and not self._is_turn_due:
@@ -277,15 +282,18 @@ class Verifier:
             answered(requests)
 
     async def close(self) -> None:
-        """The caller has stopped everybody who asks."""
+        """End the processes. The caller has stopped everybody who asks."""
         helpers, self.helpers = self.helpers, []
         for helper in helpers:
             await helper.close()
 
 
 class InlineVerifier:
-    """A verifier without threads, for virtual time. Nodes that share a `memory` check a message once between them all;
-    `signed_bytes` returns the bytes that tell two messages apart there."""
+    """Verifier without processes, for virtual time.
+
+    Nodes that share a `memory` check a message once between them all; `signed_bytes` returns the bytes that
+    tell two messages apart there.
+    """
 
     def __init__(
         self,
@@ -304,7 +312,7 @@ class InlineVerifier:
     async def check(
         self, messages: Sequence[M], check: Check[M, V], claimant: Claimant[M, V] | None = None
     ) -> list[V | None]:
-        """The verdicts, in the order of the messages."""
+        """Return the verdicts, in the order of the messages."""
         return await checked(self, messages, check, claimant)
 
     def _check_one(self, check: Check[M, V], message: M) -> V | None:
@@ -314,7 +322,7 @@ class InlineVerifier:
         if self._memory.get(key):
             return None
         verdict = check(message)
-        # Only what is valid is kept: it depends on nothing but the message's own bytes.
+        # Only valid messages are kept: that verdict depends on nothing but the message's own bytes.
         if verdict is None:
             self._memory.put(key, True)
         return verdict
@@ -329,7 +337,7 @@ async def checked(
     check: Check[M, V],
     claimant: Claimant[M, V] | None = None,
 ) -> list[V | None]:
-    """`verify` for those who would rather wait than be called."""
+    """Do what `verify` does, for a caller that waits for the verdicts instead of being called."""
     if not messages:
         return []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -347,5 +355,5 @@ async def checked(
 
 
 def valid_messages_memory() -> BoundedCache[bytes, bool]:
-    """For the nodes of one simulation."""
+    """Return a memory of valid messages that the nodes of one simulation share."""
     return BoundedCache(VALID_MESSAGES_MEMOISED_MAX)

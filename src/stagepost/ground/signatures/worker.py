@@ -29,12 +29,13 @@ _CLAIM = Struct(">I")
 
 class Questions(Protocol):
     def read(self, size: int, /) -> bytes:
-        """So many bytes; fewer only at the end."""
+        """Return `size` bytes; fewer only at the end."""
         ...
 
 
 def question(claims: Sequence[Claim], *, gives_up: bool) -> bytes:
-    """`gives_up`: what comes after the first forgery is not looked at."""
+    """Return the bytes of a question. `gives_up` tells the process to skip all claims after the first
+    forgery."""
     parts = [b""]
     length = 0
     for key, signed in claims:
@@ -45,7 +46,7 @@ def question(claims: Sequence[Claim], *, gives_up: bool) -> bytes:
 
 
 def serve(questions: Questions, answers: int) -> None:
-    """Until there are no more questions."""
+    """Answer questions until there are no more."""
     os.write(answers, READY)
     while len(head := questions.read(_QUESTION.size)) == _QUESTION.size:
         length, gives_up = _QUESTION.unpack(head)
@@ -80,7 +81,8 @@ def _read_claims(claims: bytes) -> Iterator[Claim]:
 
 
 def main() -> None:
-    # A terminal's Ctrl-C and a service manager's stop reach every process; this one goes when the node lets go of it.
+    # A terminal's Ctrl-C and a service manager's stop signal reach every process; this one ends when the node
+    # closes its pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

@@ -1,7 +1,8 @@
-"""Structured logs: a constant event and its fields; one readable line on a terminal, one JSON object otherwise.
+"""Structured logs: a constant event and its fields; one readable line on a terminal, one JSON object
+otherwise.
 
-What is logged must never hold keys or bodies, so the formatters show only plain values: bytes appear as their
-number, other objects as the name of their type, and the text of an exception only if we wrote it ourselves.
+Logs must never hold keys or bodies, so the formatters show only plain values: bytes appear as their number,
+other objects as the name of their type, and the text of an exception only if we wrote it ourselves.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _EVENT_COLUMN = 32
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
-# What every record has of its own; all else came with `extra`.
+# Attributes that every record has; all others came with `extra`.
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configure_logs(level: str, log_format: str, stream: TextIO | None = None) -> logging.Handler:
-    """Send everything to `stream` (stderr). `log_format` is text, json, or auto: text on a terminal."""
+    """Send all logs to `stream` (by default stderr). `log_format` is text, json, or auto: text on a terminal."""
     stream = sys.stderr if stream is None else stream
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
@@ -46,7 +47,8 @@ def configure_logs(level: str, log_format: str, stream: TextIO | None = None) ->
 
 
 class JsonFormatter(logging.Formatter):
-    """`timestamp_ms`, `level`, `event`, `logger`, then the fields. A field cannot take one of these names."""
+    """Formatter of JSON lines: `timestamp_ms`, `level`, `event`, `logger`, then the fields. A field cannot
+    take one of these names."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Plain] = {
@@ -61,7 +63,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time of day, level, event, then `name=value` for each field."""
+    """Formatter of text lines: time of day, level, event, then `name=value` for each field."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -71,7 +73,8 @@ class TextFormatter(logging.Formatter):
 
 
 def _event(record: logging.LogRecord) -> str:
-    """Ours are constant; those of libraries have arguments, which are shown as carefully as fields."""
+    """Return the event. Our events are constant; those of libraries have arguments, which are shown as
+    carefully as fields."""
     text = record.msg if isinstance(record.msg, str) else f"<{type(record.msg).__name__}>"
     if not record.args:
         return text
@@ -91,7 +94,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Plain]:
 
 
 def plain(value: object, depth: int = 0) -> Plain:
-    """The value if it is plain and short; otherwise a word on what it was."""
+    """Return the value if it is plain and short; otherwise a short text about it."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -112,7 +115,8 @@ def plain(value: object, depth: int = 0) -> Plain:
 
 
 def _exception(error: BaseException) -> Plain:
-    """Types and places, from the outermost to the first cause; texts only of errors of ours and of the system."""
+    """Return types and places, from the outermost exception to the first cause; texts only of our own and the
+    system's errors."""
     described: list[Plain] = []
     current: BaseException | None = error
     while current is not None and len(described) < CAUSES_MAX:
@@ -137,5 +141,5 @@ def _as_text(value: Plain) -> str:
 
 
 def _one_line(event: str) -> str:
-    """Nobody forges a second line, or moves the cursor of whoever reads."""
+    """Return the event on one line, so that nobody can forge a second line or move the reader's cursor."""
     return event if event.isprintable() else json.dumps(event, ensure_ascii=True)

@@ -1,6 +1,7 @@
-"""Declarations of metrics: name, kind, labels and meaning. Each room declares its own; `docs/metrics.md` lists them all.
+"""Declarations of metrics: name, kind, labels and meaning. Each room declares its own; `docs/metrics.md`
+lists them all.
 
-Labels take their values from enums, never from peers: what others send must not grow the list of time series.
+Labels take their values from enums, never from peers: data from peers must not add time series.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ class Kind(StrEnum):
 
 
 OTHER = "other"
-"""Stands for a reason that is not among the declared ones: there should be none."""
+"""Label value for a reason that is not declared; there should be none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One metric. `labels` maps each label to all values that it can take; empty where only one can."""
+    """Declaration of one metric. `labels` maps each label to all values that it can take; empty if they are
+    not listed."""
 
     name: str
     kind: Kind
@@ -44,7 +46,8 @@ BUILD_INFO = Declared(
 
 
 class DeclaredSamples:
-    """A registry without the time stamps that the library adds to every counter, which nobody declared."""
+    """Registry without the `_created` time stamps that the library adds to every counter, since nobody
+    declared them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

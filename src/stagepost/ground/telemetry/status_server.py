@@ -6,7 +6,7 @@
     /status     what the node tells about itself, as JSON
     /mempool    ?after=INDEX&limit=N, the messages held: ids and sizes, page by page
 
-One request per connection, GET and HEAD only, no body, small and timed: whoever asks slowly is cut off.
+The server takes one request per connection, GET and HEAD only, without a body. It limits size and time, and cuts off slow clients.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ log = logging.getLogger(__name__)
 
 
 class StatusSource(Protocol):
-    """Whoever knows; every call is quick, for it happens on the node's own loop."""
+    """Source of the answers. Every call must be quick, because it runs on the node's own loop."""
 
     def metrics(self) -> bytes: ...
 
     def readiness(self) -> Mapping[str, str | None]:
-        """The parts of the node: None for one that is ready, otherwise the reason."""
+        """Return the parts of the node: None for a part that is ready, otherwise the reason."""
         ...
 
     def status(self) -> dict[str, Any]: ...
 
     def held_messages(self, after: int, limit: int) -> dict[str, Any]:
-        """At most `limit` entries with an index above `after`."""
+        """Return at most `limit` entries with an index above `after`."""
         ...
 
 
@@ -62,7 +62,7 @@ class _Answer:
 
 
 class StatusServer:
-    """Made by `serve_status`. `port` is the one that was taken."""
+    """HTTP server made by `serve_status`. `port` is the port on which it listens."""
 
     def __init__(self, source: StatusSource, request_time_max_s: float) -> None:
         self.port = 0
@@ -107,7 +107,7 @@ class StatusServer:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.CancelledError):
-            # Too slow, gone, or the node is stopping: nobody is owed an answer.
+            # The client was too slow or is gone, or the node is stopping: nobody waits for an answer.
             pass
         finally:
             self._open.discard(task)
@@ -145,7 +145,7 @@ class StatusServer:
             ), method
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here"), method
-        # A page of another site must not reach us under a name that its owner points at this machine.
+        # A page of another site must not reach us under a host name that its owner points at this machine.
         if headers.get("host", HOST).partition(":")[0].lower() not in _HOST_NAMES:
             return _problem(HTTPStatus.MISDIRECTED_REQUEST, f"ask for {HOST} or localhost"), method
         path, _, query = target.partition("?")
@@ -191,7 +191,7 @@ class StatusServer:
 async def serve_status(
     source: StatusSource, port: int, *, request_time_max_s: float = REQUEST_TIME_MAX_S
 ) -> StatusServer:
-    """Listen on loopback; port 0 takes a free one, which `StatusServer.port` then tells."""
+    """Listen on loopback; port 0 takes a free port, which `StatusServer.port` then names."""
     server = StatusServer(source, request_time_max_s)
     await server.start(port)
     return server
