@@ -1,1 +1,2 @@
-"""The outside world: sockets, clocks, files. Moves bytes; decides nothing about protocols."""
+"""Connections: sockets, multiplexer, handshake and conversations. This room moves bytes and knows no protocol
+above it."""

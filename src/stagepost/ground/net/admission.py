@@ -1,4 +1,5 @@
-"""Who may connect: limits on all connections and on those from one source, and a pause above the soft limit."""
+"""Admission of connections: limits on all of them and on those from one source, and a pause above the soft
+limit."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ SOFT_DELAY_S = 5.0
 PER_SOURCE_MAX = 16
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1"})
-"""Everybody on this machine shares these, so one program's faults must not shut out the others."""
+"""Hosts that all programs of this machine share, so one program's faults must not shut out the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,11 @@ class Refusal:
 
 @dataclass
 class Admission:
-    """Counts what was let in. `exempt` are sources that share one address honestly, such as this machine itself."""
+    """Count of the connections that were admitted.
+
+    `exempt` are hosts that many sources share honestly, such as this machine itself: the limit per source
+    does not apply to them.
+    """
 
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     exempt: frozenset[str] = frozenset()
@@ -43,7 +48,8 @@ class Admission:
         return self._count
 
     def enter(self, source: str) -> Refusal | float:
-        """How long to wait before serving this connection, or why it is refused. `leave` undoes an entry."""
+        """Return the seconds to wait before serving a connection from `source`, or the refusal. `leave`
+        undoes an entry."""
         if self._count >= self.limits.hard_max:
             return Refusal("all connections are taken", self.limits.hard_max, self._count)
         from_source = self._by_source[source]
@@ -61,5 +67,5 @@ class Admission:
 
 
 def host_of(peer: str) -> str:
-    """The host part of how a bearer names its peer: `host:port` or `[host]:port`."""
+    """Return the host part of a peer's name `host:port` or `[host]:port`, as bearers write it."""
     return (peer.rpartition(":")[0] or peer).strip("[]")

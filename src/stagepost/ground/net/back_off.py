@@ -1,6 +1,6 @@
-"""When to try a peer again, and whom to keep out: soon after a failure, late after a broken rule.
+"""Back-off: when to dial a peer again, and whom to refuse: soon after a failure, late after a broken rule.
 
-Pure: time comes in as `now` and chance as a seeded `Random`. What a peer did is remembered after it has gone.
+Pure: time comes in as `now` and chance as a seeded `Random`. The record of a peer outlives its connections.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PENALTY_FIRST_S = 60.0
 PENALTY_MAX_S = 3_600.0
 STEADY_AFTER_S = 60.0
 RETRY_JITTER = 0.2
-"""Peers that lost the same node must not all come back in the same instant."""
+"""Share of the delay, added at random: peers that lost the same node must not all come back in the same instant."""
 
 BANNED_MAX = 10_000
 
 
 @dataclass(kw_only=True)
 class BackOff:
-    """What became of the connections to one peer, and before when there shall be no other."""
+    """History of the connections to one peer, and the time before which no other may begin."""
 
     established_at: float | None = None
     ended_at: float | None = None
@@ -36,9 +36,12 @@ class BackOff:
     is_penalised: bool = False
 
     def ended(self, now: float, random: Random, violation: str | None = None) -> None:
-        """`violation` says which rule it broke; without one it only could not be reached or went away."""
+        """Record that the connection ended.
+
+        `violation` names the rule that the peer broke; None means that it could not be reached or went away.
+        """
         if self.established_at is not None and now - self.established_at >= STEADY_AFTER_S:
-            # It was there for a while, so earlier failures say nothing any more. One that leaves at once gains nothing.
+            # A connection that lasted cancels earlier failures. A peer that leaves at once gains nothing.
             self.failures = 0
         self.ended_at = now
         self.is_penalised = violation is not None
@@ -52,21 +55,22 @@ class BackOff:
         self.not_before = now + delay * (1 + RETRY_JITTER * random.random())
 
     def is_there(self, now: float) -> None:
-        """It was heard of: failures to reach it say nothing any more. What it is left alone for stands."""
+        """Forget failures to reach the peer, since there is news of it. A penalty for a broken rule stays."""
         if not self.is_penalised and self.ended_at is not None:
             self.failures = 0
             self.not_before = min(self.not_before, max(now, self.ended_at + RETRY_FIRST_S))
 
 
 def penalty_s(times: int) -> float:
-    """For how long a peer is left alone that has broken a rule so many times."""
+    """Return the seconds for which to leave a peer alone that has broken a rule `times` times."""
     return min(PENALTY_MAX_S, PENALTY_FIRST_S * 2.0 ** min(times - 1, 16))
 
 
 def violation_of(error: StagepostError | None) -> str | None:
-    """The code of a broken rule; None if the peer merely went away.
+    """Return the code of a broken rule; None if the peer merely went away.
 
-    Silence is no misdeed: a network that lost a peer for a while looks the same, and must not keep it away for longer.
+    Silence does not break a rule: a network that lost a peer for a while looks the same, and must not keep
+    the peer away for longer.
     """
     if isinstance(error, RemoteProtocolError) and not isinstance(error, ProtocolTimeout):
         return str(error.code)
@@ -84,7 +88,8 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass
 class Penalties(Generic[K]):
-    """Those who came to us and broke a rule, by what they can be known again: a host, or a key."""
+    """Sources of incoming connections that broke a rule, known again by a host or a key; at most
+    `BANNED_MAX`."""
 
     _penalties: dict[K, _Penalty] = field(default_factory=dict)
 
@@ -97,6 +102,6 @@ class Penalties(Generic[K]):
         self._penalties[who] = _Penalty(now + penalty_s(times), times)
 
     def refused_until(self, who: K, now: float) -> float | None:
-        """Until when its connections are not taken; None if they are."""
+        """Return the time until which connections of `who` are refused; None if they are welcome."""
         penalty = self._penalties.get(who)
         return penalty.until if penalty is not None and penalty.until > now else None

@@ -1,7 +1,4 @@
-"""One multiplexed connection over any asyncio stream transport: socket bytes in, mini-protocols out.
-
-One mini-protocol of a multiplexed connection, as its conversation sees it.
-"""
+"""A bearer: a multiplexed connection over any asyncio stream transport, with one channel per mini-protocol."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX, Demultiplexer, Eg
 
 
 class Carrier(Protocol):
-    """The connection, as its channels see it."""
+    """Connection as its channels see it."""
 
     peer: str
     is_over: bool
@@ -49,7 +46,7 @@ class Carrier(Protocol):
 
 
 class BearerChannel:
-    """A `Channel` of one bearer."""
+    """`Channel` of one mini-protocol of a bearer."""
 
     def __init__(self, bearer: Carrier, ingress: Ingress, lane: EgressLane) -> None:
         self._bearer = bearer
@@ -105,7 +102,7 @@ class BearerChannel:
 
     @property
     def has_room(self) -> bool:
-        """Those who wait already come first."""
+        """Return whether `write_now` would accept data, or raise. Tasks that wait in `write` come first."""
         if self._is_closed or self._bearer.is_over:
             return True
         return not self._writing and self._lane.waiting_bytes <= EGRESS_BYTES_MAX
@@ -126,7 +123,7 @@ class BearerChannel:
             self.wake()
 
     def tell(self) -> None:
-        """Bytes have come."""
+        """Tell the reader that bytes have come."""
         if self._reading is not None:
             if not self._reading.done():
                 self._reading.set_result(None)
@@ -134,7 +131,7 @@ class BearerChannel:
             self._on_data()
 
     def wake(self) -> None:
-        """Something ended: whoever waits looks again, but not inside of the call that ended it."""
+        """Let everybody who waits look again, since something ended; never inside of the call that ended it."""
         self._loop.call_soon(self.tell)
         self._wake_writers()
 
@@ -167,19 +164,19 @@ class BearerChannel:
 
 
 LEFT_OVER_BYTES_MAX = SEGMENT_PAYLOAD_BYTES_SENT_MAX
-"""Of what a peer says behind the end of an instance: it is handed on with every instance, so much would cost much."""
+"""Bytes that may follow the end of an instance: each next instance takes over the rest, so a large rest would cost much."""
 
 LOCAL_PEER = "local peer"
-"""The name of whoever came in through a Unix socket: such sockets have no names at the other end."""
+"""Name of every peer at a Unix socket: such sockets have no name at the other end."""
 
 _CREDENTIALS = Struct("3i")  # process, user and group id, as the kernel tells them of a Unix socket's peer
 
 Trace = Callable[[bool, bytes], None]
-"""Called with (was it sent by us, the whole segment with its header)."""
+"""Callback with two arguments: whether this side sent the segment, and the whole segment with its header."""
 
 
 class Bearer(asyncio.BufferedProtocol):
-    """Registers mini-protocols as channels and keeps the multiplexer's rules for all of them.
+    """Connection that registers mini-protocols as channels and keeps the multiplexer's rules for all of them.
 
     At first nothing is registered, so a peer may say nothing; a caller registers the handshake alone, and the
     agreed mini-protocols afterwards. Data for a lane that is neither registered nor expected ends the
@@ -222,14 +219,15 @@ class Bearer(asyncio.BufferedProtocol):
         ingress_bytes_max: int,
         payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
     ) -> None:
-        """Let the peer begin before our side has opened its channel; what it says waits within the limit."""
+        """Let the peer begin before our side has opened its channel; its data wait, up to
+        `ingress_bytes_max`."""
         ingress = self._demultiplexer.register(
             protocol, direction_we_send.opposite, ingress_bytes_max, payload_bytes_max
         )
         self._expected[ingress.lane] = ingress
 
     def stop_expecting(self, protocol: int, direction_we_send: Direction) -> None:
-        """It will not run here after all; a peer that has begun it already is cut off."""
+        """Withdraw `expect`. A peer that has already begun this mini-protocol is cut off."""
         ingress = self._expected.pop(lane_number(protocol, direction_we_send.opposite), None)
         if ingress is not None:
             self._demultiplexer.unregister(ingress)
@@ -244,7 +242,8 @@ class Bearer(asyncio.BufferedProtocol):
         ingress_bytes_max: int,
         payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
     ) -> Channel:
-        """One instance of a mini-protocol: we send with `direction_we_send` and receive with the opposite."""
+        """Return an instance of a mini-protocol: we send with `direction_we_send` and receive with the
+        opposite."""
         ingress = self._expected.pop(lane_number(protocol, direction_we_send.opposite), None)
         if ingress is None:
             ingress = self._demultiplexer.register(
@@ -260,7 +259,7 @@ class Bearer(asyncio.BufferedProtocol):
 
     @property
     def peer_user_id(self) -> int | None:
-        """Who runs the program at the other end of a Unix socket; None where the transport cannot tell."""
+        """User id of the program at the other end of a Unix socket; None where the transport cannot tell."""
         raw = None if self._transport is None else self._transport.get_extra_info("socket")
         if raw is None or raw.family != socket.AF_UNIX:
             return None
@@ -269,18 +268,18 @@ class Bearer(asyncio.BufferedProtocol):
         return int(user_id)
 
     def close(self) -> None:
-        """End in order: what was accepted for sending goes out first."""
+        """End in order: accepted data go out first."""
         self._finish(None)
         self._schedule_flush()
 
     def abort(self, error: StagepostError) -> None:
-        """End at once; every channel raises `error` after what had already arrived."""
+        """End at once; every channel raises `error` after the data that had already arrived."""
         self._finish(error)
         if self._transport is not None:
             self._transport.abort()
 
     async def wait_closed(self) -> StagepostError | None:
-        """Wait until the connection is gone; returns the reason, None for an orderly end."""
+        """Wait until the connection is gone; return the reason, None for an orderly end."""
         await self.closed.wait()
         return self.reason
 
@@ -288,7 +287,7 @@ class Bearer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # No second buffer behind ours: what the transport holds has lost its chance of a fair turn.
+        # No second buffer behind ours: bytes in the transport's buffer can no longer take fair turns.
         self._transport.set_write_buffer_limits(high=0)
         if not self.peer:
             self.peer = _address_text(transport.get_extra_info("peername"))
@@ -314,7 +313,7 @@ class Bearer(asyncio.BufferedProtocol):
         finally:
             self._is_receiving = False
         if self._is_flush_scheduled and not is_flush_due:
-            # What was said in answer goes out at once.
+            # Answers go out at once.
             self._flush()
 
     def eof_received(self) -> bool:
@@ -381,7 +380,7 @@ class Bearer(asyncio.BufferedProtocol):
     # Details
 
     def _tell_arrived(self) -> None:
-        # After all segments of this call: a message that came in several of them is looked at once.
+        # After all segments of this call: the reader looks once at a message that came in several of them.
         if len(self._arrived) == 1:
             self._arrived.pop().tell()
             return
@@ -401,7 +400,7 @@ class Bearer(asyncio.BufferedProtocol):
             channel.wake()
 
     def _schedule_flush(self) -> None:
-        # Later, so that all that is said until then shares a batch, in fair order: after what is being received has
+        # Later, so that all messages until then share a batch, in fair order: after the received data have
         # been answered, or at the end of the turn.
         if not self._is_flush_scheduled and not self._is_paused and self._transport is not None:
             self._is_flush_scheduled = True
@@ -483,7 +482,7 @@ def _too_much_left_over(lane: int, found: int) -> LimitExceeded:
 
 
 def _address_text(peername: object) -> str:
-    """How errors name a peer: host and port, or what is known of a process at a Unix socket."""
+    """Return a peer's name for error texts: host and port, or the path or stand-in name of a Unix socket."""
     match peername:
         case (str() as host, int() as port, *_):
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

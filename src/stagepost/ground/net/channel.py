@@ -1,6 +1,7 @@
-"""What a conversation needs of the outside world: bytes of one mini-protocol, in and out.
+"""Channels: the bytes of one mini-protocol, in and out, as a conversation needs them.
 
-Channels without a network: two ends in one process, for tests, demonstrations and simulation.
+`MemoryChannel` is a channel without a network: two ends in one process, for tests, demonstrations and
+simulation.
 """
 
 from __future__ import annotations
@@ -15,58 +16,58 @@ from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 
 
 class Channel(Protocol):
-    """One end of one mini-protocol instance. One reader; any task may write.
+    """End of one mini-protocol instance. It has one reader; any task may write.
 
-    Reading has two forms: `read` waits, and `read_now` is for a reader that `on_data` wakes by a call. Whatever
-    needs no waiting costs neither a task nor a turn of the loop in the second form.
+    Reading has two forms: `read` waits, and `read_now` is for a reader that `on_data` wakes by a call. The
+    second form costs neither a task nor a turn of the loop where no waiting is needed.
     """
 
     async def read(self) -> bytes:
-        """The next piece of the byte stream, cut anywhere; b"" at the orderly end of the connection.
+        """Return the next piece of the byte stream, cut anywhere; b"" at the orderly end of the connection.
 
-        What arrived before the connection ended can still be read. Then raises the error that closed it:
+        Data that arrived before the connection ended can still be read. Then raise the error that closed it:
         `TransportError` if it failed, a `RemoteProtocolError` if the peer broke a rule of the multiplexer.
         """
         ...
 
     def on_data(self, callback: Callable[[], None] | None) -> None:
-        """Call `callback` each time after bytes came and when the channel has ended; None: nobody any more.
+        """Call `callback` each time after bytes came and when the channel has ended; None stops the calls.
 
-        What is there already is not announced again, so look first. It is never called inside of a call of this
-        channel, and must not raise.
+        Bytes that came before are not announced again, so look first. The channel never calls `callback`
+        inside of one of its own methods, and `callback` must not raise.
         """
         ...
 
     @property
     def has_data(self) -> bool:
-        """Whether `read_now` would say something: bytes, or that the channel has ended."""
+        """Return whether `read_now` would return bytes or the end of the channel, or raise."""
         ...
 
     def read_now(self) -> bytes | None:
-        """As `read`; None where that would wait."""
+        """Do what `read` does, but return None where that would wait."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Returns once the egress buffer has accepted all of `data`; a slow peer makes it wait.
+        """Return once the egress buffer has accepted all of `data`; a slow peer makes the caller wait.
 
-        Either all of `data` is accepted or, if the wait is cancelled or fails, nothing.
+        The channel accepts either all of `data` or, if the wait is cancelled or fails, nothing.
         """
         ...
 
     @property
     def has_room(self) -> bool:
-        """Whether `write_now` would accept something, or say why nothing can be written any more."""
+        """Return whether `write_now` would accept data, or raise because nothing can be written any more."""
         ...
 
     def write_now(self, data: bytes) -> bool:
-        """As `write`; False, and nothing accepted, where that would wait."""
+        """Do what `write` does, but return False and accept nothing where that would wait."""
         ...
 
     def close(self, unread: bytes = b"") -> None:
-        """Give up this end. What was written is still sent; what arrives later is the peer's mistake.
+        """Give up this end. Written data are still sent; data that arrive later are the peer's mistake.
 
-        `unread` was read and came behind the end of the conversation: the next instance of the mini-protocol, if there
-        is one, begins with it.
+        `unread` are bytes that came after the end of the conversation: the next instance of the
+        mini-protocol, if there is one, begins with them.
         """
         ...
 
@@ -77,14 +78,15 @@ Cut = Callable[[bytes], Iterable[bytes]]
 def memory_channels(
     cut: Cut | None = None, bytes_max: int = EGRESS_BYTES_MAX
 ) -> tuple[MemoryChannel, MemoryChannel]:
-    """Two connected channels; `cut` divides what is written into the pieces that `read` will give."""
+    """Return two connected channels; `cut` divides written data into the pieces that `read` returns."""
     there = _Pipe(cut, bytes_max)
     back = _Pipe(cut, bytes_max)
     return MemoryChannel(incoming=back, outgoing=there), MemoryChannel(incoming=there, outgoing=back)
 
 
 class MemoryChannel:
-    """Like the only channel of a connection: closing one end ends the reading at the other."""
+    """Channel in memory, like the only channel of a connection: closing one end ends the reading at the
+    other."""
 
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
         self._incoming = incoming
@@ -126,13 +128,13 @@ class MemoryChannel:
             raise LocalProtocolError("written to a channel that was closed on this side")
 
     def fail(self, error: StagepostError) -> None:
-        """Break the connection: both ends see `error` after what was already written."""
+        """Break the connection: both ends raise `error` after the data that were already written."""
         self._outgoing.end(error)
         self._incoming.end(error)
 
 
 class _Pipe:
-    """One direction: a bounded queue of pieces."""
+    """Direction of a memory channel: a bounded queue of pieces."""
 
     def __init__(self, cut: Cut | None, bytes_max: int) -> None:
         self.on_data: Callable[[], None] | None = None
@@ -148,7 +150,7 @@ class _Pipe:
 
     @property
     def has_room(self) -> bool:
-        """Those who wait already come first."""
+        """Return whether `put_now` would accept data, or raise. Tasks that wait in `put` come first."""
         return self._is_ended or not (self._waiting_writers or self._queued_bytes > self._bytes_max)
 
     @property

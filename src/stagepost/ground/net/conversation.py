@@ -1,4 +1,5 @@
-"""Runs a protocol over a channel: referee, codec and framing together, the same for every protocol and either side."""
+"""Conversations: a protocol over a channel, with referee, codec and framing, the same for every protocol and
+either side."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ from stagepost.ground.wire.framing import Framer, ItemLimits
 M = TypeVar("M")
 
 Trace = Callable[[bool, object, State, State], None]
-"""Called with (ours, message, state before, state after) for each message that was said."""
+"""Callback for each message, with (whether we sent it, the message, the state before, the state after)."""
 
 
 class Conversation:
-    """One instance of a mini-protocol. A method that raises leaves the conversation unusable: close the connection."""
+    """Instance of a mini-protocol. A method that raises leaves the conversation unusable: close the
+    connection."""
 
     def __init__(
         self,
@@ -68,28 +70,29 @@ class Conversation:
 
     @property
     def bytes_unread(self) -> int:
-        """What came behind the last message and belongs to the next."""
+        """Number of received bytes after the last message; they belong to the next."""
         return self._framer.buffered
 
     @property
     def has_unheard(self) -> bool:
-        """Whether something came that `receive_now` has not looked at yet."""
+        """Return whether bytes or the end of the channel came that `receive_now` has not looked at yet."""
         return self._framer.buffered > 0 or self._channel.has_data
 
     @property
     def dialect(self) -> str:
-        """How this side writes; follows the peer once it has shown its own way."""
+        """Name of the dialect in which this side writes; it follows the peer's once the peer has shown one."""
         return self._codec.speaks.name
 
     def set_time_limits(self, limits_s: Mapping[str, float | None]) -> None:
-        """Other time limits than the profile's, by state name; None waits as long as it takes."""
+        """Replace the profile's time limits, by state name and in seconds; None means no limit."""
         self._referee.set_time_limits(limits_s, self._loop.time())
         self._limits.clear()
 
     def on_message(self, callback: Callable[[], None] | None) -> None:
-        """Call `callback` whenever `receive_now` may have something to say: bytes, the end, silence for too long.
+        """Call `callback` whenever `receive_now` may have a result: bytes, the end, silence for too long.
 
-        It is called until it is taken back with None, also while it is our turn, and must not raise.
+        The calls come until `on_message(None)`, also while it is our turn to speak; `callback` must not
+        raise.
         """
         self._on_message = callback
         if self._more is None:
@@ -100,8 +103,8 @@ class Conversation:
     async def wait_for_start(self) -> None:
         """Wait until the peer has begun this instance, for as long as that takes.
 
-        A responder offers more instances than a peer uses. Their time limits count from the peer's first byte; how long
-        it may take to begin anything at all is a rule of the connection.
+        A responder offers more instances than a peer uses. Their time limits count from the peer's first
+        byte; how long a peer may take to begin anything at all is a rule of the connection.
         """
         while (piece := self._channel.read_now()) is None:
             await self._wait()
@@ -120,18 +123,18 @@ class Conversation:
 
     @property
     def has_room(self) -> bool:
-        """Whether `send_now` would say something, or why nothing can be said any more."""
+        """Return whether `send_now` would send, or raise because nothing can be sent any more."""
         return self._channel.has_room
 
     def send_now(self, message: object) -> bool:
-        """As `send`; False, and nothing said, where that would wait for a slow peer."""
+        """Do what `send` does, but return False and send nothing where that would wait for a slow peer."""
         if not self._channel.has_room:
             return False
         self.say(message)
         return True
 
     def say(self, message: object) -> None:
-        """As `send_now`, for whoever has just seen that there is room."""
+        """Send `message` at once. The caller has just seen that `has_room` is True."""
         data = self._codec.encode(message)
         self._referee.sent(message, self._loop.time())
         self._channel.write_now(data)
@@ -146,13 +149,13 @@ class Conversation:
         return message
 
     async def receive_any(self) -> Any:
-        """The peer's next message, whatever its type; decoded, and allowed where it was said."""
+        """Wait for the peer's next message of any type; it is decoded, and the referee has allowed it."""
         while (message := self.receive_now()) is None:
             await self._wait()
         return message
 
     def receive_now(self) -> Any | None:
-        """As `receive_any`; None where that would wait."""
+        """Do what `receive_any` does, but return None where that would wait."""
         referee = self._referee
         state = referee.state
         if state.speaker is not self._peer_role:
@@ -170,13 +173,14 @@ class Conversation:
                     break
             piece = self._channel.read_now()
             if piece is None:
-                # Only what is not here needs a clock.
+                # Only a message that has not come needs the clock.
                 self._check_time(state)
                 return None
             if not piece:
                 raise self._ended(state)
             if is_between_items and len(piece) <= limits.bytes_max:
-                # Most pieces are one message of a well-known shape; whatever is wrong is found by the long way.
+                # Most pieces are one message of a well-known shape; the full decoder finds whatever is wrong
+                # with others.
                 message = self._codec.decode_usual(piece, state.name, limits.items_max)
             if message is None:
                 framer.feed(piece)
@@ -184,7 +188,7 @@ class Conversation:
                 framer.offset += len(piece)
         referee.received(message, self._loop.time())
         if self._on_start is not None:
-            # Told once, and only now: before its first message a peer has not shown how it speaks.
+            # Called once, and only now: before its first message a peer has not shown its dialect.
             self._on_start()
             self._on_start = None
         return message
@@ -224,7 +228,7 @@ class Conversation:
         self._watch()
 
     def _watch(self) -> None:
-        """See to it that the timer fires in time, if the peer has the word and a limit."""
+        """Set the timer for the deadline of the present state, if the peer has the turn and a time limit."""
         deadline = self._referee.deadline
         if deadline is None or self._timer_at <= deadline:
             return

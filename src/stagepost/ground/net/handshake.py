@@ -1,4 +1,4 @@
-"""The handshake: both sides say which versions they speak and on which network, and one version is chosen."""
+"""The handshake: both sides offer versions and name their network, and the responder chooses one version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HANDSHAKE_NUMBER = 0
 MESSAGE_BYTES_MAX = 5_760
 STATE_TIMEOUT_S = 10
 QUERY_DEPARTURE_S = 20
-"""How long the asker of a query has to go away after its answer."""
+"""Seconds in which the initiator of a query must leave after the answer."""
 
 VERSIONS_MAX = 256
 REFUSAL_TEXT_BYTES_MAX = 4_096
@@ -39,7 +39,7 @@ REFUSAL_TEXT_BYTES_MAX = 4_096
 
 
 class OfferedVersion(msgspec.Struct, frozen=True):
-    """A version number and its data as they stand on the wire; data of unknown versions may have any shape."""
+    """Version number and its data as they stand on the wire; data of unknown versions may have any shape."""
 
     number: int
     parameters: bytes
@@ -50,7 +50,7 @@ class ProposeVersions(msgspec.Struct, frozen=True):
 
 
 class ReplyVersions(msgspec.Struct, frozen=True):
-    """A proposal that crossed ours: both sides opened at the same time, and it serves as the answer."""
+    """Proposal that crossed ours: both sides opened at the same time, and the proposal serves as the answer."""
 
     versions: tuple[OfferedVersion, ...]
 
@@ -102,7 +102,7 @@ class _RawField:
 
 @dataclass(frozen=True, slots=True)
 class _VersionMap:
-    """Order is judged later and only among the versions that we know; others may say what they like."""
+    """Layout of a table of versions. `_choose` judges its order, and only among the versions that we know."""
 
     def read(self, reader: Reader, what: str) -> tuple[OfferedVersion, ...]:
         start = reader.offset
@@ -164,7 +164,7 @@ HANDSHAKE = ProtocolSpec(
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """What both sides will hold to for the life of the connection."""
+    """Version and flags that both sides keep for the life of the connection."""
 
     kind: ConnectionKind
     version: int
@@ -175,13 +175,13 @@ class Agreement(msgspec.Struct, frozen=True):
 
     @property
     def submission_version(self) -> int:
-        """Only DMQ's own second version pulls from the initiator's side."""
+        """Version of message submission: in 2, used by DMQ's own second version only, the initiator pulls."""
         return 2 if self.kind is ConnectionKind.NODE and self.version == DMQ_NODE_V2 else 1
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What one side brings: its data, and the versions it knows."""
+    """Position of one side in a negotiation: its version data, and the versions it knows."""
 
     kind: ConnectionKind
     ours: VersionData
@@ -211,7 +211,7 @@ class Terms:
 def answer(
     proposal: ProposeVersions, terms: Terms
 ) -> tuple[AcceptVersion | Refuse | QueryReply, Agreement | None]:
-    """The responder's answer, and what was agreed if the answer is yes."""
+    """Return the responder's answer to `proposal`, and the agreement if the answer accepts."""
     chosen = _choose(proposal.versions, terms)
     if chosen is None:
         return Refuse(VersionMismatch(tuple(sorted(terms.versions)))), None
@@ -233,7 +233,8 @@ def answer(
 
 
 def conclude(reply: AcceptVersion | Refuse | QueryReply | ReplyVersions, terms: Terms) -> Agreement:
-    """What the initiator makes of the answer; `HandshakeRefused` if it is no."""
+    """Return the agreement that the initiator draws from `reply`; raise `HandshakeRefused` if the peer
+    refused."""
     match reply:
         case AcceptVersion(version, parameters):
             return _concluded(OfferedVersion(version, parameters), terms)

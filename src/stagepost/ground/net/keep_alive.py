@@ -1,4 +1,4 @@
-"""Keep-alive as a service: one side asks every few seconds and measures, the other echoes."""
+"""Keep-alive as a service: the client asks every few seconds and measures the round trip, the server echoes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ COOKIES = 1 << 16
 
 
 class KeepAliveClient:
-    """Asks at once and then every ten seconds. Cookies count up: they only have to differ from the last one."""
+    """Client that asks at once and then every `interval_s` seconds. Cookies count up: each only has to differ
+    from the last."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class KeepAliveClient:
         self.round_trip_s: float | None = None  # the latest
 
     def finish(self) -> None:
-        """Say goodbye instead of asking again."""
+        """Send `Done` instead of asking again."""
         self._is_finishing.set()
 
     async def run(self) -> None:
@@ -50,7 +51,7 @@ class KeepAliveClient:
             self.round_trip_s = self._clock.mono_s() - asked_at
             if self._on_round_trip is not None:
                 self._on_round_trip(self.round_trip_s)
-            # From question to question: a slow peer is not asked more often than a fast one, nor less.
+            # The interval counts from question to question: a slow peer is asked as often as a fast one.
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(asked_at + self._interval_s):
                     await self._is_finishing.wait()
@@ -65,7 +66,7 @@ class KeepAliveClient:
 
 
 class KeepAliveServer:
-    """Gives every cookie back."""
+    """Server that returns every cookie."""
 
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk

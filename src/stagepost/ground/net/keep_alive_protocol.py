@@ -1,4 +1,4 @@
-"""Keep-alive, node to node: a cookie goes out and must come back unchanged."""
+"""Keep-alive, node to node: the client sends a cookie, and the server must return it unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KeepAliveResponse(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The conversation is over."""
+    """End of the conversation."""
 
 
 # Layouts
@@ -59,7 +59,8 @@ KEEP_ALIVE = ProtocolSpec(
 
 
 def check_cookie(request: KeepAlive, response: KeepAliveResponse) -> None:
-    """The rule that the state graph cannot hold."""
+    """Raise `RemoteProtocolError` unless the cookie came back unchanged. The state graph cannot hold this
+    rule."""
     if response.cookie != request.cookie:
         text = f"KeepAlive: cookie {request.cookie} was sent, {response.cookie} came back"
         raise RemoteProtocolError(

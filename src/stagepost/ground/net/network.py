@@ -1,6 +1,7 @@
-"""The network as a node sees it: addresses, connecting, listening. Sockets are one kind, the simulation another.
+"""The network as a node sees it: addresses, connecting, listening.
 
-Addresses as people write them: `127.0.0.1:4200`, `[::1]:4200`, or the path of a Unix socket.
+Sockets are one implementation, the simulation is another. Addresses are written `127.0.0.1:4200`,
+`[::1]:4200`, or as the path of a Unix socket.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stagepost.ground.net.sockets import (
 
 @dataclass(frozen=True, slots=True, order=True)
 class TcpAddress:
-    """Host name or IP address, and port; `str` is how people and `Bearer.peer` write it."""
+    """Host name or IP address, and port; `str` returns the form that people and `Bearer.peer` write."""
 
     host: str
     port: int
@@ -48,14 +49,14 @@ Address: TypeAlias = TcpAddress | UnixAddress
 
 
 class Listener(Protocol):
-    """A place that accepts connections; each runs its handler and is closed when that returns."""
+    """Place that accepts connections; each runs its handler and is closed when the handler returns."""
 
     @property
     def address(self) -> str: ...
 
     @property
     def port(self) -> int | None:
-        """The port that was taken; None at a Unix socket."""
+        """Port on which it listens; None at a Unix socket."""
         ...
 
     @property
@@ -67,12 +68,15 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Everything that a node may do with the network."""
+    """Access of a node to the network."""
 
     async def connect(
         self, address: Address, *, trace: Trace | None = None, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> Bearer:
-        """`TransportError` if nobody answers there, `ConfigError` if nobody ever can."""
+        """Return a connection to `address`.
+
+        Raise `TransportError` if nobody answers there, `ConfigError` if nobody ever can.
+        """
         ...
 
     async def serve(
@@ -83,12 +87,12 @@ class Network(Protocol):
         trace: Trace | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> Listener:
-        """Listen at `address`; port 0 takes a free one. `ConfigError` if this cannot be."""
+        """Listen at `address`; port 0 takes a free one. Raise `ConfigError` if that is impossible."""
         ...
 
 
 class SocketNetwork:
-    """The network of this machine."""
+    """Network of this machine's sockets."""
 
     async def connect(
         self, address: Address, *, trace: Trace | None = None, timeout_s: float = CONNECT_TIMEOUT_S
@@ -121,7 +125,7 @@ _TCP = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", re
 
 
 def parse_address(text: str) -> Address:
-    """A text with a slash is a path; everything else is HOST:PORT."""
+    """Return the address that `text` names: a text with a slash is a path, every other text is HOST:PORT."""
     if "/" in text:
         return UnixAddress(Path(text))
     found = _TCP.fullmatch(text)
@@ -133,7 +137,7 @@ def parse_address(text: str) -> Address:
 
 
 def is_on_this_machine(address: Address) -> bool:
-    """Whether only programs of this machine can come in there."""
+    """Return whether only programs of this machine can connect to `address`."""
     if isinstance(address, UnixAddress):
         return True
     if address.host == "localhost":

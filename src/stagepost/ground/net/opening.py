@@ -1,4 +1,4 @@
-"""The handshake as a conversation: the same on connections of nodes, on those of programs, and on links."""
+"""The handshake as a conversation: the same on connections of nodes, of local programs, and on links."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_handshake(bearer: Bearer, direction: Direction) -> Conversation:
 
 
 def check_nothing_behind(talk: Conversation, protocol: str = "Handshake") -> None:
-    """Raise `DecodeError` if the peer wrote on before its message was answered."""
+    """Raise `DecodeError` if the peer sent more bytes before its message was answered."""
     if talk.bytes_unread:
         text = f"{protocol}: {talk.bytes_unread} bytes follow the message, before it was answered"
         raise DecodeError(text, code=ErrorCode.CBOR_INVALID, found=talk.bytes_unread)

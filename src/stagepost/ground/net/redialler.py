@@ -1,6 +1,6 @@
-"""The one loop that keeps connections up: dials whoever is due, and looks again by time or by news.
+"""The loop that keeps connections up: it dials the peers that are due, and looks again by time or on news.
 
-Who is due, and when again, is decided by whoever runs it; what a connection is for is its conversation's business.
+Its caller decides who is due, and when again; the conversation decides what the connection is for.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from stagepost.ground.net.back_off import violation_of
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
-"""Peers become due by time or by news; this is for what neither tells."""
+"""Seconds until the loop looks again without news, for changes that neither the caller's time nor news announce."""
 
 K = TypeVar("K", bound=Hashable)
 
 Conversation = Callable[[], Coroutine[Any, Any, str | None]]
-"""The whole life of one connection; what comes out is the rule that the peer broke, if one ended it."""
+"""Coroutine function for the whole life of one connection; it returns the rule by whose breach the peer ended it, or None."""
 
 
 class Redialler(Generic[K]):
-    """`ended` is told who is gone, and which rule it broke if one ended it."""
+    """Keeper of outgoing connections.
+
+    It calls `ended` with the peer whose connection is gone, and the rule that the peer broke, if a breach
+    ended the connection.
+    """
 
     def __init__(self, now: Callable[[], float], ended: Callable[[K, str | None], None]) -> None:
         self._now = now
@@ -35,11 +39,12 @@ class Redialler(Generic[K]):
         self._news = asyncio.Event()
 
     def look(self) -> None:
-        """Something changed: somebody is due, or was lost."""
+        """Look again now: a peer is due, or a connection was lost."""
         self._news.set()
 
     async def run(self, step: Callable[[float], float | None]) -> None:
-        """Until cancelled. `step` dials whoever is due, and says when it wants to be called again at the latest."""
+        """Run until cancelled. `step` dials the peers that are due, and returns the time by which it wants
+        the next call."""
         while True:
             due_at = step(self._now())
             self._news.clear()
@@ -58,7 +63,7 @@ class Redialler(Generic[K]):
             dial.cancel()
 
     async def stop(self) -> None:
-        """End all that was dialled; `run` is the caller's to cancel."""
+        """End all dialled connections; the caller cancels `run`."""
         dials = list(self._dials.values())
         for dial in dials:
             dial.cancel()

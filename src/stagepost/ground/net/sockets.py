@@ -24,7 +24,7 @@ KEEP_ALIVE_IDLE_S = 30
 KEEP_ALIVE_PROBE_S = 10
 KEEP_ALIVE_PROBES = 3
 PEER_IS_DEAD_AFTER_S = KEEP_ALIVE_IDLE_S + KEEP_ALIVE_PROBE_S * KEEP_ALIVE_PROBES
-"""A host that lost its power says nothing, and not every profile has a keep-alive of its own: the kernel asks."""
+"""Seconds. A host that lost its power sends nothing, and not every profile has a keep-alive of its own: so the kernel probes."""
 
 OnConnection = Callable[[Bearer], Awaitable[None]]
 
@@ -73,7 +73,8 @@ async def serve_unix(
     trace: Trace | None = None,
     connections_max: int = CONNECTIONS_MAX,
 ) -> Server:
-    """Listen at `path`, for the owner alone. A file left by a dead server is replaced, a live one refused."""
+    """Listen at `path`, for its owner alone. Replace the file of a dead server; raise `ConfigError` if a
+    server is alive there."""
     path = Path(path)
     _prepare_folder(path.parent)
     _remove_stale(path)
@@ -99,7 +100,7 @@ async def serve_tcp(
     trace: Trace | None = None,
     connections_max: int = CONNECTIONS_MAX,
 ) -> Server:
-    """Listen at one address; port 0 takes a free one, which `Server.port` then tells."""
+    """Listen at one address; port 0 takes a free one, which `Server.port` then names."""
     server = Server(on_connection, trace, connections_max)
     loop = asyncio.get_running_loop()
     try:
@@ -112,11 +113,11 @@ async def serve_tcp(
 
 
 TURNS_UNTIL_ACCEPTED = 8
-"""Of the event loop: between the kernel's word that somebody has come and the end of one who came too late."""
+"""Turns of the event loop from the kernel's notice of a new connection until the server has ended one that came too late."""
 
 
 class Server:
-    """Accepts connections and runs `on_connection` for each; a connection is closed when that returns."""
+    """Listener that runs `on_connection` for each connection, and closes the connection when that returns."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class Server:
         self._listening = listening
 
     def accept(self) -> Bearer:
-        """Makes the bearer of each connection that comes in; asyncio calls it."""
+        """Return the bearer for a new connection; asyncio calls this."""
         return _AcceptedBearer(self._accepted, self._trace)
 
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
@@ -153,7 +154,7 @@ class Server:
         self._is_closing = True
         if self._listening is not None:
             self._listening.close()
-        # A path that another server has taken over meanwhile is not ours to remove.
+        # Leave the path alone if another server has taken it over meanwhile.
         if self._socket_path is not None and _identity(self._socket_path) == self._socket_identity:
             self._socket_path.unlink(missing_ok=True)
         running = dict(self._running)
@@ -226,7 +227,7 @@ def _notice_dead_peer(transport: asyncio.BaseTransport) -> None:
     if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
         return
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every system lets a program choose these; its own times hold then.
+    # Some systems do not let a program choose these times; theirs apply then.
     for name, value in (
         ("TCP_KEEPIDLE", KEEP_ALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_S),

@@ -1,4 +1,4 @@
-"""Runs the conversations of one connection side by side, and ends them together."""
+"""Supervision: run the conversations of one connection side by side, and end them together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from stagepost.ground.net.bearer import Bearer
 
 
 async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[None, None, None]]) -> None:
-    """Until the connection ends. A rule that is broken in one conversation ends the connection, and so all others.
+    """Run until the connection ends. A broken rule in one conversation ends the connection, and so all
+    others.
 
-    Conversations that finish by themselves leave the rest alone. The reason of the end is `bearer.reason`.
+    Conversations that finish by themselves leave the rest alone. `bearer.reason` holds the reason of the end.
     """
     running = list(conversations)
     tasks = [asyncio.ensure_future(_guarded(bearer, conversation)) for conversation in running]
@@ -29,13 +30,14 @@ async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[No
         finally:
             _drop_unbegun(running)
     for task in tasks:
-        # What is no error of a protocol is a bug of ours, and is not swallowed here.
+        # Any error that is not a protocol error is a bug of ours, and must not be swallowed here.
         if not task.cancelled() and (bug := task.exception()) is not None:
             raise bug
 
 
 def _drop_unbegun(conversations: Iterable[Coroutine[None, None, None]]) -> None:
-    """A task that is cancelled before its first step never touches the coroutine that it was given."""
+    """Close coroutines that never ran: a task that is cancelled before its first step never touches its
+    coroutine."""
     for conversation in conversations:
         if inspect.getcoroutinestate(conversation) == inspect.CORO_CREATED:
             conversation.close()
@@ -43,7 +45,7 @@ def _drop_unbegun(conversations: Iterable[Coroutine[None, None, None]]) -> None:
 
 async def _guarded(bearer: Bearer, conversation: Coroutine[None, None, None]) -> None:
     try:
-        # The peer going away between two messages is how a conversation usually ends.
+        # A conversation usually ends because the peer goes away between two messages.
         with suppress(TransportError):
             await conversation
     except StagepostError as error:

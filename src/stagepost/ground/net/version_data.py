@@ -1,4 +1,4 @@
-"""Version numbers and the data behind them: DMQ's own, and Cardano's where profile `seed` admits them."""
+"""Version numbers and their data: DMQ's own, and Cardano's where profile `seed` admits them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NETWORK_MAGICS: Mapping[str, int] = {
 
 
 class ConnectionKind(Enum):
-    """Who is at the other end. The value is how reports name it."""
+    """Kind of program at the other end. The value is its name in reports."""
 
     NODE = "node-to-node"
     CLIENT = "node-to-client"
 
 
 class VersionData(msgspec.Struct, frozen=True):
-    """What a side says of itself; a version writes those of these fields that its shape has."""
+    """Data of one side for a version; each version writes those fields that its shape has."""
 
     network_magic: int
     initiator_only: bool = False
@@ -43,7 +43,7 @@ class VersionData(msgspec.Struct, frozen=True):
 
 
 class VersionShape(Enum):
-    """How a version writes its data: the fields, in order. A bare magic is written without an array."""
+    """Shape of a version's data: the fields, in order. A bare magic is written without an array."""
 
     MAGIC = ("network_magic",)
     MAGIC_QUERY = ("network_magic", "query")
@@ -97,7 +97,7 @@ def write_version_data(value: VersionData, shape: VersionShape) -> bytes:
 
 
 def read_version_data(raw: bytes, version: int, shape: VersionShape) -> VersionData:
-    """`DecodeError` if the data do not have the shape of their version."""
+    """Return the decoded data; raise `DecodeError` if they do not have the shape of their version."""
     reader = Reader(raw)
     what = f"the data of version {version}"
     if shape is not VersionShape.MAGIC:
