@@ -1,1 +1,1 @@
-"""Ground: the rooms that know nobody above them."""
+"""Ground: the lowest rooms, which import nothing from the rooms above them."""

@@ -1,4 +1,4 @@
-"""Follows one thing through its statuses: an enum of statuses, an enum of events, one table."""
+"""Lifecycles: the statuses of one thing as an enum of statuses, an enum of events, and one table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ Event = TypeVar("Event", bound=Enum)
 
 @dataclass(frozen=True)
 class Lifecycle(Generic[Status, Event]):
-    """A status without a row of its own is final."""
+    """Table of the statuses that events lead to. A status without a row of its own is final."""
 
     initial: Status
     table: Mapping[tuple[Status, Event], Status]
 
     def next_status(self, status: Status, event: Event) -> Status | None:
-        """Where `event` leads from `status`; None if it cannot happen there."""
+        """Return the status to which `event` leads from `status`; None if the event cannot happen there."""
         return self.table.get((status, event))
 
     def after(self, status: Status, event: Event) -> Status:
-        """As `next_status`, for callers to whom an impossible event is a bug of ours."""
+        """Do what `next_status` does, but raise `LocalProtocolError` for an impossible event, which is a bug
+        of ours."""
         target = self.next_status(status, event)
         if target is None:
             raise LocalProtocolError(f"{event.name} cannot happen in {status.name}", state=status.name)

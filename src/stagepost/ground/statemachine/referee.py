@@ -1,4 +1,5 @@
-"""Follows one run of a protocol from one side, and knows whom to blame. Nothing else moves a protocol state."""
+"""The referee follows one run of a protocol from one side, and knows whom to blame. Nothing else moves a
+protocol state."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from stagepost.errors import (
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 
 PIPELINE_DEPTH_MAX = 64
-"""Requests that may be on their way before the first answer; each one holds a slot here and memory at the peer."""
+"""Requests that may be unanswered at once; each one holds a slot here and memory at the peer."""
 
 TraceHook = Callable[[bool, object, State, State], None]
 
 
 class Referee:
-    """`state` is where the conversation stands for the side that hears the next message.
+    """Judge of one run of a protocol, for one side.
 
-    With pipelining we may be ahead: `speaking_from` is where our next message would be said, `state` is the oldest
-    state still awaiting the peer. Both are the same as long as nothing is outstanding.
+    `state` is the state in which the next message from the peer arrives. With pipelining we may be ahead:
+    `speaking_from` is the state in which we would send our next message, `state` is the oldest state that
+    still awaits the peer. Both are the same as long as nothing is outstanding.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Referee:
 
     @property
     def outstanding(self) -> int:
-        """Messages of ours that the peer has not answered yet."""
+        """Number of our messages that the peer has not answered yet."""
         return len(self._awaited) + (self._state.speaker is self._other)
 
     @property
@@ -64,11 +66,11 @@ class Referee:
         return self._state.speaker is self.role
 
     def begin(self, now: float) -> None:
-        """Count the present state's time limit from now: the peer has only just opened this instance."""
+        """Count the present state's time limit from `now`: the peer has only just opened this instance."""
         self._set_deadline(now)
 
     def set_time_limits(self, limits_s: Mapping[str, float | None], now: float) -> None:
-        """Other time limits for the states named; that of the present state counts from now."""
+        """Replace the time limits of the named states; that of the present state counts from `now`."""
         self.spec = self.spec.with_time_limits(limits_s)
         self._state = self.spec.state(self._state.name)
         self._awaited = [self.spec.state(state.name) for state in self._awaited]
@@ -104,7 +106,7 @@ class Referee:
             del self._awaited[0]
             resumed = self.spec.resumed_from[source.name]
             if target is not resumed and target != resumed:
-                # The peer ended the conversation; what we said ahead will never be answered.
+                # The peer ended the conversation; it will never answer our pipelined messages.
                 self._awaited.clear()
                 self._state = target
             self.state = self._awaited[0] if self._awaited else self._state
@@ -114,7 +116,7 @@ class Referee:
             self._trace(False, message, source, self.state)
 
     def check_deadline(self, now: float) -> None:
-        """Raise if whoever has the word has kept it too long."""
+        """Raise if the side whose turn it is has been silent for too long."""
         if self.deadline is None or now < self.deadline or self.is_over:
             return
         state = self.state

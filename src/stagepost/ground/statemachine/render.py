@@ -1,4 +1,5 @@
-"""Prints protocols and lifecycles as Markdown tables and Mermaid diagrams, so that the pages cannot drift."""
+"""Protocols and lifecycles printed as Markdown tables and Mermaid diagrams, so that the pages cannot drift
+from the code."""
 
 from __future__ import annotations
 

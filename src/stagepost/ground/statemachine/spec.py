@@ -1,4 +1,4 @@
-"""A two-party protocol as data: states, who speaks in each, and which message leads where.
+"""A two-party protocol as data: states, who speaks in each, and to which state each message leads.
 
 The referee enforces it, the driver runs it, the documentation prints it and the tests walk it.
 """
@@ -15,7 +15,7 @@ from stagepost.errors import LocalProtocolError
 
 
 class Role(Enum):
-    """The two sides of a mini-protocol: the client opened the instance, the server answers it."""
+    """Side of a mini-protocol: the client opened the instance, the server answers it."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -27,7 +27,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A place in the conversation. Only `speaker` may say something there, within `timeout_s`."""
+    """State of a conversation. Only `speaker` may send a message there, within `timeout_s` seconds."""
 
     name: str
     speaker: Role | None  # None: the conversation is over
@@ -37,13 +37,14 @@ class State:
     id: int | None = None  # the number that the published documents give this state, where they do
 
     def __hash__(self) -> int:
-        # States stand in tables that are asked with every message; hashing all of their fields costs more than the rest.
+        # Every message looks a state up in tables; hashing all of its fields would cost more than the rest.
         return hash(self.name)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Saying `message` in `source` leads to `target`; `where` names field values that pick this edge."""
+    """Transition: `message` sent in `source` leads to `target`. `where` names field values that pick this
+    edge."""
 
     source: State
     message: type[object]
@@ -57,14 +58,18 @@ class Edge:
 
 
 LIMITED_SPECS_KEPT_MAX = 16
-"""Configurations are few; whoever makes up new limits again and again gets them, and nothing is kept."""
+"""Specs with other time limits that are kept for reuse: configurations are few, and further variants are made anew each time."""
 
 _Conditional: TypeAlias = tuple[State, tuple[tuple[str, object], ...]]
 
 
 @dataclass(frozen=True)
 class ProtocolSpec:
-    """`pipelined` maps a state that awaits an answer to the state the asker may act from before it comes."""
+    """Protocol as a graph.
+
+    `pipelined` maps a state that awaits an answer to the state from which the asking side may already send
+    its next request.
+    """
 
     name: str
     initial: State
@@ -75,7 +80,7 @@ class ProtocolSpec:
         return (edge for edge in self.edges if edge.source == state)
 
     def next_state(self, state: State, message: object) -> State | None:
-        """Where `message` leads from `state`; None if it may not be said there."""
+        """Return the state to which `message` leads from `state`; None if it is not allowed there."""
         return self.targets.get((state.name, type(message))) or self._target_by_fields(state, message)
 
     def _target_by_fields(self, state: State, message: object) -> State | None:
@@ -87,11 +92,11 @@ class ProtocolSpec:
                 return target
         return None
 
-    # Both tables are asked with every message; a name is a key that needs no hashing.
+    # Every message looks into both tables; the keys hold a state's name, because hashing a state costs more.
 
     @cached_property
     def targets(self) -> dict[tuple[str, type[object]], State]:
-        """Where a message leads, by state and type, as far as its fields have no say in it."""
+        """Target states by source state and message type, for messages whose fields do not matter."""
         conditions = self._conditions
         return {
             (edge.source.name, edge.message): edge.target
@@ -101,7 +106,7 @@ class ProtocolSpec:
 
     @cached_property
     def _conditions(self) -> dict[tuple[str, type[object]], list[_Conditional]]:
-        """The rest: each target with what its message's fields must be."""
+        """Target states of all other messages, each with the field values that it requires."""
         conditional = {(edge.source.name, edge.message) for edge in self.edges if edge.where}
         targets: dict[tuple[str, type[object]], list[_Conditional]] = {}
         for edge in self.edges:
@@ -112,7 +117,7 @@ class ProtocolSpec:
 
     @cached_property
     def resumed_from(self) -> dict[str, State]:
-        """`pipelined`, by the name of the state that awaits an answer."""
+        """The mapping `pipelined`, by the name of the state that awaits an answer."""
         return {state.name: resumed for state, resumed in self.pipelined.items()}
 
     @property
@@ -132,7 +137,7 @@ class ProtocolSpec:
         return next(state for state in self.states if state.name == name)
 
     def with_time_limits(self, limits_s: Mapping[str, float | None]) -> ProtocolSpec:
-        """The same graph, with other time limits for the states named."""
+        """Return the same graph with other time limits, in seconds, for the named states."""
         key = tuple(limits_s.items())
         known = self._limited.get(key)
         if known is not None:
@@ -151,11 +156,13 @@ class ProtocolSpec:
 
     @cached_property
     def _limited(self) -> dict[tuple[tuple[str, float | None], ...], ProtocolSpec]:
-        """By their time limits: ten thousand connections of one configuration share one, instead of one each."""
+        """Variants by their time limits, so that ten thousand connections of one configuration share one
+        spec."""
         return {}
 
     def with_states(self, name: str, states: Mapping[State, State], *further: Edge) -> ProtocolSpec:
-        """A published variant: the same graph on other states, and the edges that only the variant has."""
+        """Return a published variant: the same graph on other states, and the edges that only the variant
+        has."""
         edges = (replace(edge, source=states[edge.source], target=states[edge.target]) for edge in self.edges)
         return ProtocolSpec(
             name=name,

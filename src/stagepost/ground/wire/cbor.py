@@ -1,8 +1,8 @@
-"""A strict CBOR reader that knows where it is, and a writer of shortest forms.
+"""A strict CBOR reader that knows its position, and a writer of shortest forms.
 
-Only the types that our protocols use can be read: unsigned integers, byte and text strings, arrays, booleans,
-and maps for the handshake. Lengths are checked against the bytes that are really there before anything is
-allocated, and every fault carries its offset, because ids and signatures cover the bytes as received.
+It reads only the types that our protocols use: unsigned integers, byte and text strings, arrays, booleans,
+and maps for the handshake. It checks lengths against the bytes that are really there before it allocates
+anything, and every fault carries its offset, because ids and signatures cover the bytes as received.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _describe(initial_byte: int) -> str:
 
 
 class Reader:
-    """Reads values one after the other; `offset` is always that of the next unread byte.
+    """Reader of values one after the other; `offset` is always that of the next unread byte.
 
     `any_width` admits integers and lengths in longer forms than needed. That is allowed only inside signed
     messages, where running nodes take such forms and the received bytes are kept.
@@ -68,13 +68,13 @@ class Reader:
         return self.end - self.offset
 
     def peek(self) -> int:
-        """The next initial byte, left unread."""
+        """Return the next initial byte, left unread."""
         if self.offset >= self.end:
             raise self.truncated("a value")
         return self.data[self.offset]
 
     def argument(self, major: int, what: str) -> int:
-        """The number in a head of major type `major`: a value, a length or a count."""
+        """Return the number in a head of major type `major`: a value, a length or a count."""
         start = self.offset
         if start >= self.end:
             raise self.truncated(what)
@@ -134,7 +134,7 @@ class Reader:
         return self.data[content : content + length]
 
     def array(self, length: int, what: str) -> None:
-        """The head of a definite array of exactly `length` items."""
+        """Read the head of a definite array of exactly `length` items."""
         start = self.offset
         found = self.argument(ARRAY, what)
         if found != length:
@@ -147,7 +147,7 @@ class Reader:
         return self._count(MAP, 2, what)
 
     def _count(self, major: int, bytes_per_item: int, what: str) -> int:
-        """A count is believed only if that many items could follow in the bytes that are there."""
+        """Return the count in a head, if that many items could follow in the bytes that are there."""
         start = self.offset
         count = self.argument(major, what)
         if count * bytes_per_item > self.end - self.offset:
@@ -155,14 +155,14 @@ class Reader:
         return count
 
     def list_start(self, what: str) -> int | None:
-        """The head of a list: its count, or None when it is indefinite and ends with a break."""
+        """Read the head of a list: return its count, or None for an indefinite list, which ends with a break."""
         if self.peek() == INDEFINITE_ARRAY:
             self.offset += 1
             return None
         return self.array_length(what)
 
     def take_break(self) -> bool:
-        """True, and past it, if an indefinite list ends here."""
+        """Return True, and move past the break, if an indefinite list ends here."""
         if self.peek() != BREAK:
             return False
         self.offset += 1
@@ -199,7 +199,7 @@ _SHORT_HEADS = tuple(tuple(bytes((major << 5 | argument,)) for argument in range
 
 
 def head(major: int, argument: int) -> bytes:
-    """The shortest head of `major` that carries `argument`."""
+    """Return the shortest head of `major` that carries `argument`."""
     if argument < 24:
         return _SHORT_HEADS[major][argument]
     if argument < 0x100:
@@ -230,7 +230,7 @@ def write_boolean(value: bool) -> bytes:
 
 
 def write_array(*items: bytes) -> bytes:
-    """A definite array of items that are CBOR already."""
+    """Return a definite array of items that are CBOR already."""
     return head(ARRAY, len(items)) + b"".join(items)
 
 

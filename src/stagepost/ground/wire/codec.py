@@ -1,7 +1,8 @@
-"""Encodes and decodes the messages of one protocol instance, in whichever dialect the peer shows.
+"""Codecs: encode and decode the messages of one protocol instance, in whichever dialect the peer shows.
 
-Published nodes number the messages of one protocol differently. Where a message stands in the conversation tells the
-dialects apart, so a decoder that knows the state reads all of them; we answer in the one that the peer showed first.
+Published nodes number the messages of one protocol differently. The place of a message in the conversation
+tells the dialects apart, so a decoder that knows the state reads all of them; we answer in the one that the
+peer showed first.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from stagepost.ground.wire.layout import Layout, read_head
 from stagepost.ground.wire.mux_queues import SharedBytes
 
 BEGINNING_BYTES = 2
-"""The head and the tag of every message that has a usual shape."""
+"""Bytes of the head and the tag of every message that has a usual shape."""
 
 
 CONSTANT_BYTES_MAX = 4
-"""Of messages that consist of a tag and booleans; what is longer is not looked for among them."""
+"""Bytes of a message that consists of a tag and booleans; `decode_usual` looks up only messages of this length at most."""
 
 _NONE = (None, None)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One published way of writing a protocol's messages."""
+    """Published way of writing a protocol's messages."""
 
     name: str
     layouts: tuple[Layout, ...]
 
 
 class CodecTable:
-    """What may be read in each state, worked out once for all instances of a protocol."""
+    """Layouts that may be read in each state, computed once for all instances of a protocol."""
 
     def __init__(
         self,
@@ -83,7 +84,11 @@ class CodecTable:
         return self._by_state.get(state, {}).get((length, tag))
 
     def write(self, layout: Layout, message: Any) -> bytes:
-        """What one instance has just said, most others say next: it is put together once for all of them."""
+        """Return the encoded message.
+
+        A message that one instance has just sent is the next message of most others, so the table keeps the
+        last one.
+        """
         last = self._last_written
         if last is not None and last[1] is layout and last[0] == message:
             return last[2]
@@ -106,14 +111,14 @@ def _add_choice(
         if known is None:
             choices[length, layout.tag] = (layout, dialect)
         else:
-            # Shared by dialects: fine as long as it means the same, and then it shows no dialect.
+            # Dialects may share a tag if it means the same message; such a message does not show the dialect.
             if known[0].message is not layout.message:
                 raise LocalProtocolError(f"{where}: tag {layout.tag} means two things", found=layout.tag)
             choices[length, layout.tag] = (known[0], None)
 
 
 class Codec:
-    """One instance: the shared table, and the dialect that is spoken on this connection."""
+    """Codec of one instance: the shared table, and the dialect that is spoken on this connection."""
 
     __slots__ = ("_settled", "speaks", "table")
 
@@ -124,7 +129,7 @@ class Codec:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the peer has said something that only one dialect writes so."""
+        """Return whether the peer has sent a message that only one dialect writes this way."""
         return self._settled
 
     def encode(self, message: Any) -> bytes:
@@ -136,7 +141,8 @@ class Codec:
         return table.write(layout, message) if table.says_the_same_to_many else layout.write(message)
 
     def decode_usual(self, data: bytes, state: str, items_max: int) -> Any | None:
-        """The message, if `data` is exactly one in its usual shape, which needs no further look; else None."""
+        """Return the message if `data` is exactly one message in its usual shape, which needs no further
+        check; else None."""
         table = self.table
         message: Any | None
         if len(data) <= CONSTANT_BYTES_MAX:
@@ -150,7 +156,7 @@ class Codec:
         return message
 
     def decode(self, data: bytes, state: str) -> Any:
-        """One whole message, said in `state`; nothing may be left over."""
+        """Return the one whole message in `data`, sent in `state`; nothing may be left over."""
         message = self.decode_usual(data, state, len(data))
         if message is not None:
             return message

@@ -1,7 +1,7 @@
-"""JSON that others wrote: its depth is looked at before any parser sees it.
+"""JSON from elsewhere: its depth is checked before any parser sees it.
 
-A parser that descends into brackets gives up where the interpreter's stack ends, and that depends on who called it. A
-fixed limit refuses the same text everywhere, and well before that.
+A parser that descends into brackets gives up where the interpreter's stack ends, and that depends on its
+caller. A fixed limit refuses the same text everywhere, and well before that.
 """
 
 from __future__ import annotations

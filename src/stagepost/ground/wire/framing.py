@@ -1,7 +1,7 @@
-"""Cuts a byte stream into whole CBOR items, however it was split on the way.
+"""Framing: cut a byte stream into whole CBOR items, however the stream was split on the way.
 
-The scanner keeps its place between pieces, so that a peer who sends one byte at a time costs linear work, and it
-refuses what is too deep, too long or of a forbidden type as soon as the head says so.
+The scanner keeps its place between pieces, so a peer that sends one byte at a time costs linear work. It
+refuses an item that is too deep, too long or of a forbidden type as soon as the head shows it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ ITEMS_IN_NOTIFICATION_REPLY_MAX = 16_384
 
 
 class KnownShape(Protocol):
-    """An array that fills most of the traffic, recognised whole at a fraction of the cost of looking at its items.
+    """Array that fills most of the traffic, recognised whole at a fraction of the cost of looking at its
+    items.
 
-    It is well-formed, of allowed types, begins with `initial`, holds `items` items (itself among them) and is nested
-    `depth` deep.
+    It is well-formed, of allowed types, begins with `initial`, holds `items` items (itself among them) and is
+    nested `depth` deep.
     """
 
     @property
@@ -48,13 +49,14 @@ class KnownShape(Protocol):
     def depth(self) -> int: ...
 
     def end(self, data: bytes | bytearray, start: int) -> int | None:
-        """The offset behind it; None if what begins at `start` is something else, or is not all there."""
+        """Return the offset after the array; None if another value begins at `start`, or the array is
+        incomplete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ItemLimits:
-    """What one item may look like. `any_type` admits all of CBOR: unknown handshake data may have any shape."""
+    """Limits of one item. `any_type` admits all of CBOR: unknown handshake data may have any shape."""
 
     bytes_max: int
     items_max: int = ITEMS_MAX
@@ -78,7 +80,7 @@ _INDEFINITE_BY_MAJOR = {
 
 
 class ItemScanner:
-    """Finds the end of one item in a buffer that grows; call `scan` again when more bytes are there."""
+    """Finder of the end of one item in a buffer that grows; call `scan` again when there are more bytes."""
 
     __slots__ = ("_items", "_limits", "_open", "position")
 
@@ -89,7 +91,7 @@ class ItemScanner:
         self.position = start
 
     def scan(self, data: bytes | bytearray) -> int | None:
-        """The offset behind the item, or None while it is not complete."""
+        """Return the offset after the item, or None while it is incomplete."""
         open_counts = self._open
         size = len(data)
         position = self.position
@@ -131,7 +133,8 @@ class ItemScanner:
         return None
 
     def _skip(self, shape: KnownShape, data: bytes | bytearray, position: int) -> int | None:
-        """Past all of it; None, and nothing done, if it must be looked at item by item or would break a limit."""
+        """Return the offset after the known shape; None, without any change, if it must be scanned item by
+        item or breaks a limit."""
         limits = self._limits
         top = self._open[-1]
         if (
@@ -149,7 +152,7 @@ class ItemScanner:
         return end
 
     def _enter(self, major: int, low: int, argument: int, at: int) -> int:
-        """Account for one head; how many bytes of content follow it directly."""
+        """Account for one head; return the number of content bytes that follow it directly."""
         limits = self._limits
         self._items += 1
         if self._items > limits.items_max:
@@ -186,7 +189,7 @@ class ItemScanner:
         return 0
 
     def _consume_slot(self, major: int, low: int, at: int) -> None:
-        """A place in an indefinite map or string; definite ones and indefinite arrays take anything."""
+        """Use a place in an indefinite map or string; definite ones and indefinite arrays take anything."""
         top = self._open[-1]
         if top == _INDEFINITE_MAP_KEY:
             self._open[-1] = _INDEFINITE_MAP_VALUE
@@ -232,11 +235,11 @@ def _invalid(text: str, at: int) -> DecodeError:
 
 
 class Framer:
-    """One direction of one mini-protocol: bytes in as they come, whole items out.
+    """Framer for one direction of one mini-protocol: bytes in as they come, whole items out.
 
-    `headless_third` names a two-byte beginning whose array announces three elements of which the last, a boolean,
-    may be missing: some servers write their blocking notification reply so. The item is complete without it; if
-    the boolean comes after all, it belongs to the item before and is dropped.
+    `headless_third` names a two-byte beginning whose array announces three elements of which the last, a
+    boolean, may be missing: some servers write their blocking notification reply so. The item is complete
+    without it; if the boolean comes after all, it belongs to the item before and is dropped.
     """
 
     __slots__ = ("_buffer", "_scanner", "_stray_boolean_allowed", "offset")
@@ -253,14 +256,14 @@ class Framer:
 
     @property
     def is_between_items(self) -> bool:
-        """Nothing is left of what came, and nothing that comes could belong to it."""
+        """Return whether the buffer is empty and the next byte cannot belong to the last item."""
         return not self._buffer and not self._stray_boolean_allowed
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
     def next_item(self, limits: ItemLimits, *, headless_third: bytes | None = None) -> bytes | None:
-        """The next whole item, or None while more bytes are needed."""
+        """Return the next whole item, or None while more bytes are needed."""
         buffer = self._buffer
         if self._stray_boolean_allowed and buffer:
             if buffer[0] in (FALSE, TRUE):
@@ -300,18 +303,18 @@ class Framer:
         self.offset += count
 
     def take_rest(self) -> bytes:
-        """Everything behind the last item."""
+        """Return all bytes after the last item."""
         return self._take(len(self._buffer))
 
     def finish(self) -> None:
-        """The stream ended: nothing may be left half said."""
+        """Raise `DecodeError` if the stream ended inside an item."""
         if self._buffer:
             text = f"the stream ended {len(self._buffer)} bytes into a message that began at offset {self.offset}"
             raise DecodeError(text, code=ErrorCode.CBOR_TRUNCATED, offset=self.offset)
 
 
 def skip_item(reader: Reader, limits: ItemLimits, what: str) -> bytes:
-    """Read past one item of any allowed type; its bytes."""
+    """Read past one item of any allowed type; return its bytes."""
     start = reader.offset
     end = ItemScanner(limits, start).scan(reader.data)
     if end is None or end > reader.end:

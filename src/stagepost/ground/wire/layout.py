@@ -1,7 +1,7 @@
 """Layouts: a tag and fields in schema order, from which both the encoder and the decoder come.
 
-`[tag, field, …]` is how every protocol message of the DMQ family is written. A layout sits right under the message it
-describes; since one description serves both ways, they cannot disagree.
+Every protocol message of the DMQ family is written `[tag, field, …]`. A layout stands right under the message
+it describes; since one description serves both ways, they cannot disagree.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ITEMS_AROUND_A_LIST = 3  # the message itself, its tag and the list
 
 
 class Field(Protocol):
-    """One value inside a message. Values differ in type from field to field, hence `Any`."""
+    """Value inside a message. Values differ in type from field to field, hence `Any`."""
 
     def read(self, reader: Reader, what: str) -> Any: ...
 
@@ -92,7 +92,8 @@ class Text:
 
 
 class ListForm(Enum):
-    """How lists are written; both forms are read. Nodes written in Haskell read only the indefinite one."""
+    """Form in which lists are written; both forms are read. Nodes written in Haskell read only the indefinite
+    one."""
 
     DEFINITE = "definite"
     INDEFINITE = "indefinite"
@@ -104,11 +105,12 @@ class UsualItems(Protocol):
 
     @property
     def items_each(self) -> int:
-        """How many CBOR items one element holds, itself among them."""
+        """Number of CBOR items that one element holds, itself among them."""
         ...
 
     def read_all(self, data: bytes, start: int, end: int) -> list[Any] | None:
-        """The elements that fill `data` from `start` to `end`; None if anything there is not in its usual shape."""
+        """Return the elements that fill `data` from `start` to `end`; None if any of them is not in its usual
+        shape."""
         ...
 
 
@@ -121,7 +123,8 @@ class ListOf:
     usual: UsualItems | None = None
 
     def read_usual(self, data: bytes, start: int, items_max: int) -> tuple[Any, ...] | None:
-        """The list that fills the rest of `data`, if every element is in its usual shape and nothing is wrong."""
+        """Return the list that fills the rest of `data`; None unless every element has its usual shape and
+        all limits hold."""
         assert self.usual is not None
         end = len(data)
         if end <= start:
@@ -160,7 +163,8 @@ class ListOf:
             try:
                 items.append(read_item(reader, what))
             except DecodeError:
-                # The name of each element would cost more than reading it, so only a fault is read again with it.
+                # Building the name of each element would cost more than reading it, so only a faulty one is
+                # read again with its name.
                 reader.offset = at
                 read_item(reader, f"{what}[{len(items)}]")
                 raise
@@ -178,7 +182,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A definite array without a tag, such as an `[id, size]` pair."""
+    """Definite array without a tag, such as an `[id, size]` pair."""
 
     make: Callable[..., Any]
     fields: tuple[tuple[str, Field], ...]
@@ -189,7 +193,7 @@ class Record:
             reader.array(len(self.fields), what)
             return self.make(*[part.read(reader, what) for _, part in self.fields])
         except DecodeError:
-            # As with lists: names are for faults.
+            # As with lists: only a faulty value is read again with its name.
             reader.offset = at
             reader.array(len(self.fields), what)
             for name, part in self.fields:
@@ -202,10 +206,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`[tag, fields…]` for one message type.
+    """Layout `[tag, fields…]` of one message type.
 
-    `surplus` names fields that some peers append: read and forgotten, never written. If `surplus_may_be_missing`, the
-    head may announce them without their being there.
+    `surplus` names fields that some peers append: they are read and dropped, never written. If
+    `surplus_may_be_missing`, the head may announce them although they do not follow.
     """
 
     message: type[Any]
@@ -230,7 +234,7 @@ class Layout:
         return range(least, least + len(self.surplus) + 1)
 
     def read_fields(self, reader: Reader, length: int) -> Any:
-        """The rest of the message, behind its head and tag."""
+        """Return the message from the bytes after its head and tag."""
         name = self.message.__name__
         values = [part.read(reader, f"{name}.{label}") for label, part in self.fields]
         for label, part in self.surplus[: length - 1 - len(self.fields)]:
@@ -240,13 +244,14 @@ class Layout:
         return self.message(*values)
 
     def constants(self) -> list[Any]:
-        """Every message of this layout, where nothing but booleans tells them apart; otherwise none."""
+        """Return every message of this layout if only booleans tell them apart; otherwise an empty list."""
         if not all(isinstance(part, Boolean) for _, part in self.fields):
             return []
         return [self.message(*values) for values in product((False, True), repeat=len(self.fields))]
 
     def read_usual(self, data: bytes, items_max: int) -> Any | None:
-        """All of `data`, which begins as this message does, if it is exactly one in its usual shape; else None."""
+        """Return the message if `data`, which begins like this message, is exactly one in its usual shape;
+        else None."""
         assert self.usual_list is not None
         values = self.usual_list.read_usual(data, len(self.beginning), items_max - _ITEMS_AROUND_A_LIST)
         return None if values is None else self.message(values)
@@ -259,7 +264,7 @@ class Layout:
 
 
 def read_head(reader: Reader) -> tuple[int, int]:
-    """How many elements the message announces, and its tag."""
+    """Return the number of elements that the message announces, and its tag."""
     length = reader.array_length("the message")
     if length < 1:
         raise reader.invalid(
@@ -270,7 +275,7 @@ def read_head(reader: Reader) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of several tagged layouts, nested inside a message: a reject reason, a peer's address."""
+    """Choice of several tagged layouts, nested inside a message: a reject reason, a peer's address."""
 
     choices: tuple[Layout, ...]
 

@@ -1,6 +1,7 @@
 """Multiplexer segments: the eight-byte header, cutting a payload into segments, and reading them back.
 
-Segment borders carry no meaning for the mini-protocols above; `mux_queues` holds what depends on who listens.
+Segment borders carry no meaning for the mini-protocols above; `mux_queues` holds the queue of each
+mini-protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TIMESTAMP_MASK = 0xFFFF_FFFF
 
 
 class Direction(IntEnum):
-    """Which side of a mini-protocol instance sent a segment: the one that opened it, or the other."""
+    """Side of a mini-protocol instance that sent a segment: the one that opened it, or the other."""
 
     INITIATOR = 0
     RESPONDER = 1
@@ -36,7 +37,7 @@ class Direction(IntEnum):
 
 
 def lane_number(protocol: int, direction: Direction) -> int:
-    """A mini-protocol number and a direction as the one 16-bit word that stands in the header."""
+    """Return a mini-protocol number and a direction as the one 16-bit word that stands in the header."""
     if not 0 <= protocol <= PROTOCOL_NUMBER_MAX:
         raise LocalProtocolError(
             f"mini-protocol number {protocol} is outside 0..{PROTOCOL_NUMBER_MAX}",
@@ -47,12 +48,12 @@ def lane_number(protocol: int, direction: Direction) -> int:
 
 
 def lane_name(lane: int) -> str:
-    """How errors and traces name a lane."""
+    """Return the name of a lane for errors and traces."""
     return f"mini-protocol {lane & PROTOCOL_NUMBER_MAX}, sent by the {Direction(lane >> 15).name.lower()}"
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
-    """The sender's clock is for its own statistics: nothing here relies on it."""
+    """Header of a segment. The sender's clock is for its own statistics: nothing here relies on it."""
 
     timestamp_us: int
     lane: int
@@ -85,7 +86,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_header(timestamp_us: int, lane: int, length: int) -> bytes:
-    """Only the low 32 bits of `timestamp_us` are sent."""
+    """Return the eight bytes of a header. Only the low 32 bits of `timestamp_us` are sent."""
     if not 1 <= length <= SEGMENT_PAYLOAD_BYTES_MAX:
         raise LocalProtocolError(
             f"a segment carries 1..{SEGMENT_PAYLOAD_BYTES_MAX} bytes, not {length}",
@@ -96,7 +97,7 @@ def encode_header(timestamp_us: int, lane: int, length: int) -> bytes:
 
 
 def decode_header(data: bytes | bytearray | memoryview, at: int = 0) -> SegmentHeader:
-    """The header that begins at index `at` of `data`."""
+    """Return the header that begins at index `at` of `data`."""
     if len(data) - at < SEGMENT_HEADER_BYTES:
         raise DecodeError(
             f"segment header at offset {at} cut short: {len(data) - at} of {SEGMENT_HEADER_BYTES} bytes",
@@ -112,25 +113,27 @@ def decode_header(data: bytes | bytearray | memoryview, at: int = 0) -> SegmentH
 def split_payload(
     payload: bytes, lane: int, timestamp_us: int, payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_SENT_MAX
 ) -> Iterator[bytes]:
-    """`payload` as whole segments, headers included; none for an empty one: zero length is never sent."""
+    """Yield `payload` as whole segments, headers included; nothing for an empty payload: zero length is never
+    sent."""
     for start in range(0, len(payload), payload_bytes_max):
         piece = payload[start : start + payload_bytes_max]
         yield encode_header(timestamp_us, lane, len(piece)) + piece
 
 
 RESTING_BYTES = 2_048
-"""The buffer of a connection on which little is said; thousands of them must fit into memory."""
+"""Bytes in the buffer of a quiet connection; thousands of them must fit into memory."""
 SMALL_READS_BEFORE_REST = 16
 _NOT_SMALL = -1
 
 
 class SegmentReader:
-    """Cuts a byte stream that arrives in arbitrary pieces into segments.
+    """Reader that cuts a byte stream, arriving in arbitrary pieces, into segments.
 
-    The buffer is small while little is said, since most of many connections are quiet, and has room for the largest
-    segment as soon as more comes. Each whole segment goes to `deliver`. A header whose body is still on its way goes to `inspect` (again
-    with every further piece), which may raise to refuse the body unread. Bytes enter through `feed`, or
-    without a copy by writing into `space()` and then telling with `received` how much was written.
+    The buffer is small while little arrives, since most of many connections are quiet, and has room for the
+    largest segment as soon as more comes. Each whole segment goes to `deliver`. A header whose body is still
+    on its way goes to `inspect` (again with every further piece), which may raise to refuse the body unread.
+    Bytes enter through `feed`, or without a copy by writing into `space()` and then passing the number of
+    bytes to `received`.
     """
 
     def __init__(
@@ -148,7 +151,7 @@ class SegmentReader:
 
     @property
     def offset(self) -> int:
-        """Where in the whole stream the next, or the started, segment begins."""
+        """Offset in the whole stream of the segment that is next or has begun."""
         return self._offset_of_view + self._start
 
     @property
@@ -157,7 +160,7 @@ class SegmentReader:
 
     @property
     def is_mid_segment(self) -> bool:
-        """A segment has been started and not completed; the shell limits how long that may last."""
+        """Return whether a segment has begun and is incomplete; the shell limits how long that may last."""
         return self._start != self._end
 
     def release(self) -> None:
@@ -165,7 +168,8 @@ class SegmentReader:
         self._view = memoryview(b"")
 
     def space(self) -> memoryview:
-        """Room for the next bytes, never empty: an incomplete segment is always shorter than the buffer."""
+        """Return room for the next bytes, never empty: an incomplete segment is always shorter than the
+        buffer."""
         start = self._start
         end = self._end
         if start == end:
@@ -177,7 +181,7 @@ class SegmentReader:
                 self._view = memoryview(bytearray(SEGMENT_BYTES_MAX))
             return self._view
         if start or len(self._view) == RESTING_BYTES:
-            # Something is incomplete: all of it must fit, so here the buffer becomes a large one.
+            # A segment is incomplete and all of it must fit, so here the buffer becomes a large one.
             kept = self._view[start:end]
             if len(self._view) == RESTING_BYTES:
                 self._view = memoryview(bytearray(SEGMENT_BYTES_MAX))
@@ -188,7 +192,7 @@ class SegmentReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> bool:
-        """Take in the `count` bytes written into `space()`; says whether a segment is left incomplete."""
+        """Take in the `count` bytes written into `space()`; return whether a segment is left incomplete."""
         view = self._view
         start = self._start
         end = self._end = self._end + count
@@ -211,7 +215,7 @@ class SegmentReader:
         return start != end
 
     def feed(self, data: bytes | bytearray | memoryview) -> bool:
-        """Take in a piece of any size; says whether a segment is left incomplete."""
+        """Take in a piece of any size; return whether a segment is left incomplete."""
         position = 0
         while position < len(data):
             space = self.space()

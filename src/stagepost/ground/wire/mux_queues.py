@@ -1,4 +1,5 @@
-"""What a multiplexer keeps per mini-protocol and direction: bounded queues in, fair turns out."""
+"""Queues of a multiplexer, per mini-protocol and direction: bounded queues for received bytes, fair turns for
+sent ones."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ SMALL_PIECE_BYTES = 1_024
 
 
 class Ingress:
-    """Bytes of one lane that have arrived and are not read yet."""
+    """Received bytes of one lane that are not read yet."""
 
     __slots__ = ("_first", "_rest", "bytes_max", "lane", "on_arrival", "payload_bytes_max", "queued_bytes")
 
@@ -55,7 +56,7 @@ class Ingress:
         self._rest = bytearray()
 
     def put(self, payload: bytes) -> bool:
-        """False, and nothing kept, when the limit would be exceeded."""
+        """Queue `payload`; return False, and keep nothing, if that would exceed the limit."""
         queued_bytes = self.queued_bytes + len(payload)
         if queued_bytes > self.bytes_max:
             return False
@@ -67,13 +68,13 @@ class Ingress:
         return True
 
     def put_back(self, payload: bytes) -> None:
-        """To the front again, whatever the limit: it was counted when it came."""
+        """Put `payload` back at the front, whatever the limit: it was counted when it came."""
         if payload:
             self._first = payload + self.take()
             self.queued_bytes = len(self._first)
 
     def take(self) -> bytes:
-        """Everything queued, in order; b"" when nothing is."""
+        """Return everything queued, in order; b"" if nothing is."""
         taken = self._first
         if self._rest:
             taken += self._rest
@@ -84,7 +85,8 @@ class Ingress:
 
 
 class Demultiplexer:
-    """Sorts segments into the ingress queues registered for them; one without a queue is the peer's fault."""
+    """Sorter of segments into the ingress queues registered for them; a segment without a queue is the peer's
+    fault."""
 
     def __init__(self, trace: Callable[[Segment], None] | None = None) -> None:
         self._trace = trace
@@ -98,7 +100,7 @@ class Demultiplexer:
         ingress_bytes_max: int,
         payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
     ) -> Ingress:
-        """Accept what the peer sends for `protocol` in `direction`, which is the peer's own direction."""
+        """Accept the peer's data for `protocol` in `direction`, which is the peer's own direction."""
         lane = lane_number(protocol, direction)
         if lane in self._ingresses:
             raise LocalProtocolError(f"{lane_name(lane)}: already registered on this connection")
@@ -106,7 +108,7 @@ class Demultiplexer:
         return ingress
 
     def unregister(self, ingress: Ingress) -> None:
-        """Further data for this lane is an error of the peer; what was queued can still be taken."""
+        """Refuse further data for this lane as an error of the peer; queued bytes can still be taken."""
         if self._ingresses.get(ingress.lane) is ingress:
             del self._ingresses[ingress.lane]
 
@@ -128,13 +130,14 @@ class Demultiplexer:
         ingress = self._ingresses.get(header.lane)
         if ingress is None or header.length > ingress.payload_bytes_max:
             raise self.refusal(header.lane, header.length, self.reader.offset)
-        # Whether it fits beside what is queued shows when it is complete: the reader may catch up until then.
-        # What fits not even into the empty queue is refused now.
+        # Whether the body fits beside the queued bytes shows when it is complete: the reader may catch up
+        # until then. A body that does not fit even into the empty queue is refused now.
         if header.length > ingress.bytes_max:
             raise _overflow(ingress, header.length, self.reader.offset)
 
     def refusal(self, lane: int, length: int, offset: int) -> RemoteProtocolError:
-        """Why a segment is not taken: nobody listens on its lane, or it is longer than the lane allows."""
+        """Return the error for a refused segment: nobody listens on its lane, or it is longer than the lane
+        allows."""
         ingress = self._ingresses.get(lane)
         if ingress is None:
             return RemoteProtocolError(
@@ -167,12 +170,13 @@ def _overflow(ingress: Ingress, length: int, offset: int) -> LimitExceeded:
 
 
 class SharedBytes(bytes):
-    """The same message for many connections: it is cut into segments once for all that send it on the same lane."""
+    """Message for many connections: it is cut into segments once for all that send it on the same lane."""
 
     batches: dict[int, list[bytes]]
 
     def in_batches(self, timestamp_us: int, lane: int) -> list[bytes]:
-        """Segments of full size, as many to a batch as fit. Everybody gets the time at which the first one sent it."""
+        """Return segments of full size, as many to a batch as fit. All copies carry the time stamp of the
+        first sender."""
         try:
             known = self.batches
         except AttributeError:
@@ -194,8 +198,9 @@ class EgressLane:
     def __init__(self, lane: int) -> None:
         self.lane = lane
         self.waiting_bytes = 0
-        # Large pieces as they came, without a copy. Small ones are joined: each object costs more than they hold. So
-        # there are never many, and a list will do: ten thousand connections have five of these each.
+        # Large pieces stay as they came, without a copy. Small ones are joined, because each object costs
+        # more than they hold. So there are never many, and a list will do: ten thousand connections have five
+        # of these each.
         self._pieces: list[bytes | bytearray] = []
         self._sent_of_first = 0
         self.is_ready = False
@@ -204,7 +209,7 @@ class EgressLane:
 
     @property
     def has_room(self) -> bool:
-        """Whether a writer may add its next message, whole; the excess is then at most one message."""
+        """Return whether a writer may add its next message, whole; the excess is then at most one message."""
         return self.waiting_bytes <= EGRESS_BYTES_MAX
 
     def put(self, payload: bytes) -> None:
@@ -222,7 +227,7 @@ class EgressLane:
         pieces.append(payload)
 
     def take_single(self, timestamp_us: int, payload_bytes_max: int) -> bytes | None:
-        """The next batch where it is simple: all that waits is one message, short or for many. None where it is not."""
+        """Return the next batch if all that waits is one message, short or shared; None in all other cases."""
         pieces, sent = self._pieces, self._sent_of_first
         if len(pieces) != 1:
             return None
@@ -247,7 +252,7 @@ class EgressLane:
         return batch
 
     def take(self, count: int, parts: list[bytes | bytearray | memoryview]) -> None:
-        """The next `count` bytes, added to `parts`. There are as many."""
+        """Append the next `count` bytes to `parts`. The lane holds at least as many."""
         pieces = self._pieces
         self.waiting_bytes -= count
         while count:
@@ -267,7 +272,8 @@ class EgressLane:
 
 
 class Egress:
-    """Gives every mini-protocol with something to send one segment per turn, so that none starves another."""
+    """Scheduler that gives every mini-protocol with data to send one segment per turn, so that none starves
+    another."""
 
     def __init__(self, payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_SENT_MAX) -> None:
         self._payload_bytes_max = payload_bytes_max
@@ -279,7 +285,7 @@ class Egress:
         return not self._ready
 
     def register(self, protocol: int, direction: Direction) -> EgressLane:
-        """The lane on which we send; one that still drains after an earlier use is taken up again."""
+        """Return the lane on which we send; a lane that still drains after an earlier use is taken up again."""
         number = lane_number(protocol, direction)
         lane = self._lanes.get(number)
         if lane is None:
@@ -287,13 +293,13 @@ class Egress:
         return lane
 
     def unregister(self, lane: EgressLane) -> None:
-        """What the lane still holds is sent nevertheless."""
+        """Release the lane; the bytes that it still holds are sent nevertheless."""
         if not lane.is_ready:
             self._lanes.pop(lane.lane, None)
         lane.on_room = None
 
     def put(self, lane: EgressLane, payload: bytes) -> None:
-        """The caller has seen `lane.has_room`."""
+        """Queue `payload` on `lane`. The caller has seen `lane.has_room`."""
         if not payload:
             return
         lane.put(payload)
@@ -302,7 +308,7 @@ class Egress:
             self._ready.append(lane)
 
     def next_batch(self, timestamp_us: int) -> bytes:
-        """Whole segments, at most WRITE_BATCH_BYTES_MAX bytes of them, one per ready lane and turn."""
+        """Return whole segments, at most WRITE_BATCH_BYTES_MAX bytes of them, one per ready lane and turn."""
         ready = self._ready
         if len(ready) == 1:
             lane = ready[0]
