@@ -182,7 +182,7 @@ class Member:
             self._refuse(peer, "Malformed", error.text)
             return self._taken()
         if not self._sync.answered(peer, number, answer):
-            self._refuse(peer, "WrongAnswer", f"{type(answer).__name__} is no answer to what was asked")
+            self._refuse(peer, "WrongAnswer", f"{type(answer).__name__} does not answer the question")
         elif isinstance(answer, BlockResult):
             self._take_in(peer, answer.block, now)
         else:

@@ -154,7 +154,7 @@ def test_addresses_are_read_as_people_write_them(text: str, found: Address, is_h
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:65536", "::1:5", "ho st:1", "host:-1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not a valid address"):
         parse_address(text)
 
 

@@ -43,7 +43,9 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     host, _, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > PORT_MAX:
-        raise click.BadParameter(f"{value!r} is no address; give it as 127.0.0.1:8140", context, parameter)
+        raise click.BadParameter(
+            f"{value!r} is not a valid address; give it as 127.0.0.1:8140", context, parameter
+        )
     return host, int(port)
 
 

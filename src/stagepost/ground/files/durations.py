@@ -15,11 +15,13 @@ def parse_duration(text: str) -> float:
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(
-            f"{text!r} is no duration; write a number and a unit, as in 250ms, 5s, 10m, 2h or 1d"
+            f"{text!r} is not a valid duration; write a number and a unit, as in 250ms, 5s, 10m, 2h or 1d"
         )
     units = [_UNITS_S[unit] for _, unit in parts]
     if units != sorted(set(units), reverse=True):
-        raise ValueError(f"{text!r} is no duration; write each unit once, the largest first, as in 29m50s")
+        raise ValueError(
+            f"{text!r} is not a valid duration; write each unit once, the largest first, as in 29m50s"
+        )
     seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
     if not 0 < seconds <= DURATION_MAX_S:
         raise ValueError(f"{text!r} is out of range; a duration is greater than 0 and at most ten years")
@@ -36,7 +38,9 @@ def parse_moment(text: str, now_unix_s: float) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; write ISO 8601, or how long ago, as in 10m") from None
+        raise ValueError(
+            f"{text!r} is not a valid time; write ISO 8601, or how long ago, as in 10m"
+        ) from None
     # A time without a zone means the local time of the reader.
     return moment.timestamp()
 

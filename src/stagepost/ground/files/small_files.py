@@ -30,7 +30,7 @@ def read_small_file(path: Path, bytes_max: int, what: str) -> tuple[bytes, os.st
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise _fault(path, f"expected {what}, found something that is no regular file")
+            raise _fault(path, f"expected {what}, found something that is not a regular file")
         content = b""
         while len(content) <= bytes_max:
             part = os.read(descriptor, bytes_max + 1 - len(content))

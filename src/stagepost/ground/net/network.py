@@ -131,7 +131,8 @@ def parse_address(text: str) -> Address:
     found = _TCP.fullmatch(text)
     if found is None or int(found[3]) > PORT_MAX:
         raise ConfigError(
-            f"{text!r} is no address", advice="write HOST:PORT, as in 127.0.0.1:4200, or ./PATH of a socket"
+            f"{text!r} is not a valid address",
+            advice="write HOST:PORT, as in 127.0.0.1:4200, or ./PATH of a socket",
         )
     return TcpAddress(found[1] or found[2], int(found[3]))
 

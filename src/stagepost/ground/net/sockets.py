@@ -335,7 +335,7 @@ def _tcp_failure(
         case OverflowError():
             return ConfigError(f"{what}: a port is a number in 0..65535", advice="check the port")
         case UnicodeError():
-            return ConfigError(f"{what}: this is no host name", advice="check the host name")
+            return ConfigError(f"{what}: this is not a valid host name", advice="check the host name")
         case ConnectionRefusedError():
             return kind(f"{what}: nobody is listening there", advice="start the node, or check host and port")
         case PermissionError():

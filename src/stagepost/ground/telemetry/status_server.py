@@ -133,7 +133,7 @@ class StatusServer:
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _problem(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request"), "GET"
+            return _problem(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1 request"), "GET"
         method, target, _ = words
         headers: dict[str, str] = {}
         for line in lines[1:-2]:

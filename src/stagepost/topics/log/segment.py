@@ -83,7 +83,7 @@ def read_header(path: Path, content: bytes, partition: int, base_offset: int) ->
     if sha256(fields).digest()[: block.DIGEST_BYTES] != content[_FIELDS.size : HEADER_BYTES]:
         raise DamagedLog(path, 0, "the header of the file does not agree with its digest")
     if (header.magic, header.version) != (MAGIC, VERSION):
-        raise DamagedLog(path, 0, f"this is no segment of version {VERSION}")
+        raise DamagedLog(path, 0, f"this is not a segment of version {VERSION}")
     if (header.partition, header.base_offset) != (partition, base_offset):
         raise DamagedLog(
             path,

@@ -47,7 +47,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, job: str, *options
         (["--data", "DIR/data", "--retained", "x"], "--retained is for --socket"),
         (["--socket", "x", "--network-magic", "7"], "--socket needs --retained"),
         (["--socket", "x", "--retained", "x"], "--socket needs --network-magic"),
-        (["--address", "nowhere"], "'nowhere' is no address"),
+        (["--address", "nowhere"], "'nowhere' is not a valid address"),
         (["--data", "DIR/empty"], "holds none of the topics"),
         (["--data", "DIR/data", "--metrics-port", "65536"], "65536"),
     ],
@@ -68,7 +68,7 @@ def test_a_run_needs_one_source_with_all_that_belongs_to_it(
         (["--from", "3"], 2, "give one of --data"),
         (["--input", "DIR/nothing.jsonl"], 3, "cannot read the dump"),
         (["--data", "DIR/data", "--topic", "other"], 2, "there is no topic other"),
-        (["--data", "DIR/data", "--from", "soon"], 2, "--from: 'soon' is no time"),
+        (["--data", "DIR/data", "--from", "soon"], 2, "--from: 'soon' is not a valid time"),
         (["--data", "DIR/data", "--to", "1"], 3, "was asked for, but the log ends at 0"),
     ],
 )

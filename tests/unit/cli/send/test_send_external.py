@@ -158,7 +158,7 @@ def test_each_stage_is_told_once_in_order_of_time(capsys: pytest.CaptureFixture[
 )
 def test_an_http_address_is_host_and_port(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["devnet", "--http", wrong]) == 2
-    assert "is no address" in capsys.readouterr().err
+    assert "is not a valid address" in capsys.readouterr().err
 
 
 def test_an_http_address_that_others_reach_is_refused_without_token_and_tls(

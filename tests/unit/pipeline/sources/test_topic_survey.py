@@ -95,7 +95,7 @@ def test_options_of_the_source_name_one_place(tmp_path: Path, monkeypatch: pytes
     [
         ({}, "was given nothing to read"),
         ({"path": "p", "address": "h:1"}, "path and address"),
-        ({"address": "nowhere"}, "is no address"),
+        ({"address": "nowhere"}, "is not a valid address"),
         ({"socket": "s", "network_magic": "7"}, "was not given retained"),
         ({"socket": "s", "retained": "r"}, "was not given network_magic"),
         ({"socket": "s", "retained": "r", "network_magic": str(2**32)}, "is no network magic"),
