@@ -1,6 +1,6 @@
 """TL primitives: little-endian numbers, padded byte strings, bare vectors, constructor ids and key ids.
 
-The reader is strict: what it accepts, the writer would have written the same way.
+The reader is strict: it accepts only bytes that the writer would have written the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError
 INT256_BYTES = 32
 INT512_BYTES = 64
 ZERO_INT256 = bytes(INT256_BYTES)
-"""Stands for nobody and nothing where TL has no way to leave a hash out."""
+"""32 zero bytes, which stand for "no hash" where TL cannot leave a hash out."""
 
 CONSTRUCTOR_BYTES = 4
 LENGTH_FORM_LONG = 0xFE
@@ -31,7 +31,8 @@ _DOUBLE = Struct("<d")
 
 
 def normalise_schema_line(line: str) -> str:
-    """Without comments, round brackets and semicolon, one space between words: the text that is hashed."""
+    """Return the text that is hashed: without comments, round brackets and semicolon, one space between
+    words."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", line, flags=re.DOTALL)
     words = re.sub(r"\(\s*|\s*\)|;", "", text).replace("=", " = ").split()
     if not text.isascii() or words.count("=") != 1 or words[0] == "=" or words[-1] == "=":
@@ -40,12 +41,12 @@ def normalise_schema_line(line: str) -> str:
 
 
 def constructor_id(line: str) -> int:
-    """CRC-32 of the normalised schema line."""
+    """Return the CRC-32 of the normalised schema line."""
     return crc32(normalise_schema_line(line).encode("ascii"))
 
 
 def constructor_bytes(identifier: int) -> bytes:
-    """A constructor id as it stands on the wire."""
+    """Return a constructor id as it stands on the wire."""
     return _UNSIGNED_INT.pack(identifier)
 
 
@@ -53,7 +54,7 @@ _ED25519_PUBLIC_KEY_PREFIX = constructor_bytes(constructor_id("pub.ed25519 key:i
 
 
 def key_id(public_key: bytes) -> bytes:
-    """The short id of an Ed25519 key: SHA-256 of its boxed form. Receipts name their source by it."""
+    """Return the short id of an Ed25519 key: SHA-256 of its boxed form. Receipts name their source by it."""
     if len(public_key) != INT256_BYTES:
         raise LocalProtocolError(
             f"an Ed25519 public key has {INT256_BYTES} bytes, not {len(public_key)}",
@@ -64,7 +65,7 @@ def key_id(public_key: bytes) -> bytes:
 
 
 class Reader:
-    """Reads one TL object from front to back; every refusal is a `DecodeError` with the fault's offset."""
+    """Reader of one TL object from front to back; every refusal is a `DecodeError` with the fault's offset."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -87,7 +88,7 @@ class Reader:
         return value
 
     def read_unsigned_long(self) -> int:
-        """For what TL calls a long and uses as 64 bits, such as the prefix of a shard."""
+        """Return a TL long that is used as 64 unsigned bits, such as the prefix of a shard."""
         value: int = self._unpack(_UNSIGNED_LONG, "long")
         return value
 
@@ -105,7 +106,7 @@ class Reader:
         return self.read_raw(INT512_BYTES, "int512")
 
     def read_raw(self, count: int, name: str = "raw bytes") -> bytes:
-        """Bytes without length or padding."""
+        """Return `count` bytes that have neither length nor padding."""
         start = self.offset
         if count > len(self._data) - start:
             raise self._cut_short(name, count)
@@ -153,7 +154,7 @@ class Reader:
             ) from error
 
     def read_vector_count(self, count_max: int, item_bytes_min: int) -> int:
-        """How many items follow; a count that the remaining bytes cannot hold is refused here."""
+        """Return the number of items that follow; refuse a count that the remaining bytes cannot hold."""
         start = self.offset
         count = self.read_int()
         if count < 0:
@@ -171,7 +172,7 @@ class Reader:
         return count
 
     def read_constructor(self, *expected: int) -> int:
-        """The id of a boxed value, which must be one of `expected`."""
+        """Return the id of a boxed value, which must be one of `expected`."""
         start = self.offset
         identifier: int = self._unpack(_UNSIGNED_INT, "constructor id")
         if identifier not in expected:
@@ -219,7 +220,8 @@ class Reader:
 
 
 class Writer:
-    """Writes one TL object; values that TL cannot hold are a mistake on this side."""
+    """Writer of one TL object; raise `LocalProtocolError` for values that TL cannot hold, which are a mistake
+    of ours."""
 
     def __init__(self) -> None:
         self._written = bytearray()
@@ -254,7 +256,7 @@ class Writer:
         self._written += _exactly(value, INT512_BYTES, "int512")
 
     def write_raw(self, value: bytes) -> None:
-        """Bytes without length or padding."""
+        """Write bytes without length or padding."""
         self._written += value
 
     def write_bytes(self, value: bytes) -> None:
