@@ -4,6 +4,7 @@
     ├── ProtocolError
     │   ├── RemoteProtocolError      the peer broke a rule: close, count
     │   │   ├── DecodeError          its bytes are not what the layout says
+    │   │   │   └── TlDecodeError    the same, for objects in TL and messages in cells
     │   │   ├── ProtocolTimeout      it was silent for too long
     │   │   ├── LimitExceeded        it sent more than a named limit allows
     │   │   └── HandshakeRefused     the two sides cannot speak with each other
@@ -38,6 +39,9 @@ class ErrorCode(StrEnum):
     CBOR_TRUNCATED = "CBOR_TRUNCATED"
     CBOR_LIMIT = "CBOR_LIMIT"
     CBOR_INVALID = "CBOR_INVALID"
+    TL_TRUNCATED = "TL_TRUNCATED"
+    TL_LIMIT = "TL_LIMIT"
+    TL_INVALID = "TL_INVALID"
     PROTOCOL_STATE = "PROTOCOL_STATE"
     PROTOCOL_REQUEST = "PROTOCOL_REQUEST"
     PROTOCOL_WINDOW = "PROTOCOL_WINDOW"
@@ -118,6 +122,12 @@ class DecodeError(RemoteProtocolError):
     """Bytes that are not what the layout says; `offset` is where the first fault lies."""
 
     default_code = ErrorCode.CBOR_INVALID
+
+
+class TlDecodeError(DecodeError):
+    """Bytes that are not the TL object, or the bag of cells, that the schema says."""
+
+    default_code = ErrorCode.TL_INVALID
 
 
 class ProtocolTimeout(RemoteProtocolError):

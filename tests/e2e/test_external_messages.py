@@ -99,7 +99,7 @@ def test_what_is_refused_ends_with_one_and_says_why(
     assert err.splitlines()[-1] == "PROTOCOL_REQUEST"
     status, out, err = run(capsys, "send", "just some words", "--data", running.data, "--json")
     assert status == 1
-    assert json.loads(out)["code"] == "CBOR_INVALID"
+    assert json.loads(out)["code"] == "TL_INVALID"
 
 
 def test_following_a_trace_ends_with_the_message(

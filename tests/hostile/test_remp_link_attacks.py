@@ -521,9 +521,9 @@ SIGNED = RempMessage(b"message", bytes(32), 1).sign(seed_of(0)).encode()
             ("PROTOCOL_REQUEST", "BadSignature"),
             id="signed by another",
         ),
-        pytest.param(MESSAGES, push(SIGNED[:-4]), ("CBOR_TRUNCATED", None), id="cut short"),
-        pytest.param(MESSAGES, push(SIGNED + bytes(4)), ("CBOR_INVALID", None), id="with bytes left over"),
-        pytest.param(MESSAGES, push(b"\1\2\3\4"), ("CBOR_INVALID", None), id="of an unknown constructor"),
+        pytest.param(MESSAGES, push(SIGNED[:-4]), ("TL_TRUNCATED", None), id="cut short"),
+        pytest.param(MESSAGES, push(SIGNED + bytes(4)), ("TL_INVALID", None), id="with bytes left over"),
+        pytest.param(MESSAGES, push(b"\1\2\3\4"), ("TL_INVALID", None), id="of an unknown constructor"),
         pytest.param(
             MESSAGES, push(bytes(OBJECT_BYTES_MAX + 1)), ("CBOR_INVALID", None), id="one byte too long"
         ),

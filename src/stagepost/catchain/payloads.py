@@ -6,7 +6,7 @@ import msgspec
 
 from stagepost.catchain.block import DEPENDENCY_ID as REFERENCE_ID
 from stagepost.catchain.block import Dependency, read_dependency
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, Reader, Writer, constructor_bytes, constructor_id
 
 FORK_ID = constructor_id(
@@ -65,5 +65,5 @@ def read_fork_proof(payload: bytes) -> ForkProof | None:
     reader.expect_end()
     proof = ForkProof(*references)
     if not proof.is_contradictory:
-        raise DecodeError("the two blocks of a fork proof do not contradict each other", offset=0)
+        raise TlDecodeError("the two blocks of a fork proof do not contradict each other", offset=0)
     return proof

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagepost.chain.message_values import CELLS_MAGIC, NEVER, ReadMessage
-from stagepost.errors import ConfigError, DecodeError, ErrorCode
+from stagepost.errors import ConfigError, ErrorCode, TlDecodeError
 from stagepost.remp.message import ExternalMessage
 
 try:
@@ -38,38 +38,38 @@ def read_cell_message(data: bytes) -> ReadMessage:
         cells = _all_cells(root)
         depth = root.get_depth(0)
     except Exception as error:  # the package raises whatever its parts raise
-        raise DecodeError(f"the bag of cells cannot be unpacked: {error}") from error
+        raise TlDecodeError(f"the bag of cells cannot be unpacked: {error}") from error
     if any(len(cell.refs) > REFERENCES_MAX for cell in cells):
-        raise DecodeError(f"the bag has a cell with more than {REFERENCES_MAX} references")
+        raise TlDecodeError(f"the bag has a cell with more than {REFERENCES_MAX} references")
     if depth > DEPTH_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the message is {depth} cells deep; at most {DEPTH_MAX} are accepted",
-            code=ErrorCode.CBOR_LIMIT,
+            code=ErrorCode.TL_LIMIT,
             limit=DEPTH_MAX,
             found=depth,
         )
     if root.is_exotic or root.level_mask.mask:
-        raise DecodeError("the message's root must be an ordinary cell of level 0")
+        raise TlDecodeError("the message's root must be an ordinary cell of level 0")
     return _read(root, data)
 
 
 def _check_header(data: bytes) -> None:
     if data[:4] != CELLS_MAGIC or len(data) < _HEADER_BYTES_MIN:
-        raise DecodeError("a bag of cells begins with b5ee9c72 and its header")
+        raise TlDecodeError("a bag of cells begins with b5ee9c72 and its header")
     size = data[4] & 7
     if not 1 <= size <= _INDEX_BYTES_MAX or len(data) < _HEADER_BYTES_MIN + 3 * size:
-        raise DecodeError(f"the bag's header gives {size} bytes to an index, or ends early", found=size)
+        raise TlDecodeError(f"the bag's header gives {size} bytes to an index, or ends early", found=size)
     counts = (int.from_bytes(data[at : at + size], "big") for at in range(6, 6 + 3 * size, size))
     cells, roots, absent = counts
     if cells > CELLS_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the bag has {cells} cells; at most {CELLS_MAX} are accepted",
-            code=ErrorCode.CBOR_LIMIT,
+            code=ErrorCode.TL_LIMIT,
             limit=CELLS_MAX,
             found=cells,
         )
     if roots != 1 or absent:
-        raise DecodeError(
+        raise TlDecodeError(
             f"a message has one root and no absent cells; this bag has {roots} roots and {absent} absent"
         )
 
@@ -88,16 +88,16 @@ def _all_cells(root: Any) -> list[Any]:
 def _read(root: Any, data: bytes) -> ReadMessage:
     part = _Part(root)
     if part.number(2) != _EXTERNAL_INBOUND:
-        raise DecodeError("the message is not an external inbound one")
+        raise TlDecodeError("the message is not an external inbound one")
     source = part.number(2)
     if source == _EXTERNAL_ADDRESS:
         part.number(part.number(9))
     elif source != _NO_ADDRESS:
-        raise DecodeError("the message's source must be absent or an external address")
+        raise TlDecodeError("the message's source must be absent or an external address")
     if part.number(2) != _STANDARD_ADDRESS:
-        raise DecodeError("the message's destination must be a standard address")
+        raise TlDecodeError("the message's destination must be a standard address")
     if part.number(1):
-        raise DecodeError("the message's destination must be without anycast")
+        raise TlDecodeError("the message's destination must be without anycast")
     workchain = part.number(8)
     account = part.number(256).to_bytes(32, "big")
     part.number(8 * part.number(4))  # the fee
@@ -109,7 +109,7 @@ def _read(root: Any, data: bytes) -> ReadMessage:
     if part.number(1):
         body = part.reference()
         if part.is_left:
-            raise DecodeError("something is left over behind the message's body")
+            raise TlDecodeError("something is left over behind the message's body")
     else:
         body = part.rest()
     signed = workchain - 256 if workchain > 127 else workchain
@@ -139,9 +139,9 @@ class _Part:
 
     def number(self, bits: int) -> int:
         if bits > self._slice.remaining_bits:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"the message needs {bits} more bits; {self._slice.remaining_bits} are left in its root",
-                code=ErrorCode.CBOR_TRUNCATED,
+                code=ErrorCode.TL_TRUNCATED,
                 limit=self._slice.remaining_bits,
                 found=bits,
             )
@@ -149,8 +149,8 @@ class _Part:
 
     def reference(self) -> Any:
         if not self._slice.remaining_refs:
-            raise DecodeError(
-                "the message names a reference that its root does not have", code=ErrorCode.CBOR_TRUNCATED
+            raise TlDecodeError(
+                "the message names a reference that its root does not have", code=ErrorCode.TL_TRUNCATED
             )
         return self._slice.load_ref()
 

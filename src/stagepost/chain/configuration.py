@@ -8,7 +8,7 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 
@@ -129,7 +129,7 @@ class Configuration(msgspec.Struct, frozen=True):
         )
         reader.expect_end()
         if max(ordering, takes_cells, guards_uids) > 1:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"configuration: ordering {ordering}, takes_cells {takes_cells} and guards_uids {guards_uids} "
                 "are 0 or 1"
             )

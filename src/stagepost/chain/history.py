@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from stagepost.chain.configuration import BLOCK_BYTES_MAX
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.sessions import Member, SessionFacts
 from stagepost.remp.shard import BLOCK_ID_BYTES, BlockId, read_block_id
@@ -184,7 +184,9 @@ def _read_view(reader: Reader) -> KeptView:
     block_id, catchain_seqno = read_block_id(reader), reader.read_unsigned_int()
     time_ms, is_crowded = reader.read_long(), reader.read_unsigned_int()
     if is_crowded > 1:
-        raise DecodeError(f"the view before offset {reader.offset} is neither crowded nor not: {is_crowded}")
+        raise TlDecodeError(
+            f"the view before offset {reader.offset} is neither crowded nor not: {is_crowded}"
+        )
     count = reader.read_vector_count(SESSIONS_KEPT_MAX, 32)
     return KeptView(
         block_id, catchain_seqno, time_ms, bool(is_crowded), tuple(reader.read_int256() for _ in range(count))

@@ -10,7 +10,7 @@ from stagepost.chain.accounts import WORKCHAIN
 from stagepost.chain.configuration import BLOCK_BYTES_MAX
 from stagepost.chain.master_state import SHARDS_MAX, PlanKind
 from stagepost.chain.rotation import Plan
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import ErrorCode, TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BLOCK_ID_BYTES, MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
@@ -90,9 +90,9 @@ class MasterBlock(msgspec.Struct, frozen=True):
 
 def decode_master_block(data: bytes) -> MasterBlock:
     if len(data) > BLOCK_BYTES_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the block has {len(data)} bytes; at most {BLOCK_BYTES_MAX} are accepted",
-            code=ErrorCode.CBOR_LIMIT,
+            code=ErrorCode.TL_LIMIT,
             limit=BLOCK_BYTES_MAX,
             found=len(data),
         )
@@ -103,9 +103,9 @@ def decode_master_block(data: bytes) -> MasterBlock:
     count = reader.read_vector_count(SHARDS_MAX, _COMMIT_BYTES_MIN)
     commits = tuple(_read_commit(reader) for _ in range(count))
     if sum(map(len, commits)) > COMMITTED_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the master block commits {sum(map(len, commits))} blocks; at most {COMMITTED_MAX} are accepted",
-            code=ErrorCode.CBOR_LIMIT,
+            code=ErrorCode.TL_LIMIT,
             limit=COMMITTED_MAX,
             found=sum(map(len, commits)),
         )
@@ -119,14 +119,14 @@ def decode_master_block(data: bytes) -> MasterBlock:
 def _read_commit(reader: Reader) -> tuple[BlockId, ...]:
     count = reader.read_vector_count(COMMIT_BLOCKS_MAX, BLOCK_ID_BYTES)
     if not count:
-        raise DecodeError(f"the commit before offset {reader.offset} holds no block", offset=reader.offset)
+        raise TlDecodeError(f"the commit before offset {reader.offset} holds no block", offset=reader.offset)
     return tuple(read_block_id(reader) for _ in range(count))
 
 
 def _read_plan(reader: Reader) -> Plan:
     kind, prefix, at_ms = reader.read_unsigned_int(), reader.read_unsigned_long(), reader.read_long()
     if kind not in (PlanKind.SPLIT, PlanKind.MERGE):
-        raise DecodeError(
+        raise TlDecodeError(
             f"the plan before offset {reader.offset} is of kind {kind}, neither split nor merge"
         )
     return Plan(PlanKind(kind), Shard(WORKCHAIN, prefix), at_ms)

@@ -16,7 +16,7 @@ from stagepost.chain.accounts import WORKCHAIN, Transfer
 from stagepost.chain.configuration import SHARD_BITS_MAX, ChainValidator, Configuration
 from stagepost.chain.execution import MasterView, are_crowded
 from stagepost.chain.shard_state import PREVIOUS_MAX, Due, Source
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import Member, SessionFacts, session_id
@@ -299,5 +299,5 @@ def _read_entry(reader: Reader) -> ShardEntry:
     seqno, time_ms, session = reader.read_unsigned_int(), reader.read_long(), _read_session(reader)
     plan, plan_at_ms = reader.read_unsigned_int(), reader.read_long()
     if plan > max(PlanKind):
-        raise DecodeError(f"plan {plan} is none of {[int(one) for one in PlanKind]}", found=plan)
+        raise TlDecodeError(f"plan {plan} is none of {[int(one) for one in PlanKind]}", found=plan)
     return ShardEntry(shard, sources, seqno, time_ms, session, PlanKind(plan), plan_at_ms)

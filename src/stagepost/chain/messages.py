@@ -10,7 +10,7 @@ import msgspec
 
 from stagepost.chain.accounts import WORKCHAIN
 from stagepost.chain.message_values import CELLS_MAGIC, NEVER, ReadMessage
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import ErrorCode, TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, ExternalMessage
 
@@ -60,7 +60,7 @@ def read_message(data: bytes, *, takes_cells: bool) -> ReadMessage:
 
 def _read(data: bytes, takes_cells: bool) -> ReadMessage:
     if len(data) > MESSAGE_BYTES_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the message has {len(data)} bytes; at most {MESSAGE_BYTES_MAX} are accepted",
             code=ErrorCode.MSG_BODY_SIZE,
             limit=MESSAGE_BYTES_MAX,
@@ -68,7 +68,7 @@ def _read(data: bytes, takes_cells: bool) -> ReadMessage:
         )
     if data[:4] == CELLS_MAGIC:
         if not takes_cells:
-            raise DecodeError("the message is a bag of cells, and this chain takes none")
+            raise TlDecodeError("the message is a bag of cells, and this chain takes none")
         from stagepost.chain.cell_messages import (
             read_cell_message,
         )  # only chains that take them need the extra

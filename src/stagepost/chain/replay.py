@@ -19,7 +19,7 @@ from stagepost.chain.master_state import MasterState, ShardEntry
 from stagepost.chain.shard_block import decode_shard_block
 from stagepost.chain.shard_blocks import AppliedBlock, check_block
 from stagepost.chain.shard_state import ShardState, start_state
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
@@ -61,7 +61,7 @@ class _Replay:
     def run(self, masters: dict[BlockId, list[bytes]]) -> Replayed:
         while following := masters.get(self._master.block_id):
             if len(set(following)) > 1:
-                raise DecodeError(f"two master blocks follow number {self._master.seqno}")
+                raise TlDecodeError(f"two master blocks follow number {self._master.seqno}")
             self._step(following[0])
         shards = {entry.shard: self._base(entry) for entry in self._master.shards}
         return Replayed(self._master, shards, tuple(self._order))
@@ -76,7 +76,7 @@ class _Replay:
             self._master, self._master.session.session_id, known, payload, None, wanted=None
         )
         if isinstance(applied, Declined):
-            raise DecodeError(f"master block {block.seqno} does not follow: {applied.reason}")
+            raise TlDecodeError(f"master block {block.seqno} does not follow: {applied.reason}")
         self._order += known.values()
         self._master = applied.state
         self._views[applied.state.seqno] = applied.state.view
@@ -87,20 +87,20 @@ class _Replay:
         name = f"block {block_id.seqno} of shard {block_id.shard:016x}"
         payload = self._payloads.get(block_id)
         if payload is None:
-            raise DecodeError(f"{name} is in the masterchain and not among the blocks")
+            raise TlDecodeError(f"{name} is in the masterchain and not among the blocks")
         block = decode_shard_block(payload)
         entry = self._master.entry_of(block.shard)
         if entry is None:
-            raise DecodeError(f"{name} is of a shard that is not there")
+            raise TlDecodeError(f"{name} is of a shard that is not there")
         is_first = block.previous == entry.tops
         state = self._base(entry) if is_first else self._states.get(block.previous[0])
         if state is None:
-            raise DecodeError(f"{name} stands upon a block that the masterchain does not hold")
+            raise TlDecodeError(f"{name} stands upon a block that the masterchain does not hold")
         applied = check_block(
             state, entry.session.session_id, self._master.configuration, self._views, payload, None
         )
         if isinstance(applied, Declined):
-            raise DecodeError(f"{name} does not follow: {applied.reason}")
+            raise TlDecodeError(f"{name} does not follow: {applied.reason}")
         self._states[block_id] = applied.state
         return applied
 

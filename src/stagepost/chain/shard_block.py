@@ -8,7 +8,7 @@ import msgspec
 
 from stagepost.chain.configuration import BLOCK_BYTES_MAX, BLOCK_MESSAGES_MAX, Ordering
 from stagepost.chain.shard_state import PREVIOUS_MAX
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.queue.session_switch import Shard
@@ -77,9 +77,9 @@ class ShardBlock(msgspec.Struct, frozen=True):
 
 def decode_shard_block(data: bytes) -> ShardBlock:
     if len(data) > BLOCK_BYTES_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the block has {len(data)} bytes; at most {BLOCK_BYTES_MAX} are accepted",
-            code=ErrorCode.CBOR_LIMIT,
+            code=ErrorCode.TL_LIMIT,
             limit=BLOCK_BYTES_MAX,
             found=len(data),
         )
@@ -95,7 +95,9 @@ def decode_shard_block(data: bytes) -> ShardBlock:
     state_hash = reader.read_int256()
     reader.expect_end()
     if ordering > max(Ordering):
-        raise DecodeError(f"ordering {ordering} is none of {[int(one) for one in Ordering]}", found=ordering)
+        raise TlDecodeError(
+            f"ordering {ordering} is none of {[int(one) for one in Ordering]}", found=ordering
+        )
     return ShardBlock(
         session,
         Shard(workchain, shard),

@@ -19,7 +19,7 @@ from stagepost.chain.accounts import (
     part_of,
 )
 from stagepost.chain.hash_tree import HashTree, tree_of
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, Shard
 from stagepost.remp.shard import BlockId
@@ -131,7 +131,7 @@ def _read_accounts(reader: Reader) -> Iterator[tuple[bytes, Account]]:
         ]
         places = [place for place, _ in recent]
         if address <= last or not 0 <= balance <= SUPPLY_MAX or places != sorted(set(places)):
-            raise DecodeError(
+            raise TlDecodeError(
                 f"account {address.hex()} or what it remembers stands out of order, or its balance is {balance}"
             )
         last = address

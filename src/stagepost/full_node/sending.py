@@ -8,7 +8,7 @@ from random import Random
 
 import msgspec
 
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import ErrorCode, TlDecodeError
 from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
@@ -125,7 +125,7 @@ class FullNode:
         """`DecodeError` closes the link by name."""
         packet = CombinedReceipt.decode(combined_receipt)
         if packet.source_id != validator:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"validator {validator.hex()} sent receipts of {packet.source_id.hex()}",
                 code=ErrorCode.RECEIPT_SOURCE,
             )

@@ -33,7 +33,7 @@ from stagepost.catchain.effects import (
 from stagepost.catchain.graph import Graph
 from stagepost.catchain.member import Member
 from stagepost.catchain.quorum_watch import QuorumWatch
-from stagepost.errors import DecodeError
+from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
@@ -233,7 +233,7 @@ class SessionRunner:
         elif tag == _BODY:
             self._body_came(peer, MessageBody.decode(frame).message)
         else:
-            raise DecodeError(f"member {peer} pushed {tag.hex()}, neither a block nor a body", offset=0)
+            raise TlDecodeError(f"member {peer} pushed {tag.hex()}, neither a block nor a body", offset=0)
         self._set_timer()
 
     def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
@@ -277,7 +277,7 @@ class SessionRunner:
         try:
             body = b"" if answer is None else MessageBody.decode(answer).message
             if body and self._parse(body).message_id != message_id:
-                raise DecodeError(f"member {peer} gave another body than was asked for", offset=0)
+                raise TlDecodeError(f"member {peer} gave another body than was asked for", offset=0)
         except DecodeError as error:
             self._refuse(Refused(peer, "WrongBody", error.text))
             body = b""

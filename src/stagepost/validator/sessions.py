@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import RempMessage
@@ -265,7 +265,7 @@ class Validator:
         """Cheap checks first, the signature last."""
         message = self._parse(sent.message)
         if message.message_id != sent.message_id:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"full node {full_node.hex()} sent message {message.message_id.hex()} under the id "
                 f"{sent.message_id.hex()}",
                 code=ErrorCode.MSG_BAD_ID,
@@ -285,7 +285,7 @@ class Validator:
         public_key = self._full_node_keys.get(full_node)
         if public_key is None or not sent.is_signed_by(public_key):
             who = "an unknown full node" if public_key is None else "full node"
-            raise DecodeError(
+            raise TlDecodeError(
                 f"message {sent.message_id.hex()} is not signed by {who} {full_node.hex()} that sent it",
                 code=ErrorCode.PROTOCOL_REQUEST,
             )

@@ -22,7 +22,7 @@ from stagepost.chain.agreement.votes import (
     read_validator,
     signed_bytes,
 )
-from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
+from stagepost.errors import ErrorCode, RemoteProtocolError, TlDecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, constructor_id
 
@@ -92,7 +92,7 @@ def read_certificate(reader: Reader) -> Certificate:
     start = reader.offset
     slot, kind, block = read_subject(reader)
     if kind not in CERTIFIABLE:
-        raise DecodeError(
+        raise TlDecodeError(
             f"a proposal is signed by one; there is no certificate of it (offset {start})", offset=start
         )
     count = reader.read_vector_count(VALIDATORS_MAX, SIGNATURE_BYTES_MIN)
@@ -101,7 +101,7 @@ def read_certificate(reader: Reader) -> Certificate:
         start = reader.offset
         validator = read_validator(reader)
         if signatures and validator <= signatures[-1][0]:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"validator {validator} at offset {start} follows {signatures[-1][0]}; each signs once, in order",
                 found=validator,
                 offset=start,

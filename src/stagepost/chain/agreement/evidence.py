@@ -8,7 +8,7 @@ import msgspec
 
 from stagepost.chain.agreement.certificate import Verify
 from stagepost.chain.agreement.votes import Vote, VoteKind, read_vote, signed_bytes
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
@@ -65,5 +65,5 @@ def read_evidence(reader: Reader) -> Evidence:
     start = reader.offset
     evidence = Evidence(reader.read_int256(), read_vote(reader), read_vote(reader))
     if not contradict(evidence.left, evidence.right):
-        raise DecodeError(f"the two votes at offset {start} do not contradict each other", offset=start)
+        raise TlDecodeError(f"the two votes at offset {start} do not contradict each other", offset=start)
     return evidence

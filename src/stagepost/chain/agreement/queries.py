@@ -9,7 +9,7 @@ import msgspec
 
 from stagepost.chain.agreement.messages import FRAME_BYTES_MAX
 from stagepost.chain.agreement.votes import read_slot
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import INT256_BYTES, Reader, Writer, constructor_id
 
 CANDIDATES_ASKED_MAX = 8
@@ -73,12 +73,12 @@ def decode_query(data: bytes) -> GetProgress:
     reader.read_constructor(GET_PROGRESS_ID)
     final_slot = reader.read_int()
     if final_slot < 0:
-        raise DecodeError(f"the final slot is {final_slot}; nothing is below 0", found=final_slot, offset=4)
+        raise TlDecodeError(f"the final slot is {final_slot}; nothing is below 0", found=final_slot, offset=4)
     from_slot, slot = read_slot(reader), read_slot(reader)
     start = reader.offset
     is_starting = reader.read_int()
     if is_starting not in (0, 1):
-        raise DecodeError(f"is_starting at offset {start} is {is_starting}; it is 0 or 1", offset=start)
+        raise TlDecodeError(f"is_starting at offset {start} is {is_starting}; it is 0 or 1", offset=start)
     count = reader.read_vector_count(CANDIDATES_ASKED_MAX, INT256_BYTES)
     candidates = tuple(reader.read_int256() for _ in range(count))
     count = reader.read_vector_count(SKIPS_ASKED_MAX, SLOT_BYTES)

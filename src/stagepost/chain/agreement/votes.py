@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import msgspec
 
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 
 VALIDATORS_MAX = 128
@@ -88,14 +88,14 @@ def read_subject(reader: Reader) -> tuple[int, VoteKind, bytes]:
     start = reader.offset
     number = reader.read_int()
     if not 0 <= number < len(VoteKind):
-        raise DecodeError(
+        raise TlDecodeError(
             f"the kind of vote at offset {start} is {number}; kinds are 0 to 3", found=number, offset=start
         )
     kind = VoteKind(number)
     start = reader.offset
     block = reader.read_int256()
     if kind is VoteKind.SKIP and block != NO_BLOCK:
-        raise DecodeError(
+        raise TlDecodeError(
             f"a vote to skip slot {slot} names a block at offset {start}; it must be zero", offset=start
         )
     return slot, kind, block
@@ -105,7 +105,7 @@ def read_slot(reader: Reader) -> int:
     start = reader.offset
     slot = reader.read_int()
     if slot < 1:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the slot at offset {start} is {slot}; slots count from 1", found=slot, offset=start
         )
     return slot
@@ -115,7 +115,7 @@ def read_validator(reader: Reader) -> int:
     start = reader.offset
     validator = reader.read_int()
     if not 0 <= validator < VALIDATORS_MAX:
-        raise DecodeError(
+        raise TlDecodeError(
             f"the validator at offset {start} is {validator}; indexes are 0 to {VALIDATORS_MAX - 1}",
             limit=VALIDATORS_MAX - 1,
             found=validator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stagepost.chain.agreement.messages import FRAME_BYTES_MAX
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 SESSIONS_ASKED_MAX = 512
@@ -112,5 +112,5 @@ def _read_number(reader: Reader) -> int:
     start = reader.offset
     number = reader.read_unsigned_int()
     if number < 1:
-        raise DecodeError(f"the block's number at offset {start} is 0; blocks count from 1", offset=start)
+        raise TlDecodeError(f"the block's number at offset {start} is 0; blocks count from 1", offset=start)
     return number

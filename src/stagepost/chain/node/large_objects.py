@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
-from stagepost.errors import DecodeError, LocalProtocolError
+from stagepost.errors import LocalProtocolError, TlDecodeError
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, Reader, Writer, constructor_bytes, constructor_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
 
@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True):
         data = reader.read_bytes(PART_BYTES_MAX, "part")
         reader.expect_end()
         if is_answer > 1 or not 2 <= count <= PARTS_MAX or index >= count:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"part {index} of {count} (answer: {is_answer}): there are 2 to {PARTS_MAX} parts, counted from 0",
                 found=count,
                 offset=CONSTRUCTOR_BYTES,

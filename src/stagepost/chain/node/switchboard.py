@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stagepost.chain.node.large_objects import LargeObjects
-from stagepost.errors import DecodeError
+from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, INT256_BYTES, constructor_bytes, constructor_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
 
@@ -187,7 +187,7 @@ def read_said(data: bytes) -> tuple[bytes, bytes] | None:
 def _read(peer: int, data: bytes) -> tuple[bytes, bytes]:
     read = read_said(data)
     if read is None:
-        raise DecodeError(
+        raise TlDecodeError(
             f"member {peer} sent {data[:CONSTRUCTOR_BYTES].hex()}, which names no session of the chain",
             offset=0,
         )
@@ -197,7 +197,7 @@ def _read(peer: int, data: bytes) -> tuple[bytes, bytes]:
 def _member(channel: Channel, channel_id: bytes, peer: int) -> int:
     index = channel.index_of.get(peer)
     if index is None:
-        raise DecodeError(f"member {peer} of the network is none of session {channel_id.hex()}", offset=0)
+        raise TlDecodeError(f"member {peer} of the network is none of session {channel_id.hex()}", offset=0)
     return index
 
 

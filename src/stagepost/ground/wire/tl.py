@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError
+from stagepost.errors import ErrorCode, LocalProtocolError, TlDecodeError
 
 INT256_BYTES = 32
 INT512_BYTES = 64
@@ -121,14 +121,14 @@ class Reader:
             length = int.from_bytes(self.read_raw(3, f"length of {name}"), "little")
             prefix_bytes = 4
             if length <= LENGTH_SHORT_MAX:
-                raise DecodeError(
+                raise TlDecodeError(
                     f"TL {name} at offset {start}: length {length} is written in the long form, "
                     f"which starts at {LENGTH_SHORT_MAX + 1}",
                     found=length,
                     offset=start,
                 )
         elif length > LENGTH_FORM_LONG:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"TL {name} at offset {start}: {length:#x} begins no length; 0..0xfe do",
                 found=length,
                 offset=start,
@@ -138,7 +138,7 @@ class Reader:
         value = self.read_raw(length, name)
         padding_at = self.offset
         if any(self.read_raw(-(prefix_bytes + length) % 4, f"padding of {name}")):
-            raise DecodeError(
+            raise TlDecodeError(
                 f"TL {name} at offset {start}: padding at offset {padding_at} is not zero", offset=padding_at
             )
         return value
@@ -149,7 +149,7 @@ class Reader:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"TL string at offset {start} is not UTF-8: byte {error.start} of its text", offset=start
             ) from error
 
@@ -158,14 +158,14 @@ class Reader:
         start = self.offset
         count = self.read_int()
         if count < 0:
-            raise DecodeError(f"TL vector at offset {start} has {count} items", found=count, offset=start)
+            raise TlDecodeError(f"TL vector at offset {start} has {count} items", found=count, offset=start)
         if count > count_max:
             raise self._over_limit(f"vector has {count} items", count, count_max, start)
         if count * item_bytes_min > self.remaining_bytes:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"TL vector at offset {start}: {count} items of at least {item_bytes_min} bytes do not fit "
                 f"into the remaining {self.remaining_bytes}",
-                code=ErrorCode.CBOR_TRUNCATED,
+                code=ErrorCode.TL_TRUNCATED,
                 found=count,
                 offset=start,
             )
@@ -176,7 +176,7 @@ class Reader:
         start = self.offset
         identifier: int = self._unpack(_UNSIGNED_INT, "constructor id")
         if identifier not in expected:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"TL constructor id at offset {start} is {identifier:08x}; "
                 f"expected {' or '.join(f'{one:08x}' for one in expected)}",
                 found=identifier,
@@ -186,7 +186,7 @@ class Reader:
 
     def expect_end(self) -> None:
         if self.remaining_bytes:
-            raise DecodeError(
+            raise TlDecodeError(
                 f"{self.remaining_bytes} bytes left over after the TL object, from offset {self.offset}",
                 found=self.remaining_bytes,
                 offset=self.offset,
@@ -200,19 +200,19 @@ class Reader:
         self.offset = end
         return form.unpack_from(self._data, start)[0]
 
-    def _cut_short(self, name: str, count: int) -> DecodeError:
-        return DecodeError(
+    def _cut_short(self, name: str, count: int) -> TlDecodeError:
+        return TlDecodeError(
             f"TL {name} at offset {self.offset} needs {count} bytes; {self.remaining_bytes} are left",
-            code=ErrorCode.CBOR_TRUNCATED,
+            code=ErrorCode.TL_TRUNCATED,
             limit=self.remaining_bytes,
             found=count,
             offset=self.offset,
         )
 
-    def _over_limit(self, what: str, found: int, limit: int, offset: int) -> DecodeError:
-        return DecodeError(
+    def _over_limit(self, what: str, found: int, limit: int, offset: int) -> TlDecodeError:
+        return TlDecodeError(
             f"TL {what} at offset {offset}; at most {limit} are accepted",
-            code=ErrorCode.CBOR_LIMIT,
+            code=ErrorCode.TL_LIMIT,
             limit=limit,
             found=found,
             offset=offset,

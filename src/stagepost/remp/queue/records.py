@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from stagepost.errors import DecodeError
+from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 from stagepost.remp.shard import BlockId, read_block_id
 
@@ -259,13 +259,13 @@ def decode_payload(data: bytes) -> list[Record]:
     reader = Reader(data)
     reader.read_constructor(UPDATE_ID)
     if reader.read_long():
-        raise DecodeError("the time of a queue's payload is not 0", offset=4)
+        raise TlDecodeError("the time of a queue's payload is not 0", offset=4)
     records: list[Record] = []
     for _ in range(reader.read_vector_count(RECORDS_MAX, _COMMIT_BYTES_MIN)):
         reader.read_constructor(COMMIT_ID)
         offset = reader.offset
         if reader.read_int() or reader.read_int256() != ZERO_INT256:
-            raise DecodeError("a commit of a queue's payload names a round or a candidate", offset=offset)
+            raise TlDecodeError("a commit of a queue's payload names a round or a candidate", offset=offset)
         records.append(decode_record(reader.read_bytes(RECORD_BYTES_MAX, "record")))
     reader.read_int()
     reader.expect_end()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from stagepost.errors import DecodeError, LocalProtocolError
+from stagepost.errors import LocalProtocolError, TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.receipts.message_status import (
     ERROR_TEXT_BYTES_MAX,
@@ -167,7 +167,7 @@ def _level(reader: Reader) -> Level:
     byte = reader.read_byte()
     level = _LEVEL_BY_BYTE.get(byte)
     if level is None:
-        raise DecodeError(
+        raise TlDecodeError(
             f"TL level at offset {offset} is {byte}; 1 to 5 are known", offset=offset, found=byte
         )
     return level
@@ -177,7 +177,7 @@ def _block(reader: Reader, blocks: Sequence[BlockId]) -> BlockId:
     offset = reader.offset
     index = reader.read_byte()
     if index >= len(blocks):
-        raise DecodeError(
+        raise TlDecodeError(
             f"block number {index} at offset {offset}; the packet names {len(blocks)}",
             offset=offset,
             found=index,

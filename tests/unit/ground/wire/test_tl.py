@@ -184,7 +184,7 @@ def test_bytes_in_another_form_are_refused(raw: str, offset: int, words: str) ->
     with pytest.raises(DecodeError, match=words) as caught:
         Reader(bytes.fromhex(raw)).read_bytes()
     assert caught.value.offset == offset
-    assert caught.value.code is ErrorCode.CBOR_INVALID
+    assert caught.value.code is ErrorCode.TL_INVALID
 
 
 def test_length_limit_holds_before_the_bytes_are_looked_for() -> None:
@@ -193,7 +193,7 @@ def test_length_limit_holds_before_the_bytes_are_looked_for() -> None:
         DecodeError, match="has 16777215 bytes at offset 0; at most 100 are accepted"
     ) as caught:
         Reader(bytes.fromhex("feffffff")).read_bytes(100)
-    assert caught.value.code is ErrorCode.CBOR_LIMIT
+    assert caught.value.code is ErrorCode.TL_LIMIT
     assert (caught.value.limit, caught.value.found) == (100, LENGTH_MAX)
 
 
@@ -234,7 +234,7 @@ def test_every_object_cut_short_is_refused_at_the_field_that_lacks() -> None:
     for size in range(len(data)):
         with pytest.raises(DecodeError) as caught:
             read(data[:size])
-        assert caught.value.code is ErrorCode.CBOR_TRUNCATED
+        assert caught.value.code is ErrorCode.TL_TRUNCATED
         assert caught.value.offset is not None
         assert caught.value.offset <= size
     with pytest.raises(DecodeError, match="1 bytes left over"):

@@ -79,7 +79,7 @@ def test_what_is_no_message_or_is_refused_by_the_account_is_refused_in_words(tmp
         async with await address(facts).open() as talk:
             junk = await talk.submit(b"no message at all")
             assert isinstance(junk, Refused)
-            assert (junk.message_id, junk.code) == (None, ErrorCode.CBOR_INVALID)
+            assert (junk.message_id, junk.code) == (None, ErrorCode.TL_INVALID)
             refused = await talk.submit(primes(account=REFUSING))
             assert isinstance(refused, Refused)
             assert refused.message_id == desk.node.id_of(primes(account=REFUSING))

@@ -431,7 +431,7 @@ def test_a_refused_member_is_left_alone_for_a_minute_and_more_after_its_link_is_
 
 def test_what_those_above_cannot_read_ends_the_link_by_its_code(caplog: pytest.LogCaptureFixture) -> None:
     def unreadable(peer: int, frame: bytes) -> None:
-        raise DecodeError("TL constructor id at offset 0 is none", code=ErrorCode.CBOR_INVALID)
+        raise DecodeError("TL constructor id at offset 0 is none", code=ErrorCode.TL_INVALID)
 
     async def scenario(world: SimulatedMembers) -> None:
         world.nodes[1].heard.on_push = unreadable
@@ -440,7 +440,7 @@ def test_what_those_above_cannot_read_ends_the_link_by_its_code(caplog: pytest.L
 
     with_members(2, scenario)
     (record,) = [record for record in caplog.records if record.message == "peer broke a rule"]
-    assert record.__dict__["code"] == ErrorCode.CBOR_INVALID
+    assert record.__dict__["code"] == ErrorCode.TL_INVALID
 
 
 def test_a_bug_above_ends_one_link_and_is_nobody_elses_fault(caplog: pytest.LogCaptureFixture) -> None:

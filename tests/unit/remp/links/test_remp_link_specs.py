@@ -62,8 +62,8 @@ WRITTEN: list[tuple[LinkProtocol, str, Any, list[Any]]] = [
     (
         LinkProtocol.LOCAL_INTAKE,
         "Submitted",
-        local_intake.MessageRefused(b"", "CBOR_INVALID", "no message", ""),
-        [2, b"", "CBOR_INVALID", "no message", ""],
+        local_intake.MessageRefused(b"", "TL_INVALID", "no message", ""),
+        [2, b"", "TL_INVALID", "no message", ""],
     ),
     (
         LinkProtocol.LOCAL_INTAKE,

@@ -88,9 +88,9 @@ def test_what_the_account_would_not_take_is_unprocessable_with_the_reason(tmp_pa
         assert "error code 52" in found["detail"]
         assert found["message_id"] == desk.node.id_of(primes(account=REFUSING)).hex()
         for junk, code in (
-            (b"", "CBOR_TRUNCATED"),
-            (b"no message", "CBOR_INVALID"),
-            (primes() + b"0", "CBOR_INVALID"),
+            (b"", "TL_TRUNCATED"),
+            (b"no message", "TL_INVALID"),
+            (primes() + b"0", "TL_INVALID"),
         ):
             problem(await client.post(MESSAGES, content=junk, headers=BINARY), 422, code)
         assert desk.desk.taken == 0
@@ -112,7 +112,7 @@ def test_a_body_larger_than_any_message_is_too_large(
     async def scenario(desk: FullNodeDesk, client: httpx.AsyncClient) -> None:
         answer = await client.post(MESSAGES, content=bytes(size) if is_told else pieces(), headers=BINARY)
         assert answer.status_code == status
-        assert answer.json()["code"] in ("CBOR_INVALID", "MSG_BODY_SIZE", "PROTOCOL_SIZE")
+        assert answer.json()["code"] in ("TL_INVALID", "MSG_BODY_SIZE", "PROTOCOL_SIZE")
 
     over_http(tmp_path, scenario)
 
