@@ -1,4 +1,6 @@
-"""Bodies that were announced and are not here: whom we ask, and whom next."""
+"""Search for message bodies that were announced and have not arrived: the member to ask now, and the next
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class _Search:
 
 
 class BodySearch:
-    """Members that announced a message must have it; if they do not answer, anybody may."""
+    """Members that announced a message must have its body; if they do not answer, any other member may have
+    it.
+    """
 
     def __init__(self, index: int, member_count: int) -> None:
         self._index = index
@@ -33,7 +37,12 @@ class BodySearch:
         return min((search.again_at for search in self._searches.values()), default=None)
 
     def begin(self, message_id: bytes, member: int, now: float) -> int | None:
-        """Whom to ask now; None if somebody is asked already, or is to be asked at the next tick."""
+        """Start a search for the body of `message_id`, which `member` announced. Return the member to ask
+        now.
+
+        Return None if a search for this body is running already, or if the first question waits for the next
+        tick.
+        """
         if message_id in self._searches or message_id == ZERO_INT256:
             return None
         if member == self._index:
@@ -47,7 +56,12 @@ class BodySearch:
         self._searches.pop(message_id, None)
 
     def again(self, now: float, announced_by: Callable[[bytes], Sequence[int]]) -> list[tuple[int, bytes]]:
-        """Those who have not been asked yet, announcers first; when all were, from the beginning."""
+        """Return the pairs (member, message id) to ask now, for every search whose last question is
+        `ASK_AGAIN_S` old.
+
+        Each search asks members that it has not asked yet, announcers first; when it has asked all, it begins
+        again.
+        """
         found: list[tuple[int, bytes]] = []
         for message_id, search in self._searches.items():
             if now < search.again_at:
@@ -65,7 +79,10 @@ class BodySearch:
         return found
 
     def not_had(self, message_id: bytes, now: float, announced_by: Sequence[int]) -> int | None:
-        """Whoever was asked does not have it: the next at once, if there is one who was not asked yet."""
+        """Note that the asked member does not have the body. Return the next member to ask at once.
+
+        Return None if this search has asked every member, or if there is no search for `message_id`.
+        """
         search = self._searches.get(message_id)
         if search is None:
             return None
@@ -76,7 +93,9 @@ class BodySearch:
         return fresh
 
     def hurry(self, now: float) -> None:
-        """Somebody can be reached who could not before: all that is searched for is asked for at the next tick."""
+        """Make every search ask again at the next tick: a member can be reached that could not be reached
+        before.
+        """
         for search in self._searches.values():
             search.again_at = min(search.again_at, now)
 

@@ -1,4 +1,6 @@
-"""Between queue and collator: what may be taken, what became of it, and which candidates hold it."""
+"""Hand messages from the queue to the collator, note what the collator did with them, and which candidates
+hold them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from stagepost.remp.receipts.message_status import MessageStatus, block_of
 from stagepost.remp.shard import BlockId
 
 CANDIDATES_MAX = 1_024
-"""Blocks whose fate is not known; the oldest is forgotten for a further one, and its messages wait for their life."""
+"""Candidate blocks whose fate is not known, at most. A further candidate displaces the oldest one, whose
+messages then stay as they are until they expire.
+"""
 
 
 class Executed(msgspec.Struct, frozen=True):
@@ -35,7 +39,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class NotAskedFor(msgspec.Struct, frozen=True):
-    """The collator never looked at it: it stands where it stood."""
+    """The collator never looked at the message, so its status stays what it was."""
 
 
 Report: TypeAlias = Executed | Refused | LeftOut | NotAskedFor
@@ -62,8 +66,11 @@ class Collation:
         return False
 
     def take(self, count_max: int) -> list[ExternalMessage]:
-        """The next messages in the order that users were promised. Those without a body wait for it, and those of which
-        nobody has spoken until somebody does: their place in the order is not known yet."""
+        """Return at most `count_max` messages for the next block, in the order that users were promised.
+
+        A message without a body waits for its body. A message that no member has announced waits for an
+        announcement, because its place in the order is not known before.
+        """
         state = self._state
         found: list[ExternalMessage] = []
         waiting = [
@@ -116,9 +123,9 @@ class Collation:
             self._state.put(record)
 
     def check_candidate(self, message_ids: Sequence[bytes]) -> str | None:
-        """Why a candidate with these external messages must be declined; None if it may stand.
+        """Return why a candidate with these external messages must be declined; None if it may stand.
 
-        What is not known here may still be asked for, until the slot ends.
+        A message that is not known here is no reason: its body may still be asked for until the slot ends.
         """
         if len(set(message_ids)) < len(message_ids):
             return "a message stands in it twice"
@@ -133,7 +140,7 @@ class Collation:
             if cached is not None and cached.body is not None and not self._state.session.is_for(cached.body):
                 return f"message {message_id.hex()} is for an account of another shard"
             entry = self._state.entries.get(message_id)
-            # What its author saw accepted elsewhere goes first; that is seen by each at another time.
+            # Messages that the author saw accepted elsewhere go first, and each member sees that at another time.
             if entry is None or entry.is_accepted_elsewhere or not entry.announced_by:
                 continue
             # Its author may have heard fewer announcements than we have, or more. Whatever he heard, the order is wrong only
@@ -144,7 +151,7 @@ class Collation:
         return None
 
     def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
-        """Whether there is one that we have, and of which no member has spoken here yet."""
+        """Return whether this queue holds one of `message_ids` that no catchain block has announced yet."""
         entries = map(self._state.entries.get, message_ids)
         return any(entry is not None and not entry.is_spoken_of for entry in entries)
 
@@ -157,7 +164,9 @@ class Collation:
         self._return_from(block_id, (Event.OTHER_COMMITTED, Event.CANDIDATE_LOST))
 
     def session_ended(self) -> None:
-        """Candidates that were not decided come to nothing, and so does what the collator had taken."""
+        """Give up every undecided candidate, and return to the queue all messages that the collator had
+        taken.
+        """
         for block_id in list(self._candidates):
             self.candidate_lost(block_id)
         self.collated([(message_id, NotAskedFor()) for message_id in self._before])
@@ -170,7 +179,9 @@ class Collation:
         self._return_from(block_id, (Event.CANDIDATE_REFUSED,))
 
     def shard_committed(self, block_id: BlockId, message_ids: Sequence[bytes]) -> None:
-        """Other candidates for the same place are gone."""
+        """Note that a shard block is committed: its messages are in the shard, and all other candidates for
+        its place are lost.
+        """
         for message_id in message_ids:
             self._state.apply_to(message_id, Event.SHARD_COMMITTED, block_id=block_id)
         self._candidates.pop(block_id, None)
@@ -191,7 +202,9 @@ class Collation:
         self._candidates.setdefault(block_id, []).append(message_id)
 
     def _return_from(self, block_id: BlockId, events: Sequence[Event]) -> None:
-        """Each message gets the event that fits how it came to be in the block."""
+        """Give each message of a lost block the first of `events` that its status allows, which depends on
+        how the message came into the block.
+        """
         for message_id in self._candidates.pop(block_id, ()):
             cached = self._state.cache.get(message_id)
             if cached is not None and block_of(cached.status) == block_id:

@@ -1,4 +1,4 @@
-"""What a validator's queue wants done: by the graph, by links to other validators, by links to full nodes."""
+"""Effects of a validator's queue: requests to the graph, to the links to other validators, and to full nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class Introduce(msgspec.Struct, frozen=True):
-    """A full node that has sent the message later than others: it is to hear what they have heard, and where it stands now.
-    `statuses` says it as if it were new, for those who do not remember what was said."""
+    """Report the state of a message to a full node that sent it later than others did.
+
+    The full node is to hear what the others have heard. `statuses` describe the present state as if the
+    message were new, for a validator that no longer remembers what it reported earlier.
+    """
 
     full_node: bytes
     message_id: bytes
@@ -34,14 +37,14 @@ class SpeakSoon(msgspec.Struct, frozen=True):
 
 
 class BroadcastBody(msgspec.Struct, frozen=True):
-    """To every other member of the queue."""
+    """Send the body to every other member of the queue."""
 
     message_id: bytes
     body: bytes
 
 
 class AskForBody(msgspec.Struct, frozen=True):
-    """One member that must have it."""
+    """Ask `member`, which announced the message, for its body."""
 
     member: int
     message_id: bytes

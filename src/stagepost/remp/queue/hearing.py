@@ -1,4 +1,4 @@
-"""What other validators say in their blocks, and what follows for our queue."""
+"""Read the records that validators put into their blocks, and change this queue accordingly."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageSta
 from stagepost.remp.receipts.status import Level
 
 SEQNO_AHEAD_MAX = 1
-"""Another validator may have seen the next master block before us, but not the one after it."""
+"""Master catchains, at most: another validator may have seen the next master block before us, but not the one
+after it.
+"""
 
 OVERLOADED = "the queue of this shard is full; send it again later"
 REJECTED_BEFORE = "rejected in an earlier session"
 
 
 class Hearing:
-    """Own knowledge outranks what others forward; what one forwards as open outranks what another calls processed."""
+    """This validator's own knowledge outranks what others forward; a message that one member forwards as open
+    outranks the claim of another that it was processed.
+    """
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
@@ -44,7 +48,9 @@ class Hearing:
         self.search = BodySearch(state.session.index, state.session.member_count)
 
     def block_delivered(self, source: int, payload: bytes, now: float) -> None:
-        """What cannot be understood says nothing."""
+        """Apply every record of the payload that member `source` put into a block. A payload that cannot be
+        decoded is ignored as a whole.
+        """
         try:
             records = decode_payload(payload)
         except DecodeError:
@@ -57,7 +63,11 @@ class Hearing:
         self.search.end(message.message_id)
 
     def member_blamed(self, source: int) -> None:
-        """What only blamed members have announced may be unknown to others, who do not build on their blocks."""
+        """Stop counting the votes and times of `source`, which contradicted itself.
+
+        Other validators do not build on the blocks of a blamed member, so they may not know the messages that
+        only blamed members announced: those that we hold are announced again by us.
+        """
         self._blamed.add(source)
         self._state.forget_votes(source)
         for entry in list(self._state.entries.values()):
@@ -68,7 +78,9 @@ class Hearing:
                 self._forget_for_the_blamed(entry)
 
     def _forget_for_the_blamed(self, entry: Entry) -> None:
-        """Nobody else has spoken of it, and not everybody has heard the one who did."""
+        """Forget a message that only the blamed member called processed: not every validator has heard that
+        member.
+        """
         if entry.announced_by or entry.is_ours or not entry.called_processed_by <= self._blamed:
             return
         self._state.leave(entry.cached.message_id)
@@ -96,7 +108,9 @@ class Hearing:
         return () if entry is None else sorted(entry.announced_by)
 
     def forward(self, record: Record, now: float) -> None:
-        """What we hand on to this queue ourselves: it stands here at once, and in our next block."""
+        """Put `record`, which this validator hands on from an earlier queue, into this queue at once and into
+        our next block.
+        """
         match record:
             case Header():
                 self._meet_ours(record, now)
@@ -148,7 +162,9 @@ class Hearing:
                 self._state.add(AskForBody(asked, header.message_id))
 
     def _meet_header(self, header: Header, now: float) -> Entry | None:
-        """Where the message stands from now on; None if its life is over."""
+        """Return the queue entry of the message that `header` announces, and create it if needed; None if the
+        message has expired.
+        """
         if not self._is_alive(header.masterchain_seqno):
             return None
         state = self._state
@@ -159,7 +175,7 @@ class Hearing:
             is_new_origin = self._add_origin(cached, header)
             is_known = cached.standing is not Standing.FORWARDED_FINAL and place_of(cached.status) != FINAL
             if is_new_origin and is_known:
-                # Before anything else is told: whoever sent the message is to hear of it from the beginning.
+                # First of all reports: the full node that sent the message is to hear of it from the beginning.
                 state.introduce(cached, header.source_key_id)
         if cached is None:
             cached = self._add(header, is_forwarded, now)
@@ -185,14 +201,17 @@ class Hearing:
         return cached
 
     def _status_of_forwarded(self, header: Header) -> MessageStatus:
-        """It came to nothing in the queue that it is forwarded from. Whoever may have said that it stands there, and would not
-        remember, says that it is in the queue: that may be said twice."""
+        """Return the status with which a forwarded message begins in this queue.
+
+        It was ignored by the queue that it comes from. If this validator may have reported that in an earlier
+        run and cannot remember it, the status is `New` instead, because `New` may be reported twice.
+        """
         if header.masterchain_seqno <= self._cache.forgotten_seqno:
             return New()
         return Ignored(Level.QUEUE)
 
     def _meet_again(self, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
-        """Known from an earlier session of ours."""
+        """Enter a message into this queue that this validator knows from an earlier session of its own."""
         self._state.enter(cached, header.timestamp_ms)
         if cached.standing is Standing.FORWARDED_FINAL:
             self.reopen(cached, header)
@@ -200,7 +219,9 @@ class Hearing:
             self._state.apply(cached, Event.FORWARDED)
 
     def reopen(self, cached: CachedMessage, header: Header) -> None:
-        """One says that it was processed, another that it is open: the first may be a lie that would silence it."""
+        """Treat a message as open although another member called it processed: that claim may be a lie that
+        would silence it.
+        """
         self._cache.adopt_header(cached, header)
         cached.standing = Standing.FORWARDED_OPEN
         self._state.set_status(cached, self._status_of_forwarded(header))
@@ -209,7 +230,7 @@ class Hearing:
             self._state.tell(cached, New())
 
     def _add_origin(self, cached: CachedMessage, header: Header) -> bool:
-        """Whether a further full node is to hear of it."""
+        """Add the full node that `header` names to those that hear of the message. Return whether it is new."""
         if header.source_key_id == ZERO_INT256 or self._cache.was_let_go(header.message_id):
             return False
         return cached.add_origin(Origin(header.source_key_id, header.source_index, header.timestamp_ms))
@@ -234,11 +255,13 @@ class Hearing:
                 cached = self._cache.add(header, status, Standing.FORWARDED_FINAL, now)
             self._cache.raise_to(cached, seqno)
             if one.message_id not in self._state.entries:
-                # Also what we knew: it is handed on from here as long as it lives, whoever validates by then.
+                # Also for a message that we knew: this queue hands it on as long as it lives, to whichever set follows.
                 self._state.enter(cached, cached.header.timestamp_ms)
             self._state.entries[one.message_id].called_processed_by.add(source)
 
     def _is_alive(self, seqno: int) -> bool:
-        """What has expired is not revived by being told of."""
+        """Return whether a message announced under catchain `seqno` may still live: an announcement does not
+        revive an expired message.
+        """
         window = self._cache.window
         return window.lowest <= seqno <= window.current + SEQNO_AHEAD_MAX

@@ -1,10 +1,11 @@
-"""What one validator node knows of messages, over all its sessions: one shelf for each catchain of the masterchain.
+"""The messages that one validator node knows, over all its sessions: one shelf for each catchain of the
+masterchain.
 
-A message stands on the shelf of the latest catchain under which anybody announced it, so that it does not matter who
-was heard first; once it is final, on that of its master block. It leaves with its shelf. What somebody else claims of
-a message is corrected by its own bytes as soon as these are here; until then it blocks nobody.
-
-How long a message lives, counted in catchains of the masterchain: the clock that all validators share.
+A message stands on the shelf of the latest catchain under which any validator announced it, so that the order
+of announcements does not matter; once it is final, it stands on the shelf of its master block. It is
+forgotten with its shelf. Claims of other validators about a message are corrected by the message's own bytes
+as soon as these arrive; until then the claims block no other message. `LifeWindow` counts a message's life in
+catchains of the masterchain: the clock that all validators share.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class LifeWindow:
         return self.lowest <= masterchain_seqno <= self.current
 
     def advance(self, masterchain_seqno: int, start_s: float) -> None:
-        """A master block rotated to this number. Going back, or staying, changes nothing."""
+        """Start catchain `masterchain_seqno` at `start_s`, to which a master block rotated. A number that is
+        not greater than the current one changes nothing.
+        """
         if masterchain_seqno <= self.current:
             return
         if self.current < 0:
@@ -69,11 +72,11 @@ class LifeWindow:
 
 
 ORIGINS_MAX = 8
-"""Full nodes that are told of one message; a ninth that sends the same one hears nothing."""
+"""Full nodes, at most, that hear of one message; a ninth that sends the same message hears nothing."""
 
 
 class Standing(IntEnum):
-    """Whose knowledge it is. Greater outranks."""
+    """The source of what this node knows of a message. A greater value outranks a smaller one."""
 
     FORWARDED_FINAL = 0  # another validator says that it was processed before
     FORWARDED_OPEN = 1  # another validator has forwarded it
@@ -96,7 +99,11 @@ class CachedMessage:
         return self.header.message_id
 
     def add_origin(self, origin: Origin) -> bool:
-        """Whether it was not known; two origins may differ, and all of them hear what becomes of the message."""
+        """Add a full node that is to hear what becomes of the message. Return False if it is known, or if
+        there are `ORIGINS_MAX`.
+
+        Two full nodes may send the same message, with different times; all of them hear of it.
+        """
         if origin.source_key_id in self.origins or len(self.origins) >= ORIGINS_MAX:
             return False
         self.origins[origin.source_key_id] = origin
@@ -108,7 +115,7 @@ class Fresh(msgspec.Struct, frozen=True):
 
 
 class UidTaken(msgspec.Struct, frozen=True):
-    """Another message, or this one itself, stands for the same body at the same account."""
+    """Another message, or this one itself, already stands for the same body at the same account."""
 
     block_id: BlockId
     uid: bytes
@@ -123,7 +130,7 @@ Freshness: TypeAlias = Fresh | UidTaken | Absent
 
 
 class Collected(NamedTuple):
-    """What left with its shelf."""
+    """The messages that left the cache together with their shelves, and counts of how they ended."""
 
     messages: list[CachedMessage]
     total: int
@@ -143,7 +150,7 @@ class MessageCache:
     def __init__(self, window: LifeWindow | None = None, *, checks_uids: bool = True) -> None:
         self.window = window or LifeWindow()
         self.forgotten_seqno = NOTHING_FORGOTTEN
-        """Of messages of catchains up to this one, an earlier life of ours may have said that they are in the queue."""
+        """Number of a catchain: an earlier run of this node may have reported messages up to it as in the queue."""
         self._checks_uids = checks_uids
         self._shelves: dict[int, dict[bytes, CachedMessage]] = {}
         self._by_uid: dict[UidKey, dict[bytes, None]] = {}
@@ -164,12 +171,15 @@ class MessageCache:
         return None
 
     def was_let_go(self, message_id: bytes) -> bool:
-        """Whether its life ended here not long ago. If it is announced under a later catchain, it lives again, but full
-        nodes have been told that it is over, and nobody takes that back."""
+        """Return whether the message expired here within the catchains of the window.
+
+        If a validator announces it under a later catchain, the message lives again. Full nodes have been told
+        that it is over, and that report cannot be taken back.
+        """
         return any(message_id in ids for ids in self._let_go.values())
 
     def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
-        """A message that is not here yet."""
+        """Add a message that is not in the cache yet; `LocalProtocolError` if it is."""
         if self.get(header.message_id) is not None:
             raise LocalProtocolError(
                 f"message {header.message_id.hex()} is in the cache already", message_id=header.message_id
@@ -180,12 +190,14 @@ class MessageCache:
         return cached
 
     def remove(self, cached: CachedMessage) -> None:
-        """It was hearsay, and whoever said it is not believed any more."""
+        """Remove a message that is known only from a claim of a validator that is no longer believed."""
         del self._shelves[cached.header.masterchain_seqno][cached.message_id]
         self._forget_uid(uid_key(cached.header), cached.message_id)
 
     def raise_to(self, cached: CachedMessage, masterchain_seqno: int) -> None:
-        """It was announced under a later catchain, too. What was announced under an earlier one changes nothing."""
+        """Move the message to the shelf of catchain `masterchain_seqno` if that one is later; an earlier one
+        changes nothing.
+        """
         header = cached.header
         if masterchain_seqno > header.masterchain_seqno:
             del self._shelves[header.masterchain_seqno][header.message_id]
@@ -193,7 +205,9 @@ class MessageCache:
             self._shelves.setdefault(masterchain_seqno, {})[header.message_id] = cached
 
     def give_body(self, cached: CachedMessage, body: ExternalMessage) -> None:
-        """Once. Its destination is what the bytes say, whatever was announced."""
+        """Keep the message's body; a second call changes nothing. The destination becomes what the bytes say,
+        whatever was announced.
+        """
         if body.message_id != cached.message_id:
             raise LocalProtocolError(
                 f"the body of message {body.message_id.hex()} was given to message {cached.message_id.hex()}",
@@ -204,7 +218,9 @@ class MessageCache:
             self._set_header(cached, cached.header)
 
     def adopt_header(self, cached: CachedMessage, header: Header) -> None:
-        """In place of hearsay that named neither origin nor destination."""
+        """Replace a header that came from a claim without origin and destination by `header`; the shelf
+        stays.
+        """
         seqno = cached.header.masterchain_seqno
         self._set_header(cached, msgspec.structs.replace(header, masterchain_seqno=seqno))
 
@@ -221,7 +237,9 @@ class MessageCache:
             self._by_uid.setdefault(now, {})[cached.message_id] = None
 
     def freshness(self, message_id: bytes) -> Freshness:
-        """Whether it may be collated: nobody with its body was before, and none with a smaller id waits."""
+        """Return whether the message may be collated: no message with the same body is in the chain, and none
+        with a smaller id waits.
+        """
         cached = self.get(message_id)
         if cached is None or cached.body is None:
             return Absent()
@@ -232,7 +250,7 @@ class MessageCache:
             return Fresh(uid)
         for other_id in sorted(self._by_uid.get(uid_key(cached.header), {})):
             other = self.get(other_id)
-            # Without its bytes nothing is known of another: anybody can announce a smaller id for somebody's body.
+            # An announced id without bytes proves nothing: anybody can announce a smaller id for somebody else's body.
             if other is None or other is cached or (other.body is None and not _is_in_chain(other)):
                 continue
             if _is_in_chain(other):
@@ -249,7 +267,7 @@ class MessageCache:
         master_id: BlockId,
         now: float,
     ) -> None:
-        """A master block, or the history of one, holds it. Nothing can take that back."""
+        """Note that a master block holds the message. No later event takes that back."""
         status = Accepted(Level.MASTERCHAIN, block_id, master_id)
         cached = self.get(message.message_id)
         if cached is None:
@@ -261,7 +279,9 @@ class MessageCache:
         self.give_body(cached, message)
 
     def advance(self, masterchain_seqno: int, start_s: float) -> Collected:
-        """A master block rotated: the clock of all messages goes on, and what is too old leaves."""
+        """Start catchain `masterchain_seqno`, the next tick of the clock of all messages. Return the messages
+        that expire with it.
+        """
         self.window.advance(masterchain_seqno, start_s)
         gone: list[CachedMessage] = []
         for number in [number for number in self._shelves if number < self.window.lowest]:

@@ -1,7 +1,7 @@
-"""What a validator knows of one message, and how events change it: the state machine, as data.
+"""The states of one message at a validator, and how events change them: the state machine, as data.
 
-Only some changes are told to the full node. A step back (Ignored) puts the message into the queue again, and that is
-told as well, so that every PutIntoQueue is closed by something.
+Only some changes are reported to the full node. A step back (Ignored) puts the message into the queue again,
+and that is reported as well, so that every PutIntoQueue is followed by something that closes it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BELOW_SHARD = COLLATABLE | {TAKEN, INCLUDED, ELSEWHERE}
 OPEN = BELOW_SHARD | {IN_SHARD}
 CLOSED = REFUSED | {OUT_OF_TIME}
 ENTERING = frozenset({IN_QUEUE, (Status.IGNORED, Level.QUEUE)})
-"""What is said of a message that comes into a queue."""
+"""Statuses with which a message enters a queue."""
 
 
 class Event(Enum):
@@ -92,7 +92,7 @@ RULES: tuple[Rule, ...] = (
     Rule(frozenset({INCLUDED}), Event.FORWARDED, (Status.IGNORED, Level.SHARDCHAIN)),
     Rule(frozenset({IN_SHARD}), Event.FORWARDED, (Status.IGNORED, Level.MASTERCHAIN)),
     Rule(COLLATABLE, Event.MOST_REJECT, (Status.REJECTED, Level.QUEUE)),
-    # The masterchain has the last word. The full node tells of it, once, so validators keep it to themselves.
+    # The masterchain has the last word. The full node itself reports it, once, so validators do not.
     Rule(_ALL, Event.MASTER_COMMITTED, FINAL, is_told=False),
 )
 
@@ -106,7 +106,7 @@ def place_of(status: MessageStatus) -> Place:
 class Change(NamedTuple):
     status: MessageStatus
     told: tuple[MessageStatus, ...]
-    """What the full node hears of it, in order."""
+    """Statuses to report to the full node, in order."""
 
 
 def after(
@@ -117,7 +117,10 @@ def after(
     master_id: BlockId = UNKNOWN_BLOCK,
     error: str = "",
 ) -> Change | None:
-    """None if the event changes nothing. Without `block_id` the block that the status names stays named."""
+    """Return the change that `event` makes to `status`; None if it changes nothing.
+
+    Without `block_id` the new status names the same block as `status`.
+    """
     rule = _TABLE.get((place_of(status), event))
     if rule is None:
         return None

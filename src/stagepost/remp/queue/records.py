@@ -1,7 +1,8 @@
-"""What validators say to one another in the blocks of their graph, and how a block's payload carries it.
+"""Records that validators exchange in the blocks of their graph, and the block payload that carries them.
 
-A payload is an update of a validator session whose commits each hold one record in place of a signature: so older
-nodes understand the frame, and no two payloads of a member are equal, for each carries a running number.
+A payload is an update of a validator session whose commits each hold one record in place of a signature: so
+older nodes understand the frame. Each payload carries a running number, so no two payloads of a member are
+equal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stagepost.remp.shard import BlockId, read_block_id
 
 RECORDS_MAX = 64
 PAYLOAD_BYTES_MAX = 15 * 1024
-"""A block has 16 KiB in all; the rest is for its references and signatures."""
+"""Bytes, at most: a block has 16 KiB in all, and the rest is for its references and signatures."""
 
 RECORDS_MAX_OLDER = 4
 PAYLOAD_BYTES_MAX_OLDER = 960
@@ -68,7 +69,9 @@ class Ids(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """A message has been received. Where it goes and when it came is said too, so that all order and route it alike."""
+    """Announces a message that the author has received. Destination and time are in it, so that all
+    validators order and route the message alike.
+    """
 
     message_id: bytes
     uid: bytes
@@ -87,7 +90,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class OlderHeader(msgspec.Struct, frozen=True):
-    """As published nodes say it: without destination and time."""
+    """A header in the form of published nodes: without destination and time."""
 
     message_id: bytes
     uid: bytes
@@ -106,7 +109,9 @@ class Reject(msgspec.Struct, frozen=True):
 
 
 def cut_error(text: str) -> str:
-    """As much of an error as a record may hold. The receipt has all of it; others need the vote, not the words."""
+    """Return as much of the error `text` as a record may hold. The receipt has all of it; the other
+    validators need the vote, not the words.
+    """
     return text.encode("utf-8", "replace")[:ERROR_TEXT_BYTES_MAX].decode("utf-8", "ignore")
 
 
@@ -120,7 +125,9 @@ class Accept(msgspec.Struct, frozen=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """At the end of a session: messages of one age that were processed. Their bodies do not travel any more."""
+    """Processed messages of one catchain, listed at the end of a session. Their bodies do not travel any
+    more.
+    """
 
     masterchain_seqno: int
     rejected: tuple[Ids, ...] = ()
@@ -128,7 +135,7 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class OlderDigest(msgspec.Struct, frozen=True):
-    """As published nodes say it: rejected ones alone."""
+    """A digest in the form of published nodes: rejected messages alone."""
 
     masterchain_seqno: int
     rejected: tuple[Ids, ...]
@@ -240,7 +247,7 @@ def _read_ids(reader: Reader) -> tuple[Ids, ...]:
 
 
 def encode_payload(records: Sequence[Record], number: int) -> bytes:
-    """`number` tells this payload from all others of the same member."""
+    """Encode one block's payload. `number` distinguishes this payload from all others of the same member."""
     writer = Writer()
     writer.write_constructor(UPDATE_ID)
     writer.write_long(0)
@@ -255,7 +262,9 @@ def encode_payload(records: Sequence[Record], number: int) -> bytes:
 
 
 def decode_payload(data: bytes) -> list[Record]:
-    """`DecodeError` if anything in it cannot be understood: then nothing of it counts."""
+    """Decode a block's payload. Raise `DecodeError` if any part of it cannot be understood: then none of its
+    records counts.
+    """
     reader = Reader(data)
     reader.read_constructor(UPDATE_ID)
     if reader.read_long():

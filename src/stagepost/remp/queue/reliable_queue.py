@@ -25,7 +25,7 @@ from stagepost.remp.shard import BlockId
 
 
 class ReliableQueue:
-    """`cache` is the node's, shared by its queues one after the other."""
+    """`cache` belongs to the node: its queues share it, one after the other."""
 
     def __init__(
         self, session: QueueSession, cache: MessageCache, options: QueueOptions | None = None
@@ -44,7 +44,7 @@ class ReliableQueue:
 
     @property
     def known_ids(self) -> frozenset[bytes]:
-        """Every message that was ever put into this queue, by anybody, and still lives."""
+        """The ids of all living messages that any member ever put into this queue."""
         return frozenset(self._state.entries)
 
     @property
@@ -53,11 +53,13 @@ class ReliableQueue:
 
     @property
     def has_collatable(self) -> bool:
-        """Whether `take` has something to give; what still waits for its bytes, or to be announced, does not count."""
+        """Return whether `take` would return a message. Messages that wait for their body or for an
+        announcement do not count.
+        """
         return self._collation.has_collatable
 
     def entries(self) -> list[CachedMessage]:
-        """In the order of arrival here."""
+        """Return the messages of this queue in the order of their arrival here."""
         return [entry.cached for entry in self._state.entries.values()]
 
     def status(self, message_id: bytes) -> MessageStatus | None:
@@ -65,13 +67,13 @@ class ReliableQueue:
         return None if cached is None else cached.status
 
     def rejected_by(self, message_id: bytes) -> frozenset[int]:
-        """The present validators whose collators have refused it."""
+        """Return the indexes of the present validators whose collators have refused the message."""
         entry = self._state.entries.get(message_id)
         return frozenset() if entry is None else frozenset(entry.rejected_by)
 
     @property
     def next_wake(self) -> float | None:
-        """When `tick` wants to be called, at the latest."""
+        """Time at which `tick` must be called at the latest, in seconds; None if nothing waits."""
         times = [self._hearing.search.next_wake]
         oldest_s = self._state.oldest_open_s()
         if oldest_s is not None:
@@ -81,7 +83,9 @@ class ReliableQueue:
     # From full nodes
 
     def offer(self, message: ExternalMessage, source_key_id: bytes, now: float) -> list[QueueEffect]:
-        """A message that a full node sent. What other validators have announced is not announced again."""
+        """Take a message that a full node sent. A message that other validators have announced is not
+        announced again.
+        """
         state = self._state
         origin = Origin(source_key_id, self.session.index, int(now * 1_000))
         cached = self.cache.get(message.message_id)
@@ -93,7 +97,7 @@ class ReliableQueue:
             cached.add_origin(origin)
             state.tell(cached, New())
         elif cached.standing is Standing.FORWARDED_FINAL:
-            # Others say that it was processed. We have no proof, and here is somebody who waits for it.
+            # Other validators say that it was processed. We have no proof, and this full node waits for the message.
             cached.add_origin(origin)
             self._hearing.reopen(cached, header_of(message, origin, state.masterchain_seqno))
             state.put(cached.header)
@@ -111,29 +115,31 @@ class ReliableQueue:
     # From other validators
 
     def next_payload(self) -> bytes | None:
-        """For the next block of ours; None if there is nothing to say."""
+        """Return the payload of our next block; None if no record waits."""
         self._payload_number += 1
         return self._state.pending.next_payload(self._payload_number)
 
     def block_delivered(self, source: int, payload: bytes, now: float) -> list[QueueEffect]:
-        """What a member said, ourselves included."""
+        """Apply the payload of a block that member `source` made; `source` may be this validator itself."""
         self._hearing.block_delivered(source, payload, now)
         return self._state.taken()
 
     def body_came(self, message: ExternalMessage, now: float) -> list[QueueEffect]:
-        """By broadcast, or as an answer. One of which nobody has spoken is kept out: anybody could fill us up."""
+        """Take a body that came by broadcast or as an answer. A body that no member has announced is dropped:
+        otherwise anybody could fill the memory of this node.
+        """
         cached = self.cache.get(message.message_id)
         if cached is not None:
             self._hearing.body_is_here(cached, message)
         return self._state.taken()
 
     def body_not_had(self, message_id: bytes, now: float) -> list[QueueEffect]:
-        """Whoever was asked for it does not have it, or cannot be asked."""
+        """Note that the member asked for the body does not have it, or cannot be asked."""
         self._hearing.body_not_had(message_id, now)
         return self._state.taken()
 
     def member_reached(self, now: float) -> list[QueueEffect]:
-        """There is a way to somebody again: what is missing here may be there."""
+        """Note that a member can be reached again: it may have the bodies that are missing here."""
         self._hearing.search.hurry(now)
         self._hearing.ask_again(now)
         return self._state.taken()
@@ -145,38 +151,40 @@ class ReliableQueue:
     # The collator and other validators' candidates
 
     def take(self, now: float, count_max: int) -> tuple[list[ExternalMessage], list[QueueEffect]]:
-        """For the next block, in order."""
+        """Return at most `count_max` messages for the next block, in order, and the effects."""
         return self._collation.take(count_max), self._state.taken()
 
     def collated(self, reports: Iterable[tuple[bytes, Report]], now: float) -> list[QueueEffect]:
-        """What the collator made of what it took."""
+        """Apply the collator's report on each message that it took."""
         self._collation.collated(reports)
         return self._state.taken()
 
     def check_candidate(self, message_ids: Sequence[bytes]) -> str | None:
-        """Why a candidate with these external messages must be declined; None if it may stand."""
+        """Return why a candidate with these external messages must be declined; None if it may stand."""
         return self._collation.check_candidate(message_ids)
 
     def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
-        """Whether there is one among them that stands here, and of which we have heard from nobody."""
+        """Return whether this queue holds one of `message_ids` that no catchain block has announced yet."""
         return self._collation.has_unspoken(message_ids)
 
     def candidate_seen(
         self, block_id: BlockId, message_ids: Sequence[bytes], now: float
     ) -> list[QueueEffect]:
-        """Somebody else's candidate holds these."""
+        """Note that the candidate of another validator holds these messages."""
         self._collation.candidate_seen(block_id, message_ids)
         return self._state.taken()
 
     def candidate_lost(self, block_id: BlockId, now: float) -> list[QueueEffect]:
-        """It came to nothing, and nobody is to blame."""
+        """Note that a candidate was lost and nobody is to blame: its messages return to the queue."""
         self._collation.candidate_lost(block_id)
         return self._state.taken()
 
     def candidate_refused(
         self, block_id: BlockId, now: float, replayed: Sequence[bytes] = ()
     ) -> list[QueueEffect]:
-        """Validators refused the block: its messages may come again, except those that were the reason."""
+        """Note that validators refused a candidate. Its messages may be collated again, except `replayed`,
+        which were the reason.
+        """
         self._collation.candidate_refused(block_id, replayed)
         return self._state.taken()
 
@@ -189,7 +197,7 @@ class ReliableQueue:
         return self._state.taken()
 
     def shard_dropped(self, block_id: BlockId, message_ids: Sequence[bytes], now: float) -> list[QueueEffect]:
-        """The masterchain has left the block out."""
+        """Note that the masterchain went on without the shard block."""
         self._collation.shard_dropped(block_id, message_ids)
         return self._state.taken()
 
@@ -202,8 +210,11 @@ class ReliableQueue:
         *,
         masterchain_seqno: int | None = None,
     ) -> list[QueueEffect]:
-        """A master block holds the shard block, and so these messages for ever. `masterchain_seqno` is the master
-        block's own, if it is another than the present one: it is counted from there how long they are remembered."""
+        """Note that a master block holds the shard block, so that these messages are final.
+
+        `masterchain_seqno` is the catchain of the master block, if it is not the present one: the time for
+        which the messages are remembered is counted from it.
+        """
         seqno = self._state.masterchain_seqno if masterchain_seqno is None else masterchain_seqno
         for message in messages:
             self.cache.index_final(message, seqno, block_id, master_id, now)
@@ -216,8 +227,12 @@ class ReliableQueue:
     # After a crash
 
     def resume(self, message_id: bytes, said: MessageStatus) -> list[QueueEffect]:
-        """A message that came into the queue again, and what we said of it last in an earlier life. Whatever was closed
-        stays so. The fate of a candidate that was not decided then is not known here: the message is free again."""
+        """Restore what this validator reported last, in an earlier run, of a message that entered the queue
+        again.
+
+        A closed message stays closed. The fate of a candidate that was undecided then is not known here, so
+        its message returns to the queue.
+        """
         state, cached = self._state, self.cache.get(message_id)
         if cached is not None and place_of(cached.status) in COLLATABLE:
             state.set_status(cached, said)
@@ -233,7 +248,7 @@ class ReliableQueue:
         return self._state.taken()
 
     def lives_over(self, gone: Iterable[CachedMessage], now: float) -> list[QueueEffect]:
-        """The cache has let go of these: whatever was open is closed."""
+        """Close every open message among `gone`, which the cache has let go of."""
         for cached in gone:
             if cached.message_id in self._state.entries:
                 self._state.apply(cached, Event.LIFE_OVER)
@@ -245,16 +260,18 @@ class ReliableQueue:
     # The switch to the next session
 
     def session_ended(self, now: float) -> list[QueueEffect]:
-        """No block of this session can follow any more: whatever waits for one is free again, to be handed on."""
+        """Return to the queue every message that waits for a block of this session, so that it can be handed
+        on: no further block can follow.
+        """
         self._collation.session_ended()
         return self._state.taken()
 
     def forward_into(
         self, records: Sequence[Record], bodies: Iterable[ExternalMessage], now: float
     ) -> list[QueueEffect]:
-        """What a queue that ends has for this one, which follows it.
+        """Take over the records and bodies of a queue that ends and that this one follows.
 
-        It stands here at once: this session may end, too, before a block of ours has told of it.
+        They stand here at once: this session, too, may end before a block of ours has announced them.
         """
         for record in records:
             self._hearing.forward(record, now)

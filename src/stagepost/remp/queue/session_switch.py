@@ -1,7 +1,8 @@
-"""From one session to the next: what a queue that ends hands over, and to which of the queues that follow it.
+"""From one session to the next: the messages that an ending queue hands over, and the queue that gets each of
+them.
 
-What is open travels whole, with its first origin and age; what is processed travels as an id, so that nobody collates
-it again; what has expired stays behind.
+An open message travels whole, with its first origin and age; a processed message travels as an id, so that no
+validator collates it again; an expired message stays behind.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ def to_forward(
     *,
     older_records: bool = False,
 ) -> Forwarding:
-    """What the queue has for one that follows it, under the next master catchain and for a shard of its own.
+    """Return the records and bodies that `queue` hands to a queue that follows it, under catchain
+    `next_seqno`, for `next_shard`.
 
-    It may be asked for again and again: members of a session that is over hear one another for a while, and what comes
-    late is handed on then.
+    The caller may repeat this call: members of an ended session hear one another for a while, and messages
+    that arrive late are handed on then.
     """
     headers: list[Record] = []
     bodies: list[ExternalMessage] = []

@@ -1,11 +1,12 @@
-"""How a full node hands messages to validators: one after the other, until more than a third of them has one.
+"""Sending of messages from a full node to validators: one after the other, until more than a third of them
+have each.
 
     begin → SendTo one, at random for a moment → a receipt: the next at once; no receipt: the next after a pause → enough: Report, rest
 
-Validators pass a message on among themselves, so most of them answer without being told. Who has not answered is told
-again, who has is left alone. What is known of a message outlives its sending for a while: receipts still come in.
-
-Whom a full node tells of a message: the validators that work for it now, and near a change those who follow them.
+The full node sends to the validators that work for the message's shard now, and near a change also to those
+that follow them. Validators pass a message on among themselves, so most of them answer without having got it
+from the full node. A validator that has not answered gets the message again; one that has answered does not.
+The history of a message outlives its sending for a while, because receipts still come in.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
 
 LOOK_AHEAD_S = 15.0
-"""A change this near is foreseen: of sets, of catchains, by split or by merge."""
+"""Seconds: a change of sets or catchains, a split or a merge within this time is taken into account."""
 
 
 class Subset(msgspec.Struct, frozen=True):
-    """Validators of one session, by their key ids. `ends_s`: when others follow them, None if that is not known."""
+    """Validators of one session, by their key ids. `ends_s`: time at which others follow them; None if that
+    is not known.
+    """
 
     validators: tuple[bytes, ...]
     ends_s: float | None = None
@@ -37,14 +40,18 @@ class Subset(msgspec.Struct, frozen=True):
 
 
 def subsets_for(current: Subset, followers: Iterable[Subset], now: float) -> tuple[Subset, ...]:
-    """`followers` are those that may take over: the next set, the next catchain, both children, the parent."""
+    """Return the subsets to send to: `current`, and near its end also `followers`.
+
+    `followers` may take over from it: the next set, the next catchain, both children, or the parent.
+    """
     return (current, *followers) if current.ends_soon(now) else (current,)
 
 
 class Targets:
-    """Those who are told, each once, and when enough of them have a message.
+    """The validators that get a message, each once, and the rule that says when enough of them have it.
 
-    More than a third of *each* subset must have it: then one honest validator of each has it, and tells the others.
+    More than a third of *each* subset must have the message: then at least one honest validator of each
+    subset has it, and passes it to the others.
     """
 
     def __init__(self, subsets: Iterable[Subset]) -> None:
@@ -58,7 +65,7 @@ class Targets:
         return all(3 * len(subset & answered) > len(subset) for subset in self._subsets)
 
     def wanting(self, answered: frozenset[bytes] | set[bytes]) -> set[bytes]:
-        """Those who have not answered, of subsets that have not enough yet."""
+        """Return the validators that have not answered, of all subsets in which too few have answered."""
         found: set[bytes] = set()
         for subset in self._subsets:
             if 3 * len(subset & answered) <= len(subset):
@@ -69,14 +76,17 @@ class Targets:
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 0.2
 PAUSE_OLDER_S = 2.0
 PAUSE_LONGEST_S = 2.0
-"""Where validators are slow to answer: telling more of them would make them slower."""
+"""Seconds, at most, between two validators, where validators answer slowly: sending to more of them would
+make them slower.
+"""
 
 ORDER_LASTS_S = 0.2
-"""For so long messages go to validators in one random order, then in another: those who are told of several at a time write,
-announce and answer them together."""
+"""Seconds for which all messages go to validators in the same random order. A validator that gets several
+messages at a time writes, announces and answers them together.
+"""
 
 ROUND_PAUSE_S = 2.0
-"""When all have been told and too few have answered: how long before those are told again."""
+"""Seconds until the next round, after all validators got the message and too few answered."""
 
 ANSWER_WEIGHT = 1 / 8
 ANSWERS_WAITED = 2.0
@@ -84,7 +94,9 @@ DIES_AFTER_FINAL_S = 100.0
 HUNG_AFTER_S = 20.0
 CATCHAINS_KEPT, CATCHAINS_KEPT_NEAR_SWITCH = 3, 4
 RECEIPTS_PER_SOURCE_MAX = 64
-"""Of one message. An honest validator says less of it, however often it comes back into the queue."""
+"""Receipts of one validator about one message, at most. An honest validator sends fewer, however often the
+message returns into the queue.
+"""
 
 MESSAGES_MAX = 100_000
 
@@ -95,22 +107,24 @@ class SendingOptions(msgspec.Struct, frozen=True):
     round_pause_s: float = ROUND_PAUSE_S
     messages_max: int = MESSAGES_MAX
     goes_on_at_receipts: bool = True
-    """Whether a receipt makes the next one be told at once."""
+    """Send to the next validator as soon as a receipt arrives."""
 
 
 OLDER_NETWORKS = SendingOptions(PAUSE_OLDER_S, PAUSE_OLDER_S, goes_on_at_receipts=False)
-"""Profile `ever-node`."""
+"""Options of the profile `ever-node`."""
 
 
 class SendTo(msgspec.Struct, frozen=True):
-    """`StagedSending.not_sent` if there is no way to it now."""
+    """Send the message to `validator`; call `StagedSending.not_sent` if there is no link to it now."""
 
     validator: bytes
     message_id: bytes
 
 
 class ReportSent(msgspec.Struct, frozen=True):
-    """Once for each message: enough validators have it, or all have been told. `since`: when the first of them was."""
+    """Report, once for each message, that enough validators have it or that all have got it. `since`: time of
+    the first sending.
+    """
 
     message_id: bytes
     sent_to: int
@@ -119,7 +133,7 @@ class ReportSent(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Nothing more is expected of it."""
+    """Forget the message: nothing more is expected of it."""
 
     message_id: bytes
 
@@ -128,7 +142,7 @@ SendingEffect: TypeAlias = SendTo | ReportSent | Forget
 
 
 class History:
-    """What is known of one message."""
+    """The sendings and receipts of one message."""
 
     __slots__ = (
         "answered",
@@ -185,7 +199,9 @@ class StagedSending:
         return self._histories.get(message_id)
 
     def hung(self, now: float) -> int:
-        """Messages without an end of which nothing was heard for long: for people, nothing follows from it."""
+        """Return how many unfinished messages have had no receipt for `HUNG_AFTER_S`. A figure for people;
+        nothing follows from it.
+        """
         return sum(
             history.dies_at is None and now - history.last_update >= HUNG_AFTER_S
             for history in self._histories.values()
@@ -209,7 +225,9 @@ class StagedSending:
         *,
         is_near_switch: bool = False,
     ) -> list[SendingEffect]:
-        """`StagepostError` for a message that is on its way already: whoever sent it first hears of it."""
+        """Start sending a message. Raise `StagepostError` if it is being sent already: its first sender hears
+        of it.
+        """
         if message_id in self._histories:
             raise StagepostError(
                 f"message {message_id.hex()} is in processing already",
@@ -242,14 +260,14 @@ class StagedSending:
     def follow(
         self, message_id: bytes, subsets: Iterable[Subset], masterchain_seqno: int, now: float
     ) -> None:
-        """One that an earlier life has handed over: nobody is told of it again, and receipts still come in."""
+        """Collect the receipts of a message that an earlier run of this node sent; send it to nobody."""
         history = History(message_id, Targets(subsets), masterchain_seqno + CATCHAINS_KEPT, now)
         history.next_at = None
         history.reported = True
         self._histories.setdefault(message_id, history)
 
     def not_sent(self, validator: bytes, message_id: bytes, now: float) -> list[SendingEffect]:
-        """There is no link to it: the next one at once."""
+        """Go on with the next validator at once: there is no link to `validator`."""
         history = self._histories.get(message_id)
         if history is not None:
             history.sent_to.pop(validator, None)
@@ -258,7 +276,9 @@ class StagedSending:
         return self._taken()
 
     def is_repeated(self, receipt: Receipt) -> bool:
-        """Cheap, before any signature is checked: the same bytes of the same source, or more than anybody needs."""
+        """Return whether the receipt repeats one of the same source, or exceeds `RECEIPTS_PER_SOURCE_MAX`.
+        Cheap, so that callers ask before they verify a signature.
+        """
         history = self._histories.get(receipt.message_id)
         if history is None:
             return False
@@ -266,7 +286,7 @@ class StagedSending:
         return len(seen) >= RECEIPTS_PER_SOURCE_MAX or _fingerprint(receipt) in seen
 
     def receipt_came(self, receipt: Receipt, now: float) -> list[SendingEffect]:
-        """One that counts, of a message in processing, not seen before."""
+        """Count a verified receipt, not seen before, about a message in processing."""
         history = self._histories[receipt.message_id]
         source = receipt.source_id
         history.receipts_seen.setdefault(source, set()).add(_fingerprint(receipt))
@@ -274,7 +294,7 @@ class StagedSending:
         history.last_statuses[source] = receipt.status
         is_first = source not in history.answered
         if not history.answered and source in history.sent_to:
-            # Of each message the quickest counts: whoever is slow on purpose must not slow us down.
+            # The quickest validator of each message counts: one that is slow on purpose must not slow us down.
             self._answer_s += ANSWER_WEIGHT * (now - history.sent_to[source] - self._answer_s)
         history.answered.add(source)
         self._look_for_end(history, now)
@@ -286,7 +306,7 @@ class StagedSending:
         return self._taken()
 
     def finalized(self, message_id: bytes, now: float) -> list[SendingEffect]:
-        """A master block holds it, as this node has seen."""
+        """Note that a master block which this node has seen holds the message."""
         history = self._histories.get(message_id)
         if history is not None:
             history.last_update = now
@@ -295,7 +315,9 @@ class StagedSending:
         return self._taken()
 
     def validator_linked(self, now: float) -> list[SendingEffect]:
-        """There is a way to somebody: whatever nobody could be told of does not wait for its next round."""
+        """Note a new link to a validator: a message that could be sent to nobody does not wait for its next
+        round.
+        """
         for history in self._histories.values():
             if history.next_at is not None and not history.sent_to:
                 self._send_next(history, now)
@@ -316,7 +338,7 @@ class StagedSending:
         return self._taken()
 
     def master_advanced(self, masterchain_seqno: int) -> list[bytes]:
-        """The clock of all messages goes on; the ids of those whose life is over, which are forgotten."""
+        """Advance the clock of all messages. Return the ids of the messages that expired; they are forgotten."""
         over = [
             message_id
             for message_id, history in self._histories.items()
@@ -324,7 +346,7 @@ class StagedSending:
         ]
         for message_id in over:
             del self._histories[message_id]
-        # Ids may come again: a timer of an earlier life must not end the next one.
+        # An id may come again: a timer of its earlier history must not end the next one.
         self._dying = [(at, message_id) for at, message_id in self._dying if message_id in self._histories]
         heapify(self._dying)
         return over
@@ -336,7 +358,9 @@ class StagedSending:
         return history is not None and history.next_at == at
 
     def _send_next(self, history: History, now: float) -> None:
-        """To somebody of whom nothing was heard; when all such have been told, report, and begin again later."""
+        """Send to a validator that has not answered; when all of those have got the message, report, and
+        begin again later.
+        """
         wanting = history.targets.wanting(history.answered)
         untold = sorted(wanting - history.round)
         if not untold:
@@ -351,7 +375,7 @@ class StagedSending:
         self._set_timer(history, now + self._pause_s())
 
     def _first_of(self, validators: Iterable[bytes], now: float) -> bytes:
-        """In the order of this moment, in which each has a random place."""
+        """Return the first of `validators` in the random order that holds for `ORDER_LASTS_S`."""
         if now >= self._order_until:
             self._order.clear()
             self._order_until = now + ORDER_LASTS_S
@@ -382,7 +406,9 @@ class StagedSending:
             )
 
     def _look_for_end(self, history: History, now: float) -> None:
-        """One validator's refusal is an opinion; that of all is the end."""
+        """End the message once every target has closed it: the refusal of a single validator is only an
+        opinion.
+        """
         places = [place_of(status) for status in history.last_statuses.values()]
         is_everybody = history.targets.all <= history.last_statuses.keys()
         if is_everybody and all(place in CLOSED or place == FINAL for place in places):
@@ -400,5 +426,5 @@ class StagedSending:
 
 
 def _fingerprint(receipt: Receipt) -> int:
-    """Of what is signed and of the signature: a forged copy must not shadow the true one."""
+    """Return a hash of the signed content and the signature: a forged copy must not shadow the true receipt."""
     return hash((receipt.timestamp_ms, receipt.status, receipt.signature_text))

@@ -1,6 +1,5 @@
-"""What all parts of one queue share: its messages, what members have said of them, and the effects under way.
-
-Records that wait for our next block, within what one block may hold.
+"""The state that all parts of one queue share: its messages, what members said of them, records that wait for
+the next block, and effects that wait to be performed.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _COMMIT_BYTES = 48
 
 
 class RecordLimits(msgspec.Struct, frozen=True):
-    """Of one block; older networks allow less."""
+    """Limits of one block; older networks allow less."""
 
     records_max: int = RECORDS_MAX
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     older_records: bool = False
-    """Whether messages are announced the older way, without destination and time."""
+    """Announce messages in the older form, without destination and time."""
 
 
 class PendingRecords:
@@ -53,13 +52,13 @@ class PendingRecords:
         return len(self._waiting)
 
     def add(self, record: Record) -> None:
-        """What waits already is not said twice."""
+        """Let `record` wait for the next block, unless it waits already."""
         if self._limits.older_records and isinstance(record, Header):
             record = record.in_older_form
         self._waiting.setdefault(_key(record), record)
 
     def drop_header(self, message_id: bytes) -> None:
-        """Somebody else has announced it meanwhile."""
+        """Drop the announcement of a message that another member has announced meanwhile."""
         self._waiting.pop(("header", message_id), None)
 
     def next_payload(self, number: int) -> bytes | None:
@@ -88,7 +87,7 @@ REJECTED_BY_MOST = "rejected by two thirds of the validators"
 
 
 class QueueOptions(msgspec.Struct, frozen=True):
-    """`tells_collation`: whether accept and reject records are put into the graph; quorums of rejects need them."""
+    """`tells_collation`: put accept and reject records into the graph; quorums of rejects need them."""
 
     message_timeout_s: float = MESSAGE_TIMEOUT_S
     messages_max: int = MESSAGES_MAX
@@ -97,8 +96,9 @@ class QueueOptions(msgspec.Struct, frozen=True):
 
 
 class QueueSession(msgspec.Struct, frozen=True):
-    """`current` are the members that validate now, by their index in the queue; the others are previous ones.
-    `shard`: whose messages are collated here; None for all."""
+    """`current` are the members that validate now, by their index in the queue; all others are previous
+    validators. `shard`: the shard whose messages are collated here; None for all.
+    """
 
     masterchain_seqno: int
     index: int
@@ -128,34 +128,43 @@ class Entry:
         self.cached = cached
         self.timestamp_ms = self.latest_ms = timestamp_ms
         self.announced_by: dict[int, int] = {}
-        """Members, and the time that each gave."""
+        """Time in Unix milliseconds that each member announced, by the member's index."""
         self.called_processed_by: set[int] = set()
-        self.is_ours = False  # a full node gave it to us, or a queue of ours before this one
+        self.is_ours = False  # a full node sent it to this validator, or an earlier queue of this node had it
         self.rejected_by: set[int] = set()
         self.is_accepted_elsewhere = False
 
     def announced(self, source: int, timestamp_ms: int, blamed: Collection[int]) -> None:
-        """In a block, which all hear. When a message came to ourselves is heard of by nobody if another announced it
-        before us, and ordering by it would set us apart from the others."""
+        """Note that member `source` announced the message in a block, which all members hear.
+
+        The time at which the message came to this node itself does not count: nobody hears of it if another
+        member announced the message first, and ordering by it would set us apart from the others.
+        """
         self.announced_by[source] = min(timestamp_ms, self.announced_by.get(source, timestamp_ms))
         self.set_time(blamed)
 
     def set_time(self, blamed: Collection[int]) -> None:
-        """The earliest that was announced, and the latest. What the blamed say, others may not hear: they count only by
-        themselves."""
+        """Set `timestamp_ms` to the earliest announced time and `latest_ms` to the latest.
+
+        Other members may not hear what a blamed member says, so a blamed member's time counts only if there
+        is no other.
+        """
         times = [at for source, at in self.announced_by.items() if source not in blamed]
         known = times or self.announced_by.values() or (self.timestamp_ms,)
         self.timestamp_ms, self.latest_ms = min(known), max(known)
 
     @property
     def is_spoken_of(self) -> bool:
-        """Whether a member has spoken of it in a block. Before that nobody knows which time it will go by: it came to each of
-        those who have it at another one, and only what is announced counts."""
+        """Return whether a member has announced the message in a block, or called it processed there.
+
+        Before that nobody knows which time orders it: it came to each node at another time, and only
+        announced times count.
+        """
         return bool(self.announced_by or self.called_processed_by)
 
     @property
     def order(self) -> tuple[bool, int, bytes]:
-        """The order inside of a block: what another node has accepted first, then by age."""
+        """Sort key inside of a block: messages that another node has accepted first, then by age."""
         return not self.is_accepted_elsewhere, self.timestamp_ms, self.cached.message_id
 
 
@@ -173,7 +182,9 @@ class QueueState:
 
     @property
     def masterchain_seqno(self) -> int:
-        """Under which messages come now: the masterchain may have gone on since the session began."""
+        """The master catchain under which messages arrive now: it may be later than the one in which the
+        session began.
+        """
         return max(self.session.masterchain_seqno, self.cache.window.current)
 
     # Messages
@@ -187,7 +198,7 @@ class QueueState:
         return (self.entries[message_id] for message_id in self._open)
 
     def newest_open_entries(self) -> Iterator[Entry]:
-        """The same, the last that came first: those who look for any that may be collated find one soon."""
+        """Return the open entries, newest first: a search for any collatable message ends soon."""
         return (self.entries[message_id] for message_id in reversed(self._open))
 
     @property
@@ -195,7 +206,7 @@ class QueueState:
         return len(self._open) >= self.options.messages_max
 
     def enter(self, cached: CachedMessage, timestamp_ms: int) -> Entry:
-        """Into this queue, where it may be known to members before us."""
+        """Create the entry of a message. Votes that members cast before it arrived are counted."""
         entry = Entry(cached, timestamp_ms)
         early = self._early.pop(cached.message_id, None)
         if early is not None:
@@ -208,7 +219,9 @@ class QueueState:
         return entry
 
     def leave(self, message_id: bytes) -> None:
-        """What was said of it stays: another may announce it under a later catchain, and then all must count alike."""
+        """Remove a message from the queue. The votes on it stay: another member may announce it under a later
+        catchain, and then all validators must count alike.
+        """
         entry = self.entries.pop(message_id, None)
         self._open.pop(message_id, None)
         if entry is not None and (entry.rejected_by or entry.is_accepted_elsewhere):
@@ -216,7 +229,9 @@ class QueueState:
             self._early[message_id] = entry
 
     def votes(self, message_id: bytes) -> Entry:
-        """Where it is kept what members say of a message; they may speak before the message itself is here."""
+        """Return the entry that holds what members say of a message; they may vote before the message itself
+        arrives.
+        """
         entry = self.entries.get(message_id) or self._early.get(message_id)
         if entry is None:
             self._make_room_for_early()
@@ -230,22 +245,28 @@ class QueueState:
             del self._early[next(iter(self._early))]
 
     def forget_votes(self, source: int) -> None:
-        """Of a member that tells different things to different others: nobody's count must hang on who heard what."""
+        """Drop all rejects of member `source`, which says different things to different members: no count may
+        depend on who heard what.
+        """
         for entry in (*self.entries.values(), *self._early.values()):
             entry.rejected_by.discard(source)
 
     def do_most_reject(self, entry: Entry) -> bool:
-        """Counted by head, of those who validate now."""
+        """Return whether two thirds of the present validators, by head, have rejected the message."""
         return 3 * len(entry.rejected_by) >= 2 * len(self.session.current)
 
     def oldest_open_s(self) -> float | None:
-        """When the oldest message that is still open was first seen."""
+        """Return the time at which the oldest open message was first seen, in seconds; None if no message is
+        open.
+        """
         while self._by_age and self._by_age[0][1] not in self._open:
             heappop(self._by_age)
         return self._by_age[0][0] if self._by_age else None
 
     def open_since(self, moment_s: float) -> list[CachedMessage]:
-        """Open messages that were first seen then or before; they are not given a second time."""
+        """Return the open messages that were first seen at `moment_s` or before, each only once over all
+        calls.
+        """
         found: list[CachedMessage] = []
         while (oldest_s := self.oldest_open_s()) is not None and oldest_s <= moment_s:
             _, message_id = heappop(self._by_age)
@@ -257,7 +278,9 @@ class QueueState:
     def apply(
         self, cached: CachedMessage, event: Event, *, block_id: BlockId | None = None, error: str = ""
     ) -> bool:
-        """Whether it changed anything; full nodes are told what they are to hear."""
+        """Apply `event` to the message, and report the change to its full nodes. Return whether anything
+        changed.
+        """
         change = after(cached.status, event, block_id=block_id, error=error)
         if change is None:
             return False
@@ -294,7 +317,9 @@ class QueueState:
         self._effects += [Tell(full_node, cached.message_id, status) for full_node in cached.origins]
 
     def introduce(self, cached: CachedMessage, full_node: bytes) -> None:
-        """A further full node has sent it, and hears how far it is, as if it had been there from the beginning."""
+        """Report the state of the message to a further full node that sent it, as if it had been there from
+        the beginning.
+        """
         place = place_of(cached.status)
         statuses: tuple[MessageStatus, ...] = (cached.status,)
         if place in COLLATABLE or place == TAKEN:
