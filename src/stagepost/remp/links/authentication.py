@@ -1,9 +1,9 @@
 """Authentication, first on every link: both sides prove that they hold the keys that the handshake named.
 
-What is signed names the role of the signer, so that no proof can be sent back to whoever made it; both nonces, so that
-none can be used again; both keys and the session, so that none can be used towards somebody else or for another end.
-It says who opened the link. It does not hide what is said later, nor protect it from whoever sits on the wire: blocks,
-receipts and messages carry their own signatures and hashes.
+The signed bytes name the role of the signer, so that a proof cannot be sent back to its author; both nonces,
+so that a proof cannot be used twice; both keys and the session, so that a proof cannot be used towards
+another peer or for another purpose. Authentication shows who opened the link. It neither hides nor protects
+what passes over the wire later: blocks, receipts and messages carry their own signatures and hashes.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Prove(msgspec.Struct, frozen=True):
 
 
 class Proved(msgspec.Struct, frozen=True):
-    """The initiator is believed; the responder's own proof."""
+    """The responder believes the initiator, and sends its own proof."""
 
     signature: bytes
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """`code` is one of the family that all errors share, `rule` says which rule, `text` is for people."""
+    """`code` is a code of `ErrorCode`, `rule` names the broken rule, `text` is for people."""
 
     code: str
     rule: str
@@ -97,14 +97,14 @@ AUTHENTICATION = ProtocolSpec(
 
 
 class Side(Enum):
-    """Who signs. The value stands in the signed bytes."""
+    """The signer. The value stands in the signed bytes."""
 
     INITIATOR = b"initiator"
     RESPONDER = b"responder"
 
 
 class LinkTerms(msgspec.Struct, frozen=True):
-    """What the handshake settled: the version, the network, and who claims to be at either end."""
+    """The result of the handshake: the version, the network, and the key and nonce that each end claims."""
 
     version: int
     network_magic: int
@@ -133,7 +133,7 @@ class LinkTerms(msgspec.Struct, frozen=True):
         return ed25519.sign(seed, self.signed_bytes(side, session_id))
 
     def check(self, side: Side, session_id: bytes, signature: bytes) -> None:
-        """Raises if this is not the proof of the key that this side named."""
+        """Raise if `signature` is not a proof by the key that `side` named."""
         key = self.initiator_key if side is Side.INITIATOR else self.responder_key
         if not ed25519.verify(key, self.signed_bytes(side, session_id), signature):
             name = side.value.decode()
@@ -146,18 +146,22 @@ class LinkTerms(msgspec.Struct, frozen=True):
 
 
 def network_session_id(network_magic: int) -> bytes:
-    """Links between full nodes and validators belong to no session of validators, but to the network."""
+    """Return the id under which links between full nodes and validators are opened: they belong to the
+    network, not to a session.
+    """
     return sha256(_NETWORK_TAG + network_magic.to_bytes(4, "big")).digest()
 
 
 def refusal(error: RemoteProtocolError) -> Refuse:
-    """What the refused peer is told. Texts are ours and short; this only makes sure of it."""
+    """Return the message that tells a refused peer why. Our texts are short; this function makes sure of it."""
     text = error.text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
     return Refuse(str(error.code), error.reason or "", text)
 
 
 def refused_by_peer(refuse: Refuse) -> HandshakeRefused:
-    """What the refused side makes of it: no misdeed of the peer. Codes that we do not know are told as text."""
+    """Return the error for a refusal that the peer sent; it is no misdeed of the peer. An unknown code is
+    kept as text.
+    """
     known = refuse.code in ErrorCode.__members__
     code = ErrorCode(refuse.code) if known else ErrorCode.PROTOCOL_REQUEST
     return HandshakeRefused(

@@ -1,4 +1,6 @@
-"""Keeps the links up that this node dials: those it wants, by key and address, each with a back-off of its own."""
+"""Keeps up the links that this node dials: the wanted peers, by key and address, each with a back-off of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class LinkDialler(Generic[L]):
         self._running: asyncio.Task[None] | None = None
 
     def want(self, public_key: bytes, address: Address) -> None:
-        """From now on; a peer that was wanted before is not dialled sooner for it."""
+        """Dial the peer from now on; a peer that was wanted already is not dialled sooner."""
         peer = self._peers.get(public_key)
         if peer is None:
             self._peers[public_key] = DialledPeer(public_key, address)
@@ -52,7 +54,9 @@ class LinkDialler(Generic[L]):
         self._redialler.look()
 
     def drop(self, public_key: bytes) -> None:
-        """Its link ends, and there is no other. What it did is remembered until it has been waited out."""
+        """End the link to the peer and dial it no more. Its broken rules are remembered until their penalty
+        is over.
+        """
         peer = self._peers.get(public_key)
         if peer is not None:
             peer.is_wanted = False
@@ -60,14 +64,16 @@ class LinkDialler(Generic[L]):
             self._redialler.look()
 
     def is_there(self, public_key: bytes) -> None:
-        """The peer was heard of by other ways: it need not be waited for as long as a silent one."""
+        """Shorten the wait for a peer that was heard of in another way: it need not be waited for as long as
+        a silent one.
+        """
         peer = self._peers.get(public_key)
         if peer is not None and not peer.is_connected:
             peer.is_there(self._end.clock.mono_s())
             self._redialler.look()
 
     def knock(self, public_key: bytes, address: Address) -> None:
-        """Once, at a peer that dials us: so it learns that we are there."""
+        """Dial, once, a peer that dials us, so that it learns that this node is there."""
         name = f"{public_key.hex()[:8]} at {address}"
         self._redialler.dial(public_key, name, partial(self._knock, public_key, address))
 

@@ -1,9 +1,8 @@
-"""One authenticated link: objects out and in by calls, and the keep-alive beside them.
+"""An authenticated link: objects out and in by calls, the keep-alive beside them, and what all kinds of links
+share: keeping a peer out, running a link, and reporting its end.
 
-What comes is handled in the same turn of the loop that brought it. What does not fit into the queue of a slow peer is
-dropped and counted, and nobody ever waits for it.
-
-What the doors of all kinds of links have in common: who is kept out, and how a link is run and its end told.
+A message that comes in is handled in the same turn of the loop that brought it. A message that does not fit
+into the queue of a slow peer is dropped and counted, and nobody ever waits for it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LinkCounts:
-    """What passed over links, and what did not."""
+    """Counts of the messages that passed over links, and of those that did not."""
 
     sent: int = 0
     received: int = 0
@@ -75,7 +74,7 @@ class Link(ABC):
         self._pinging = open_link_protocol(bearer, LinkProtocol.KEEP_ALIVE, pinging)
 
     def say(self, message: object) -> bool:
-        """False, and counted, if the peer's queue is full or the link has ended."""
+        """Send a message. Return False, and count it, if the peer's queue is full or the link has ended."""
         if self.is_over or self.bearer.is_over or not self._speaking.has_room:
             self.counts.dropped += 1
             return False
@@ -85,20 +84,20 @@ class Link(ABC):
 
     @abstractmethod
     def heard(self, message: object) -> None:
-        """What a kind of link does with a message. What it raises ends the link."""
+        """Handle a message of the peer. An error raised here ends the link."""
 
     def lost(self) -> None:
-        """The link has ended; for what was still awaited of it."""
+        """Give up everything that is still awaited from the peer: the link has ended."""
         return
 
     def end(self, error: StagepostError) -> None:
-        """At once, by name."""
+        """End the link at once, with `error` as its reason."""
         if not self.is_over:
             self.is_over = True
             self.bearer.abort(error)
 
     async def run(self) -> None:
-        """Until it ends; `bearer.reason` then says why."""
+        """Run the link until it ends; `bearer.reason` then says why."""
         try:
             self._hearing.on_message(self._hear)
             self._hear()
@@ -137,7 +136,7 @@ class Link(ABC):
 
 
 def kept_out(penalties: Penalties[bytes], public_key: bytes, now: float) -> None:
-    """Raises as long as a peer is left alone for a rule that it broke."""
+    """Raise while the penalty of a peer that broke a rule lasts."""
     until = penalties.refused_until(public_key, now)
     if until is not None:
         raise HandshakeRefused(
@@ -149,7 +148,7 @@ def kept_out(penalties: Penalties[bytes], public_key: bytes, now: float) -> None
 
 
 async def run_link(link: Link, tell_linked: Callable[[], None]) -> None:
-    """Until it ends. Whoever is above hears of the link before anything that comes over it."""
+    """Run the link until it ends. The owner hears of the link before anything that comes over it."""
     try:
         tell_linked()
     except Exception as bug:
@@ -175,7 +174,9 @@ async def run_link(link: Link, tell_linked: Callable[[], None]) -> None:
 
 
 async def end_links(links: Iterable[Link]) -> None:
-    """In order: what was accepted for sending goes out. A peer that does not take it in time is cut off."""
+    """End the links in order, after everything accepted for sending went out. A peer that does not take it in
+    time is cut off.
+    """
     ending = list(links)
     for link in ending:
         link.bearer.close()

@@ -1,4 +1,4 @@
-"""Where links come in: one address for every session of this node and for the full nodes.
+"""The address at which links come in: one for every session of this node and for the full nodes.
 
 listener = LinkListener(end)
 await listener.start(TcpAddress("127.0.0.1", 0))
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 SESSIONS_MAX = 1_024
 EXEMPT_SOURCES = LOOPBACK_HOSTS | {LOCAL_PEER}
-"""Many peers share these names honestly; none of them is counted or kept out by it."""
+"""Source names that many honest peers share; none of them is counted or kept out."""
 
 
 class LinkListener:
-    """Sessions come and go; a peer that asks for one that is not here is told to come again later."""
+    """Sessions come and go; a peer that asks for a session that is not here is told to come again later."""
 
     def __init__(self, end: OurEnd, limits: AdmissionLimits | None = None) -> None:
         self._end = end
@@ -46,7 +46,7 @@ class LinkListener:
         return None if self._listener is None else self._listener.port
 
     async def start(self, address: Address) -> None:
-        """`ConfigError` if nobody can listen there."""
+        """Listen at `address`; `ConfigError` if that is not possible."""
         connections_max = 2 * self._admission.limits.hard_max
         self._listener = await self._end.network.serve(address, self._serve, connections_max=connections_max)
 
@@ -67,7 +67,7 @@ class LinkListener:
         self._doors[version, session_id] = door
 
     def unregister(self, version: LinkVersion, session_id: bytes) -> None:
-        """Links that stand are their session's to end."""
+        """Accept no further links of the session; the session itself ends those that stand."""
         self._doors.pop((version, session_id), None)
 
     def _find(self, version: int, session_id: bytes) -> Door[Any]:
@@ -104,9 +104,9 @@ class LinkListener:
         try:
             return await respond_to_link(bearer, self._end, tuple(LinkVersion), self._find)
         except HandshakeRefused:
-            raise  # told why: no misdeed
+            raise  # the peer was told why, and has broken no rule
         except RemoteProtocolError as error:
-            # Whoever this was has proved nothing, so it is known by its address alone.
+            # This peer has proved nothing, so it is known by its address alone.
             if violation_of(error) is not None and source not in EXEMPT_SOURCES:
                 self._penalties.penalise(source, self._end.clock.mono_s())
             raise

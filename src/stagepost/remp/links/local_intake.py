@@ -1,7 +1,8 @@
-"""What a program of this machine and a full node say to each other: external messages in, their statuses out.
+"""The protocol between a program of this machine and a full node: external messages in, their statuses out.
 
-A program asks for the statuses of one message from a position on, and is answered when there are more, or when the time
-that it gave is over: whoever is slow holds nobody up, and nothing is kept for it.
+A program asks for the statuses of one message from a position on. The node answers when there are more, or
+when the time that the program gave is over: a slow program holds nobody up, and the node keeps nothing for
+it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
 
 ID_BYTES = 32
 READ_BYTES_MAX = 2 * (MESSAGE_BYTES_MAX + 1)
-"""A message that is too large is refused in words; one that is far too large ends the connection."""
+"""Bytes: a message that is too large is refused in words; one larger than this ends the connection."""
 
 WITHIN_MS_MAX = 60_000
 TELLING_RECORDS_MAX = 64
 TELLING_BYTES_MAX = 131_072
-"""Of the statuses in one answer; a single one always fits."""
+"""Bytes of the statuses in one answer, at most; a single status always fits."""
 
 VERDICT_BYTES_MAX = 65_536
 CODE_BYTES_MAX = 64
@@ -38,14 +39,14 @@ class SubmitMessage(msgspec.Struct, frozen=True):
 
 
 class MessageTaken(msgspec.Struct, frozen=True):
-    """`is_new` is False for one that is in processing, or final, already."""
+    """`is_new` is False for a message that is in processing, or final, already."""
 
     message_id: bytes
     is_new: int
 
 
 class MessageRefused(msgspec.Struct, frozen=True):
-    """`message_id` is empty if the bytes are no message."""
+    """`message_id` is empty if the bytes are not a message."""
 
     message_id: bytes
     code: str
@@ -54,7 +55,9 @@ class MessageRefused(msgspec.Struct, frozen=True):
 
 
 class FollowMessage(msgspec.Struct, frozen=True):
-    """`after`: how many of its statuses are known already. `within_ms` 0 asks for what there is."""
+    """`after`: number of statuses that the program knows already. `within_ms` 0 asks for those that there are
+    now.
+    """
 
     message_id: bytes
     after: int
@@ -62,7 +65,7 @@ class FollowMessage(msgspec.Struct, frozen=True):
 
 
 class ToldStatus(msgspec.Struct, frozen=True):
-    """One record of the topic of statuses; a header that it lacks is empty."""
+    """A record of the topic of statuses; a header that it lacks is empty."""
 
     value: bytes
     arrived_ms: int

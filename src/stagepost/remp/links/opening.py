@@ -39,7 +39,7 @@ def fresh_nonce() -> bytes:
 
 @dataclass(frozen=True)
 class OurEnd:
-    """This node as its links know it: its key and network, and where time, chance and connections come from."""
+    """This node as its links know it: its key and network, and the sources of time, chance and connections."""
 
     seed: bytes = field(repr=False)
     network_magic: int
@@ -57,33 +57,35 @@ class OurEnd:
 
 
 class LinkKeeper(Protocol, Generic[L]):
-    """Whoever makes the links of one session, and runs them."""
+    """The owner of the links of one session: it makes and runs them."""
 
     def open(self, bearer: Bearer, terms: LinkTerms, *, dialled: bool) -> L:
         """Make the link, with its mini-protocols open: the peer may speak as soon as it knows that it is believed."""
 
     async def run(self, link: L) -> None:
-        """Until the link ends."""
+        """Run the link until it ends."""
 
 
 class Door(LinkKeeper[L], Protocol):
-    """One session that peers may open links for."""
+    """A session that peers may open links for."""
 
     def check(self, public_key: bytes) -> None:
-        """Raises `HandshakeRefused` if this peer is not let in. Asked before any signature is looked at."""
+        """Raise `HandshakeRefused` if this peer is not let in. Called before any signature is checked."""
 
     def proved(self, public_key: bytes) -> None:
-        """The peer holds this key. Raises `HandshakeRefused` if that was all it had to tell us."""
+        """Note that the peer holds this key. Raise `HandshakeRefused` if that was all that it had to show."""
 
 
 FindDoor = Callable[[int, bytes], Door[L]]
-"""By version and session id; raises `HandshakeRefused` if there is none."""
+"""Function from version and session id to the session's door; raises `HandshakeRefused` if there is none."""
 
 
 async def initiate_link(
     bearer: Bearer, end: OurEnd, version: LinkVersion, session_id: bytes, expected_key: bytes
 ) -> LinkTerms:
-    """`HandshakeRefused` if the peer does not want us; another `RemoteProtocolError` if it is not who it should be."""
+    """Open a link as the initiator. Raise `HandshakeRefused` if the peer refuses us, another
+    `RemoteProtocolError` if it does not hold `expected_key`.
+    """
     try:
         ours = end.link_data()
         talk = open_handshake(bearer, Direction.INITIATOR)
@@ -109,7 +111,9 @@ async def initiate_link(
 async def respond_to_link(
     bearer: Bearer, end: OurEnd, served: Collection[LinkVersion], find_door: FindDoor[L]
 ) -> tuple[Door[L], L]:
-    """The door that the peer came through and its link; raises after the refusal was sent."""
+    """Open a link as the responder. Return the door that the peer came through, and its link; raise after a
+    refusal was sent.
+    """
     try:
         talk = open_handshake(bearer, Direction.RESPONDER)
         reply, settled = answer(await talk.receive(ProposeVersions), served, end.link_data())
@@ -143,7 +147,9 @@ async def respond_to_link(
 
 
 async def _refuse(bearer: Bearer, error: RemoteProtocolError) -> NoReturn:
-    """Whoever catches this error may abort, and the peer should read why first."""
+    """Close the connection in order, then raise `error`: a caller may abort, and the peer should read the
+    reason first.
+    """
     bearer.close()
     await bearer.wait_closed()
     raise error

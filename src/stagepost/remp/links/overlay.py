@@ -1,7 +1,9 @@
-"""What the parts above need of the links among the members of one session, and what the links need of them.
+"""Interfaces between the links of one session and the parts above them: calls of the parts, and events of the
+links.
 
-Calls, not tasks: a frame that came is handled in the same turn of the loop, so that nothing stands between a message
-and its receipt. A member is named by its index in the session; links have proved who is at the other end.
+Calls, not tasks: a frame that came is handled in the same turn of the loop, so that nothing stands between a
+message and its receipt. A member is named by its index in the session; links have proved who is at the other
+end.
 """
 
 from __future__ import annotations
@@ -10,42 +12,48 @@ from collections.abc import Callable
 from typing import Protocol
 
 RESYNC_WAIT_S = 300.0
-"""How long a member listens before it speaks if its disk may have lost blocks of its own: others remember them."""
+"""Seconds for which a member listens before it speaks, if its disk may have lost blocks of its own: others
+remember them.
+"""
 
 
 Answered = Callable[[bytes | None], None]
-"""None: there is no answer, because the link broke or the time was over."""
+"""Function that gets the answer; None if the link broke or the time was over."""
 
 
 class Overlay(Protocol):
-    """The links of one member to the others of its session. What cannot be sent now is dropped, and said so."""
+    """The links of one member to the others of its session. A frame that cannot be sent now is dropped, and
+    the caller is told.
+    """
 
     def push(self, peer: int, frame: bytes) -> bool:
-        """One way, at most once. False if there is no link, or its queue is full."""
+        """Send a frame, one way and at most once. Return False if there is no link, or if its queue is full."""
 
     def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
-        """`answered` is called once, never before this call returns."""
+        """Send a query. `answered` is called once, never before this call returns."""
 
     def refuse(self, peer: int, rule: str, text: str) -> None:
-        """The peer sent what no honest member sends: its link is closed, and stays so for a while."""
+        """Close the link of a peer that sent what no honest member sends, and keep the peer out for a while."""
 
 
 class OverlayEvents(Protocol):
-    """Who is told what comes over the links of one session. A `DecodeError` raised here closes the link by name."""
+    """The receiver of everything that comes over the links of one session. A `DecodeError` raised here closes
+    the link by name.
+    """
 
     def pushed(self, peer: int, frame: bytes) -> None: ...
 
     def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None: ...
 
     def linked(self, peer: int) -> None:
-        """There is a link to the peer, or there is one again."""
+        """Note a new link to the peer, be it the first or another one."""
 
 
 class ValidatorLinks(Protocol):
     """A validator's links to full nodes. A full node is named by its key id."""
 
     def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
-        """False if that full node has no link here now, or its queue is full."""
+        """Send receipts to a full node. Return False if it has no link here now, or if its queue is full."""
 
 
 class ValidatorLinkEvents(Protocol):
@@ -59,7 +67,7 @@ class FullNodeLinks(Protocol):
     """A full node's links to validators, named by their key ids."""
 
     def send(self, validator: bytes, message: bytes) -> bool:
-        """False if there is no link to it now, or its queue is full."""
+        """Send a message to a validator. Return False if there is no link to it now, or if its queue is full."""
 
 
 class FullNodeLinkEvents(Protocol):

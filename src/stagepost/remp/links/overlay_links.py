@@ -6,11 +6,10 @@
     overlay.ask(peer, query, answered, 2.0)
     await overlay.close()                   # the session is over; the listener stays
 
-There is one link for each pair: the member of the lower index dials. One that dials again while its old link still
-stands has lost that one, and the new one takes its place. A member that comes back and is not dialled soon knocks at
-those who should: they may have given it up for a while, or not have noticed that it was gone.
-
-A link between two members of a session: objects pushed, queries asked and answered.
+There is one link for each pair, over which both push objects and ask queries: the member of the lower index
+dials. A member that dials again while its old link still stands has lost that link, and the new one takes its
+place. A member that comes back and is not dialled soon knocks at those that should dial it: they may have
+given it up for a while, or not have noticed that it was gone.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class OverlayLink(Link):
         check_object(query)
         now = self._loop.time()
         number = None
-        # Whether there is room is seen first: a number that was given out must be used.
+        # Look for room first: a query number that was given out must be used.
         if not self.is_over and self._speaking.has_room:
             number = self._asked.number_for_next(now)
         if number is None or not self.say(Ask(number, query)):
@@ -124,7 +123,7 @@ class OverlayLink(Link):
 
 
 def check_object(data: bytes) -> None:
-    """Our own mistakes are found here, not by the peer."""
+    """Check an object of ours before it is sent, so that our own mistakes are found here and not by the peer."""
     if not CONSTRUCTOR_BYTES <= len(data) <= OBJECT_BYTES_MAX:
         raise LocalProtocolError(
             f"a TL object on a link has {CONSTRUCTOR_BYTES} to {OBJECT_BYTES_MAX} bytes, not {len(data)}",
@@ -134,11 +133,11 @@ def check_object(data: bytes) -> None:
 
 
 KNOCK_AFTER_S = 2.0
-"""Whoever is there and has not missed us has dialled by then."""
+"""Seconds after which a running member that has not missed us has dialled."""
 
 
 class LinkMember(NamedTuple):
-    """`address` may be None for those who dial us."""
+    """`address` may be None for members that dial us."""
 
     public_key: bytes
     address: Address | None
@@ -188,7 +187,7 @@ class OverlayLinks:
 
     @property
     def linked(self) -> list[int]:
-        """Members that there is a link to now."""
+        """Return the members to which there is a link now."""
         return sorted(self._links)
 
     # The contract with those above

@@ -1,4 +1,6 @@
-"""What a full node and a validator say to each other over a link: messages there, receipts back, nothing awaited."""
+"""The protocols of a link between a full node and a validator: messages there, receipts back, nothing
+awaited.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from stagepost.ground.wire.layout import ByteString, Layout
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES
 
 OBJECT_BYTES_MAX = 66_535
-"""Of a boxed `tonNode.rempMessage` or `tonNode.rempCombinedReceipt`; the message inside has 65,535 at most."""
+"""Bytes of a boxed `tonNode.rempMessage` or `tonNode.rempCombinedReceipt`, at most; the message inside has
+65,535 at most.
+"""
 
 ENVELOPE_BYTES_MAX = 16
-"""What a protocol message adds to its object."""
+"""Bytes, at most, that a protocol message adds to its object."""
 
 
 # Messages

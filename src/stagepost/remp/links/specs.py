@@ -1,4 +1,6 @@
-"""The mini-protocols of links: their numbers, how an instance is put together, and how much of each may wait unread."""
+"""The mini-protocols of links: their numbers, the construction of an instance, and how much of each may wait
+unread.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,13 @@ from stagepost.remp.links.versions import LinkVersion
 
 AUTHENTICATION_INGRESS_BYTES_MAX = link_authentication.MESSAGE_BYTES_MAX
 OBJECTS_INGRESS_BYTES_MAX = 4 * (SEGMENT_PAYLOAD_BYTES_MAX + 1)
-"""What comes is read in the same turn of the loop; only what follows the end of the authentication waits for one."""
+"""Bytes, at most, that wait unread: data is read in the same turn of the loop; only what follows the end of
+the authentication waits for one.
+"""
 
 
 class LinkProtocol(IntEnum):
-    """A DMQ peer never sees these numbers."""
+    """Numbers of the mini-protocols; a DMQ peer never sees them."""
 
     AUTHENTICATION = 0x400
     KEEP_ALIVE = 0x401
@@ -71,12 +75,14 @@ SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
         Direction.RESPONDER: LinkProtocol.REMP_RECEIPTS,
     },
 }
-"""The one that each side of a connection opens, and speaks in alone: initiator here is who dialled."""
+"""The protocol that each side of a connection opens, and in which it alone speaks; the initiator is the side
+that dialled.
+"""
 
 LINK_SPECS: tuple[ProtocolSpec, ...] = tuple(
     spec for protocol, (spec, _, _) in PROTOCOLS.items() if protocol is not LinkProtocol.KEEP_ALIVE
 )
-"""Those that only links, and the local socket of a full node, have."""
+"""The specs that only links, and the local socket of a full node, have."""
 
 
 @cache
@@ -87,7 +93,9 @@ def codec_table(protocol: LinkProtocol) -> CodecTable:
 
 
 def open_link_protocol(bearer: Bearer, protocol: LinkProtocol, role: Role) -> Conversation:
-    """One instance. As client we open it; as server we answer the one that the peer opens."""
+    """Return an instance of `protocol`. As client we open it; as server we answer the instance that the peer
+    opens.
+    """
     spec, dialect, _ = PROTOCOLS[protocol]
     direction = Direction.INITIATOR if role is Role.CLIENT else Direction.RESPONDER
     return Conversation(
@@ -99,12 +107,12 @@ def open_link_protocol(bearer: Bearer, protocol: LinkProtocol, role: Role) -> Co
 
 
 def expect_link_protocol(bearer: Bearer, protocol: LinkProtocol) -> None:
-    """The peer may open it before we look; what it says waits."""
+    """Let the peer open `protocol` before we read it; its bytes wait."""
     bearer.expect(protocol, Direction.RESPONDER, *_limits(protocol, Role.SERVER))
 
 
 def _limits(protocol: LinkProtocol, ours: Role) -> tuple[int, int]:
-    """What may wait, and what one segment may bring: nothing at all from a side that never has the word."""
+    """Return how many bytes may wait, and how many one segment may bring: 0 from a side that never speaks."""
     spec, _, waiting_max = PROTOCOLS[protocol]
     if not any(state.speaker is ours.other for state in spec.states):
         return 0, 0

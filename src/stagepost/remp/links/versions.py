@@ -1,6 +1,7 @@
 """The handshake of links: the same messages as everywhere, with versions and data of their own.
 
-Each side names its key and a nonce that it never used before. That it holds the key is proved right afterwards.
+Each side names its key and a nonce that it never used before. The authentication right afterwards proves that
+it holds the key.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LinkVersion(IntEnum):
 
 
 class LinkData(msgspec.Struct, frozen=True):
-    """What a side says of itself."""
+    """The network, key and nonce that a side claims."""
 
     network_magic: int
     public_key: bytes
@@ -66,7 +67,7 @@ def propose(version: LinkVersion, ours: LinkData) -> ProposeVersions:
 def answer(
     proposal: ProposeVersions, served: Collection[LinkVersion], ours: LinkData
 ) -> tuple[AcceptVersion | Refuse, LinkTerms | HandshakeRefused]:
-    """The responder's answer, with what was settled or why nothing was."""
+    """Return the responder's answer, with the settled terms or the reason why there are none."""
     known = [offered for offered in proposal.versions if offered.number in served]
     if not known:
         return _no(VersionMismatch(tuple(sorted(served))), _no_version(proposal.versions, served))
@@ -97,7 +98,9 @@ def conclude(
     ours: LinkData,
     expected_key: bytes,
 ) -> LinkTerms:
-    """What the initiator makes of the answer. Somebody else at the address is refused before anything is signed."""
+    """Return the terms that the responder's answer settles. A peer with another key than `expected_key` is
+    refused before anything is signed.
+    """
     match reply:
         case AcceptVersion(number, parameters):
             if number != version:
