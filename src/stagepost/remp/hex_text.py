@@ -1,8 +1,8 @@
-"""Hashes and shards as texts: how files, receipts and headers write them.
+"""Texts of hashes and shards as files, receipts and headers write them, and a strict reader of one JSON
+object.
 
-One JSON object, read without forgiveness: what two readers could understand differently is refused.
-
-Names are kept with every value that they were given, so that a caller can see a repetition.
+`read_object` refuses whatever two readers could understand differently. It keeps every value that a name was
+given, so that a caller can see a repeated name.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _SHARD = re.compile(rf"[0-9a-fA-F]{{{SHARD_DIGITS}}}", re.ASCII)
 
 
 def read_hash(value: object) -> bytes | None:
-    """32 bytes from their hexadecimal digits, in either case; None for anything else."""
+    """Return the 32 bytes of 64 hexadecimal digits, in either case; None for anything else."""
     if isinstance(value, str) and _HASH.fullmatch(value) is not None:
         return bytes.fromhex(value)
     return None
 
 
 def read_shard(value: object) -> int | None:
-    """A tagged prefix from its hexadecimal digits; None for anything else."""
+    """Return the tagged prefix of 16 hexadecimal digits; None for anything else."""
     if isinstance(value, str) and _SHARD.fullmatch(value) is not None:
         return int(value, 16)
     return None
 
 
 class JsonFault(ValueError):
-    """Says what is wrong with the text."""
+    """The text says what is wrong with the JSON."""
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -43,7 +43,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def read_object(data: bytes | str) -> list[tuple[str, Any]]:
-    """The members of the one object that `data` is, in order; `JsonFault` for anything else."""
+    """Return the members of the one JSON object in `data`, in order; `JsonFault` for anything else."""
     text = _text(data)
     if is_too_deep(data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")):
         raise JsonFault(TOO_DEEP)
@@ -69,11 +69,11 @@ def _text(data: bytes | str) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise JsonFault(f"{name} is no JSON number")
+    raise JsonFault(f"{name} is not a JSON number")
 
 
 def _refuse_surrogates(value: Any) -> None:
-    """Half of a surrogate pair cannot be written as UTF-8, so nobody could repeat what was signed."""
+    """Refuse half of a surrogate pair: it cannot be written as UTF-8, so nobody could repeat what was signed."""
     pending = [value]
     while pending:
         match pending.pop():

@@ -1,4 +1,5 @@
-"""What the queue of external messages needs of a chain; whoever offers this can be collated into.
+"""The chain as the queue of external messages sees it: the calls that queue, collator and validator need of a
+ledger.
 
 bytes → parse → shard_of → dry_run → queue → collate → agreement → check, finalised → events → queue
 """
@@ -19,18 +20,21 @@ from stagepost.remp.shard import BlockId
 
 
 class ParsedMessage(msgspec.Struct, frozen=True):
-    """`expires_at_s`: the first second at which no block may hold it any more; None if it says nothing of that."""
+    """`expires_at_s`: the first second, in Unix time, at which no block may hold the message any more; None
+    if it names none.
+    """
 
     message: ExternalMessage
     expires_at_s: int | None = None
 
 
 class LedgerSession(msgspec.Struct, frozen=True):
-    """A subset of validators at work for one shard, or for the masterchain.
+    """A subset of validators that works for one shard, or for the masterchain.
 
-    `master_catchain_seqno` is the clock of messages' lives as it stands now; `previous` are the sessions whose work it
-    goes on with, shards in sorted order; `start` names the blocks that it stands upon now; `started_by` is the number of
-    the master block that started it; `ends_ms` when others follow it, as far as that is foreseen.
+    `master_catchain_seqno` is the clock of messages' lives as it stands now; `previous` are the sessions
+    whose work this one continues, shards in sorted order; `start` names the blocks that it stands upon now;
+    `started_by` is the number of the master block that started it; `ends_ms` is the time at which others
+    follow it, as far as that is foreseen.
     """
 
     facts: SessionFacts
@@ -56,12 +60,12 @@ class LedgerSession(msgspec.Struct, frozen=True):
 
     @property
     def subset(self) -> Subset:
-        """As full nodes know it."""
+        """The members of the session and its end, in the form that full nodes use."""
         return Subset(tuple(member.key_id for member in self.facts.members), self.ends_ms / 1_000)
 
 
 class Collated(msgspec.Struct, frozen=True):
-    """A candidate, and what became of each message that was asked for, in the order of asking."""
+    """A candidate, and a report on each message that the ledger asked for, in the order of asking."""
 
     block_id: BlockId
     payload: bytes
@@ -81,7 +85,7 @@ class FinalBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class CandidateBuilt(msgspec.Struct, frozen=True):
-    """Ours, or one of another validator that we found nothing wrong with."""
+    """A candidate of this validator, or a candidate of another validator that passed our checks."""
 
     session_id: bytes
     block_id: BlockId
@@ -90,14 +94,16 @@ class CandidateBuilt(msgspec.Struct, frozen=True):
 
 
 class CandidateLost(msgspec.Struct, frozen=True):
-    """Nothing came of it, and nobody is to blame: never sent, ignored in the vote, or another took its place."""
+    """A candidate that will not be a block, and nobody is to blame: never sent, ignored in the vote, or
+    replaced by another.
+    """
 
     session_id: bytes
     block_id: BlockId
 
 
 class CandidateRefused(msgspec.Struct, frozen=True):
-    """Validators declined it. `replayed`: the messages that were the reason."""
+    """A candidate that validators declined. `replayed`: the messages that were the reason."""
 
     session_id: bytes
     block_id: BlockId
@@ -111,7 +117,7 @@ class ShardCommitted(msgspec.Struct, frozen=True):
 
 
 class ShardDropped(msgspec.Struct, frozen=True):
-    """The masterchain has gone on without it."""
+    """A shard block that the masterchain went on without."""
 
     session_id: bytes
     block_id: BlockId
@@ -119,7 +125,7 @@ class ShardDropped(msgspec.Struct, frozen=True):
 
 
 class MasterApplied(msgspec.Struct, frozen=True):
-    """A master block is final. `ended` and `started` are empty unless it rotates sessions."""
+    """A final master block. `ended` and `started` are empty unless it rotates sessions."""
 
     master_id: BlockId
     catchain_seqno: int
@@ -135,20 +141,26 @@ LedgerEvent: TypeAlias = (
 
 
 class Ledger(Protocol):
-    """Hashes of candidates are the agreement's; the first candidate of a session has its id for a parent."""
+    """Candidates have the hashes that the agreement gives them; the first candidate of a session has the
+    session's id as parent.
+    """
 
     # Messages
 
     def parse(self, data: bytes) -> ParsedMessage:
-        """`DecodeError` if the bytes are no external message."""
+        """Read an external message; `DecodeError` if the bytes are not one."""
         ...
 
     def dry_run(self, message: ExternalMessage, now_ms: int) -> str | None:
-        """Why the account would not take it now, by the last final state; None if it would."""
+        """Return why the account would refuse the message now, by the last final state; None if it would
+        accept it.
+        """
         ...
 
     def holds(self, message: ExternalMessage) -> bool:
-        """Whether a block holds this very message, by the same state: one that counts, or may still come to count."""
+        """Return whether a block of the last final state holds this very message; the block may be one that
+        can still become final.
+        """
         ...
 
     # Shards and sessions
@@ -156,18 +168,22 @@ class Ledger(Protocol):
     def shard_of(self, workchain: int, account: bytes) -> Shard | None: ...
 
     def session(self, shard: Shard) -> LedgerSession | None:
-        """At work now."""
+        """Return the session that works for the shard now; None if there is none."""
         ...
 
     def sessions(self) -> Sequence[LedgerSession]:
-        """Of all shards, in sorted order; the masterchain's is not among them."""
+        """Return the sessions of all shards in sorted order, without the masterchain's."""
         ...
 
     def master_session(self) -> LedgerSession: ...
 
     def followers(self, shard: Shard, now_ms: int, ahead_ms: int) -> Sequence[LedgerSession]:
-        """Those that take over from the shard's session if it ends within `ahead_ms`, as far as that is known now:
-        the next catchain, the next set, both children or the parent. Their ids are settled only when they start."""
+        """Return the sessions that take over from the shard's session if it ends within `ahead_ms`, as far as
+        that is known now.
+
+        They are those of the next catchain, of the next set, of both children, or of the parent. Their ids
+        are settled only when they start.
+        """
         ...
 
     # Blocks
@@ -175,17 +191,21 @@ class Ledger(Protocol):
     def collate(
         self, session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
     ) -> Collated | None:
-        """A candidate upon `parent`; no more is asked of `messages` than fits. None if the session cannot go on."""
+        """Make a candidate upon `parent`, and read no more of `messages` than fit. Return None if the session
+        cannot go on.
+        """
         ...
 
     def messages_of(self, payload: bytes) -> tuple[ExternalMessage, ...]:
-        """The external messages of a candidate, in order; `DecodeError` if it is none."""
+        """Return the external messages of a candidate, in order; `DecodeError` if `payload` is not a
+        candidate.
+        """
         ...
 
     def events(self) -> list[LedgerEvent]:
-        """Everything that has happened since the last call."""
+        """Return everything that has happened since the last call."""
         ...
 
     def history(self, from_catchain_seqno: int) -> Iterator[FinalBlock]:
-        """Blocks that were committed under this catchain of the masterchain or a later one, oldest first."""
+        """Return the blocks committed under this catchain of the masterchain or a later one, oldest first."""
         ...

@@ -1,6 +1,5 @@
-"""An external message as validators know it: where it goes, what it is, and by which way it came.
-
-What a full node hands to validators, and how validators pass bodies among themselves: binary forms.
+"""An external message as validators know it: its destination, content and origin; and the binary forms in
+which full nodes send it to validators and validators pass its body among themselves.
 """
 
 from __future__ import annotations
@@ -14,11 +13,15 @@ from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 from stagepost.remp.queue.records import Header
 
 MESSAGES_TOPIC = "stagepost.remp.messages"
-"""Where full nodes take messages from: a topic of their own folder, and the topic of reliable delivery of this name."""
+"""Name of the topic in a full node's folder, and of the topic of reliable delivery, from which full nodes
+take messages.
+"""
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):
-    """What a ledger reads in a message's bytes. `uid` is the hash of its body alone: two ids may share one."""
+    """The fields that a ledger reads in a message's bytes. `uid` is the hash of the body alone: two ids may
+    share one.
+    """
 
     message_id: bytes
     uid: bytes
@@ -36,7 +39,7 @@ class UidKey(NamedTuple):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The full node that sent it, the validator that announced it, and when."""
+    """The full node that sent a message, the validator that announced it, and the time of that."""
 
     source_key_id: bytes
     source_index: int
@@ -61,7 +64,7 @@ def header_of(message: ExternalMessage, origin: Origin, masterchain_seqno: int) 
 
 
 MESSAGE_BYTES_MAX = 65_535
-"""Of an external message."""
+"""Bytes of an external message, at most."""
 
 SIGNATURE_BYTES_MAX = 64
 
@@ -81,7 +84,9 @@ class RempMessage(msgspec.Struct, frozen=True):
     signature: bytes = b""
 
     def signed_bytes(self, source_id: bytes) -> bytes:
-        """Time, source and id: whoever sends it, and when, and nothing that the id does not cover already."""
+        """Return the signed bytes: time, source and id, that is who sends the message and when; the id covers
+        the rest already.
+        """
         writer = Writer()
         writer.write_long(self.timestamp_ms)
         writer.write_int256(source_id)
@@ -116,7 +121,7 @@ class RempMessage(msgspec.Struct, frozen=True):
 
 
 class MessageBody(msgspec.Struct, frozen=True):
-    """A message's bytes, broadcast or as the answer to a query."""
+    """A message's bytes, as a broadcast or as the answer to a query."""
 
     message: bytes
 
@@ -136,13 +141,13 @@ class MessageBody(msgspec.Struct, frozen=True):
 
 
 class MessageQuery(msgspec.Struct, frozen=True):
-    """Asks for a body whose header came without it."""
+    """A question for a body whose header came without it."""
 
     message_id: bytes
 
     @property
     def is_for_nothing(self) -> bool:
-        """The zero id stands for no message and is never asked for."""
+        """True for the zero id, which stands for no message; nobody asks for it."""
         return self.message_id == ZERO_INT256
 
     def encode(self) -> bytes:

@@ -27,11 +27,11 @@ class Member(msgspec.Struct, frozen=True):
 
 
 SESSIONS_REMEMBERED = 1_024
-"""Whose ids are not computed again: they are asked for with every receipt."""
+"""Sessions, at most, whose ids are kept: every receipt asks for one, so ids are not computed again."""
 
 
 class SessionFacts(msgspec.Struct, frozen=True, cache_hash=True):
-    """Everything that an id covers. `shard` is the tagged prefix, unsigned."""
+    """Everything that a session's id covers. `shard` is the tagged prefix, unsigned."""
 
     workchain: int
     shard: int
@@ -42,7 +42,7 @@ class SessionFacts(msgspec.Struct, frozen=True, cache_hash=True):
     members: tuple[Member, ...]
 
     def write(self, writer: Writer) -> None:
-        """Bare."""
+        """Write the bare form."""
         writer.write_int(self.workchain)
         writer.write_unsigned_long(self.shard)
         writer.write_int(self.vertical_seqno)
@@ -58,30 +58,35 @@ class SessionFacts(msgspec.Struct, frozen=True, cache_hash=True):
 
 @lru_cache(SESSIONS_REMEMBERED)
 def session_id(facts: SessionFacts) -> bytes:
-    """Of a validation session."""
+    """Return the id of a validation session."""
     return _hash(GROUP_ID, facts)
 
 
 @lru_cache(SESSIONS_REMEMBERED)
 def member_ids(facts: SessionFacts) -> frozenset[bytes]:
-    """The key ids of those who take part."""
+    """Return the key ids of the session's members."""
     return frozenset(member.key_id for member in facts.members)
 
 
 @lru_cache(SESSIONS_REMEMBERED)
 def queue_id(facts: SessionFacts) -> bytes:
-    """Of the message queue: members are the previous validators, then the present ones, repeated where they repeat."""
+    """Return the id of a message queue: its members are the previous validators, then the present ones, with
+    repetitions.
+    """
     return _hash(QUEUE_ID, facts)
 
 
 def unsafe_rotation_id(session: bytes, rotation: int) -> bytes:
-    """Of a session that was started anew by hand."""
+    """Return the id of a session that was restarted by hand."""
     return sha256(session + rotation.to_bytes(4, "little")).digest()
 
 
 def queue_members(previous: Sequence[Sequence[Member]], current: Sequence[Member]) -> tuple[Member, ...]:
-    """Who takes part in a queue: previous validators, shard by shard in sorted order, then the present ones, each
-    address once. A member's index is its place here."""
+    """Return the members of a queue: previous validators, shard by shard in sorted order, then the present
+    ones, each address once.
+
+    A member's index in the queue is its place here.
+    """
     by_address: dict[bytes, Member] = {}
     for members in (*previous, current):
         for member in members:

@@ -1,6 +1,5 @@
-"""A part of a workchain, as sessions are bound to it.
-
-The full id of a shard or master block, as receipts name it.
+"""A part of a workchain, to which sessions are bound, and the full id of a shard or master block, as receipts
+name it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Shard(msgspec.Struct, frozen=True):
 
     @property
     def bits(self) -> int:
-        """How often the workchain was split for it."""
+        """Number of splits of the workchain that led to this shard."""
         return 63 - ((self.prefix & -self.prefix).bit_length() - 1)
 
     def holds(self, workchain: int, account: bytes) -> bool:
@@ -49,11 +48,11 @@ WHOLE_SHARD = 0x8000_0000_0000_0000
 
 
 BLOCKS_REMEMBERED = 1_024
-"""Whose bytes are not made again: each receipt of each message of a block has them."""
+"""Block ids, at most, whose bytes are kept: each receipt of each message of a block contains them."""
 
 
 class BlockId(msgspec.Struct, frozen=True, cache_hash=True):
-    """`shard` is the tagged prefix, unsigned. A block with seqno 0 is not named: nothing is known of it."""
+    """`shard` is the tagged prefix, unsigned. Seqno 0 means that no block is named."""
 
     workchain: int = 0
     shard: int = WHOLE_SHARD
@@ -66,7 +65,7 @@ class BlockId(msgspec.Struct, frozen=True, cache_hash=True):
         return self.seqno != 0
 
     def write(self, writer: Writer) -> None:
-        """Bare."""
+        """Write the bare form."""
         writer.write_raw(_bytes_of(self))
 
 

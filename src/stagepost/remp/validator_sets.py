@@ -46,7 +46,7 @@ class Validator(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """One validator subset at work for one shard. The window is [from_ms, to_ms), open where it is not given."""
+    """A validator subset at work for one shard. Its window is [from_ms, to_ms), open where a bound is None."""
 
     session_id: bytes
     workchain: int
@@ -61,7 +61,7 @@ class Session(msgspec.Struct, frozen=True):
         return len(self.validators)
 
     def meets(self, first_ms: int, last_ms: int) -> bool:
-        """Whether the window has a moment in common with [first_ms, last_ms]."""
+        """Return whether the window has a moment in common with [first_ms, last_ms]."""
         return (self.from_ms is None or self.from_ms <= last_ms) and (
             self.to_ms is None or first_ms < self.to_ms
         )
@@ -78,7 +78,9 @@ class Source(NamedTuple):
 
 
 class ValidatorSets:
-    """What one file says, with the keys turned round: from key id to who it is."""
+    """The content of one validator-sets file, and an index from key id to the full node or validator that has
+    it.
+    """
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class ValidatorSets:
 
     @classmethod
     def load(cls, path: StrPath) -> ValidatorSets:
-        """From a file; `ConfigFaults` with everything that is wrong in it."""
+        """Read the sets from a file; `ConfigFaults` with every fault in it."""
         try:
             with open(path, "rb") as file:
                 content = file.read(SETS_FILE_BYTES_MAX + 1)
@@ -109,11 +111,13 @@ class ValidatorSets:
         return parse_validator_sets(content, str(path))
 
     def memberships(self, source_id: bytes) -> Mapping[bytes, tuple[Session, Validator]]:
-        """The sessions that a validator's key belongs to, by their ids."""
+        """Return the sessions that a validator's key belongs to, by their ids."""
         return self._memberships.get(source_id, {})
 
     def source(self, source_id: bytes, timestamp_ms: int) -> Source | str:
-        """Who signs with this key at this time; a sentence if nobody does."""
+        """Return the role and key of the source that signs with this key id at this time; a sentence if there
+        is none.
+        """
         public_key = self.full_nodes.get(source_id)
         if public_key is not None:
             return Source(Role.FULL_NODE, public_key)
@@ -147,7 +151,9 @@ _TIME: Expected[int | None] = optional(whole(0, INT64_MAX, "a time in millisecon
 
 
 def parse_validator_sets(content: bytes, source: str) -> ValidatorSets:
-    """The sets, or `ConfigFaults` with everything that is wrong in the file. Unnamed fields are ignored."""
+    """Return the sets, or raise `ConfigFaults` with every fault in the file. Fields without a name here are
+    ignored.
+    """
     if len(content) > SETS_FILE_BYTES_MAX:
         fault = Fault("the whole file", f"expected at most {SETS_FILE_BYTES_MAX} bytes, found more")
         raise ConfigFaults({source: [fault]})

@@ -1,7 +1,8 @@
-"""Many receipts of one source in one packet: block ids are said once, receipts point at them by number.
+"""Many receipts of one source in one packet: each block id stands in it once, and receipts point at it by
+number.
 
-Signatures cover the full receipt, never the compact one: whoever receives a packet rebuilds each receipt and checks
-that. Levels have numbers of their own here, in alphabetical order.
+Signatures cover the full receipt, never the compact one: the receiver of a packet rebuilds each receipt and
+verifies that. Levels have numbers of their own here, in alphabetical order.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ SIGNED_COMPACT_ID = constructor_id(
 
 
 class CombinedReceipt(msgspec.Struct, frozen=True):
-    """Receipts of one source. Each is signed or not, by itself."""
+    """Receipts of one source. Each of them is signed, or not, by itself."""
 
     source_id: bytes
     receipts: tuple[Receipt, ...]

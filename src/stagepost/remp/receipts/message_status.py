@@ -106,7 +106,7 @@ TIMEOUT_ID = constructor_id(f"tonNode.rempTimeout {_TYPE}")
 
 
 def write_status(writer: Writer, status: MessageStatus) -> None:
-    """Boxed."""
+    """Write the boxed form."""
     match status:
         case SentToValidators(sent_to, total_validators):
             writer.write_constructor(SENT_TO_VALIDATORS_ID)
@@ -138,7 +138,7 @@ def write_status(writer: Writer, status: MessageStatus) -> None:
 
 
 def read_status(reader: Reader) -> MessageStatus:
-    """Boxed."""
+    """Read the boxed form."""
     return _READERS[reader.read_constructor(*_READERS)](reader)
 
 

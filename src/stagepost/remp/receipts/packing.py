@@ -1,7 +1,8 @@
 """Receipts on their way to full nodes, many in one packet.
 
-Every receipt is sent, at once: what comes together leaves together. Older networks keep the latest of each message
-and send it now and then; there short-lived statuses are lost by design, but never the last one.
+Every receipt is sent, at once: receipts that come together leave together. Older networks keep the latest
+receipt of each message and send it now and then; there short-lived statuses are lost by design, but never the
+last one.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.shard import BlockId
 
 PACKET_BYTES_MAX = 60_000
-"""Of our own packets; a link carries a little more."""
+"""Bytes of a packet that we build, at most; a link carries a little more."""
 
 WAITING_MAX = 16_384
-"""Receipts that wait for full nodes whose links are down, in all; above it the oldest of the one with most of them
-goes, and is counted."""
+"""Receipts, at most, that wait for full nodes whose links are down, in all. Beyond it the oldest receipt of
+the full node with most of them is dropped and counted.
+"""
 
 FULL_NODES_MAX = 256
-"""Full nodes for whom something waits; the one that waits longest is given up for a further one."""
+"""Full nodes, at most, for which receipts wait; a further one displaces the one that has waited longest."""
 
 TRY_AGAIN_S = 0.25
-"""A link may be there and have no room: nobody tells when it has."""
+"""Seconds until the next try: a link may be up and have no room, and nobody tells when it has."""
 
 BUILD_EVERY_S = 0.1
 PACKET_BYTES_OLDER = 768
@@ -60,14 +62,16 @@ class Packet(msgspec.Struct, frozen=True):
 
 
 class Packing(Protocol):
-    """`put_back` what could not be sent; `linked` when its full node is there again."""
+    """A queue of receipts. Call `put_back` with a packet that could not be sent, `linked` when its full node
+    is there again.
+    """
 
     lost: int
 
     def add(self, full_node: bytes, receipt: Receipt, now: float) -> None: ...
 
     def packets(self, now: float) -> list[Packet]:
-        """What is to leave now."""
+        """Return the packets that are to be sent now."""
 
     def put_back(self, packet: Packet, now: float) -> None: ...
 
@@ -75,7 +79,7 @@ class Packing(Protocol):
 
     @property
     def next_wake(self) -> float | None:
-        """When `packets` has something; the past means now."""
+        """Time at which `packets` returns something, in seconds; a time in the past means now."""
 
 
 class ImmediatePacking:
@@ -110,7 +114,7 @@ class ImmediatePacking:
         ]
 
     def put_back(self, packet: Packet, now: float) -> None:
-        """In order, before what comes later."""
+        """Put the receipts back in order, before those that come later."""
         if not self._unlinked:
             self._again_at = now + TRY_AGAIN_S
         if packet.full_node not in self._unlinked and len(self._unlinked) >= FULL_NODES_MAX:
@@ -148,7 +152,9 @@ class _Latest:
 
 
 class CoalescingPacking:
-    """Profile `ever-node`: the latest of each message, spaced, in small packets that are built every 100 ms."""
+    """Profile `ever-node`: the latest receipt of each message, spaced, in small packets that are built every
+    100 ms.
+    """
 
     def __init__(self, now: float) -> None:
         self.lost = 0
@@ -211,7 +217,9 @@ class CoalescingPacking:
         one.not_before = now + SPACING_S[min(one.times_sent, len(SPACING_S) - 1)]
 
     def put_back(self, packet: Packet, now: float) -> None:
-        """It is tried again with the next packets, unless something newer is known by then."""
+        """Put the receipts back for the next packets, except where a newer receipt of the same message is
+        known by then.
+        """
         of_node = self._latest.setdefault(packet.full_node, {})
         for receipt in packet.receipts:
             known = of_node.get(receipt.message_id)
@@ -229,12 +237,14 @@ class CoalescingPacking:
 
 
 def _is_over(one: _Latest, now: float) -> bool:
-    """What was never sent is kept: it may be the last word."""
+    """Return whether a receipt was sent and is old enough to forget. A receipt that was never sent is kept:
+    it may be the last word.
+    """
     return not one.is_waiting and now - one.changed_at >= FORGET_AFTER_S
 
 
 def cut(receipts: deque[Receipt] | list[Receipt], bytes_max: int) -> Iterator[tuple[Receipt, ...]]:
-    """Into parts that one packet holds each. One receipt alone may be larger than that."""
+    """Cut receipts into parts that one packet holds each. A single receipt may be larger than that."""
     part: list[Receipt] = []
     blocks: set[BlockId] = set()
     size = _FRAME_BYTES
@@ -266,7 +276,7 @@ def _blocks_of(status: MessageStatus) -> set[BlockId]:
 
 
 def _bytes_of(receipt: Receipt) -> int:
-    """Never less than what is written."""
+    """Return an upper bound of the written size of a receipt, in bytes."""
     match receipt.status:
         case New() | Timeout():
             return _RECEIPT_BYTES

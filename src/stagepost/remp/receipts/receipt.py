@@ -1,7 +1,8 @@
-"""The signed receipt: what one source says happened to one message. Binary form, JSON form, signature and check.
+"""The signed receipt: what one source says happened to one message. Binary form, JSON form, signature and
+checks.
 
-The signature covers the binary form; JSON is how receipts travel on topics. Both hold the same, so either can be had
-from the other. What a text form leaves out (a block that is not named) stands in the binary form as zeros.
+The signature covers the binary form; receipts travel on topics as JSON. Both forms hold the same, so each can
+be made from the other. A block that the JSON form leaves out stands in the binary form as zeros.
 """
 
 from __future__ import annotations
@@ -31,21 +32,25 @@ RECEIPT_ID = constructor_id(
     "= tonNode.RempReceipt"
 )
 RECEIPT_BYTES_MAX = 65_536
-"""Of the JSON form."""
+"""Bytes of the JSON form, at most."""
 
 FUTURE_MS_MAX = 300_000
 SIGNATURE_BYTES = 64
 SIGNATURE_HEX_DIGITS = 128
 SIGNATURE_BASE64_DIGITS = 88
 _LAST_DIGITS = "AQgw"
-"""Before the two that fill up: others have bits behind the last byte, and would be a second way of writing the same."""
+"""Base64 digits that may stand before the two padding signs: any other would set bits behind the last byte,
+and so be a second spelling of the same signature.
+"""
 
 STATUSES_REMEMBERED = 1_024
-"""Whose bytes are not made again: all messages of a block have the same."""
+"""Statuses, at most, whose bytes are kept: all messages of a block have the same status."""
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """`signature_text` is as it was received, empty if unsigned: it is looked at only when it is checked."""
+    """`signature_text` is as it was received, empty if unsigned; nobody decodes it before the signature is
+    verified.
+    """
 
     message_id: ExternalMessageId
     status: MessageStatus
@@ -72,11 +77,13 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def signature(self) -> bytes | None:
-        """Standard padded base64 or hexadecimal digits of 64 bytes; None for anything else."""
+        """The 64 bytes of a signature in standard padded base64 or hexadecimal digits; None for anything
+        else.
+        """
         return read_signature(self.signature_text)
 
     def sign(self, seed: bytes) -> Receipt:
-        """With an Ed25519 key; the source becomes that key's id."""
+        """Return the receipt signed with an Ed25519 key; its source becomes that key's id."""
         ours = msgspec.structs.replace(self, source_id=key_id(ed25519.public_key(seed)))
         return ours.with_signature(ed25519.sign(seed, ours.signed_bytes))
 
@@ -88,7 +95,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         return signature is not None and ed25519.verify(public_key, self.signed_bytes, signature)
 
     def to_json(self) -> str:
-        """The form on topics, two spaces deep, as published nodes write it."""
+        """Return the form on topics, indented by two spaces, as published nodes write it."""
         fields: dict[str, object] = {
             "message_id": self.message_id.hex(),
             "timestamp": self.timestamp_ms,
@@ -101,9 +108,9 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_json(cls, data: bytes | str, *, record_key: str | None = None) -> Receipt:
-        """`DecodeError` with code RECEIPT_FORMAT or RECEIPT_KIND if it is none.
+        """Read a receipt; `DecodeError` with code RECEIPT_FORMAT or RECEIPT_KIND if `data` is not one.
 
-        `record_key` is the key under which the record stood; it must be the message's id.
+        `record_key` is the key of the topic record; it must be the message's id.
         """
         encoded = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
         if len(encoded) > RECEIPT_BYTES_MAX:
@@ -148,7 +155,7 @@ _bytes_of = lru_cache(STATUSES_REMEMBERED)(_write_anew)
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """The boxed binary form, without a signature."""
+    """Read the boxed binary form, which has no signature."""
     reader = Reader(data)
     reader.read_constructor(RECEIPT_ID)
     message_id = ExternalMessageId(reader.read_int256())
@@ -178,18 +185,18 @@ def _fault(code: ErrorCode, text: str) -> DecodeError:
     return DecodeError(f"{code}: {text}", code=code)
 
 
-# Whether a receipt counts
+# Checks of a receipt
 
 
 class Counting(msgspec.Struct, frozen=True):
-    """It passed every check."""
+    """A receipt that passed every check."""
 
     receipt: Receipt
     role: Role
 
 
 class Quarantined(msgspec.Struct, frozen=True):
-    """`reason` is one of the codes that begin with RECEIPT_: the first check, in their order, that failed."""
+    """The first check that a receipt failed. `reason` is its code, one of those that begin with RECEIPT_."""
 
     reason: ErrorCode
     text: str
@@ -199,7 +206,7 @@ NOT_SIGNED = Quarantined(ErrorCode.RECEIPT_SIGNATURE, "the signature does not ho
 
 
 def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) -> Counting | Quarantined:
-    """The checks of a receipt that could be read; the signature, which costs most, comes last."""
+    """Check a receipt that could be read. The signature, which costs most, comes last."""
     source = check_but_signature(receipt, sets, arrived_ms)
     if isinstance(source, Quarantined):
         return source
@@ -211,7 +218,9 @@ def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) 
 def check_but_signature(
     receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None
 ) -> Source | Quarantined:
-    """Whose signature it has to bear."""
+    """Run all checks before that of the signature. Return the source whose signature the receipt must bear,
+    or the failed check.
+    """
     if not receipt.signature_text:
         return Quarantined(ErrorCode.RECEIPT_UNSIGNED, "the signature is empty")
     source = sets.source(receipt.source_id, receipt.timestamp_ms)

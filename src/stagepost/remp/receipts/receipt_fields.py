@@ -1,9 +1,10 @@
-"""The members of a receipt's JSON object, both ways: which of them each kind has, and what each must hold.
+"""The members of a receipt's JSON object, both ways: the members that each kind has, and the values that each
+may hold.
 
-Receipts as they are written nearly always, read in one go; whatever is written otherwise is read member by member.
-
-Both ways agree: this one says yes only to what has each member of its kind once, spelled plainly, and nothing else. A
-repeated name would show as quotation marks too many, so they are counted instead of looking at every name.
+`read_usual` reads a receipt in the usual spelling in one go; any other spelling is read member by member.
+Both readers agree: the fast one accepts only a receipt that has each member of its kind once, spelled
+plainly, and nothing else. A repeated name would show as too many quotation marks, so these are counted
+instead of looking at every name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ Members = Sequence[tuple[str, Any]]
 
 
 class Common(msgspec.Struct, frozen=True):
-    """What every kind has, and all that was given by name. `kind` is None for a word that means nothing to us."""
+    """The members that every kind has, and all given members by name. `kind` is None for a word that is not a
+    known kind.
+    """
 
     kind: Kind | None
     kind_text: str
@@ -48,7 +51,9 @@ class Common(msgspec.Struct, frozen=True):
 
 
 def read_common(members: Members) -> Common:
-    """The five common fields, and that no name is given twice; the kind decides about all others."""
+    """Read the five common fields, and refuse a name that is given twice; the kind decides about all other
+    fields.
+    """
     found = _by_name(members)
     kind_text = _string(found, "kind")
     return Common(
@@ -236,18 +241,22 @@ _COUNTS: tuple[tuple[str, Any], ...] = (("sent_to", _Int32), ("total_validators"
 
 
 Usual: TypeAlias = tuple[bytes, MessageStatus, int, bytes, str]
-"""What a receipt says: message id, status, time, source id, signature."""
+"""The content of a receipt: message id, status, time in Unix milliseconds, source id, signature."""
 
 
 class _Shape(NamedTuple):
-    """One kind with exactly these members: how many quotation marks it has, and how its status is made of it."""
+    """A kind with exactly these members: its number of quotation marks, and the function that makes its
+    status.
+    """
 
     quotes: int
     status: Callable[[Any], MessageStatus]
 
 
 def read_usual(data: bytes) -> Usual | None:
-    """None for what has to be read, or refused with its reason, by the long way."""
+    """Read a receipt in its usual spelling; None for one that has to be read, or refused with a reason,
+    member by member.
+    """
     try:
         given = decode_members(data)
         return (
@@ -301,7 +310,9 @@ def _master(given: Any) -> BlockId:
 
 
 def _member_groups(kind: Kind) -> tuple[tuple[tuple[str, Any], ...], Callable[[Any], MessageStatus]]:
-    """What a kind has beside the common members when nothing is left out that it usually has."""
+    """Return the members that a kind usually has beside the common ones, and the function that makes its
+    status of them.
+    """
     level = kind.level
     match kind.fields:
         case Fields.NOTHING:
@@ -324,7 +335,9 @@ def _member_groups(kind: Kind) -> tuple[tuple[tuple[str, Any], ...], Callable[[A
 
 
 def _quotes(members: tuple[tuple[str, Any], ...]) -> int:
-    """Two for each name, two more where the value is a text; the kind is both."""
+    """Return the number of quotation marks: two for each name, two more where the value is a text; the kind
+    is both.
+    """
     texts = (str, _Hash, _Shard)
     return 4 + sum(4 if value in texts else 2 for _, value in members)
 

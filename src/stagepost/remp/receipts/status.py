@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Level(IntEnum):
-    """Where on its way a message is; greater is nearer to finality."""
+    """The place of a message on its way; greater is nearer to finality."""
 
     FULLNODE = 0
     QUEUE = 1
@@ -32,7 +32,7 @@ class Status(Enum):
 
 
 class Colour(Enum):
-    """How screens show a kind."""
+    """The colour in which screens show a kind."""
 
     GREEN = "green"  # the main path
     ORANGE = "orange"  # a warning: one validator's opinion, or a step back
@@ -41,7 +41,7 @@ class Colour(Enum):
 
 
 class Stage(Enum):
-    """The steps of a life line whose first moment is kept."""
+    """A step of a message's life whose first moment is kept."""
 
     SENT = "sent"
     QUEUED = "queued"
@@ -53,7 +53,7 @@ class Stage(Enum):
 
 
 class Fields(Enum):
-    """What a kind's JSON holds beside the five fields that all have."""
+    """The members of a kind's JSON object beside the five that all kinds have."""
 
     NOTHING = "nothing"
     COUNTS = "sent_to and total_validators"
@@ -65,7 +65,7 @@ class Fields(Enum):
 
 
 class Kind(NamedTuple):
-    """One cell of the table. `is_emitted` is False for what is read and understood but never said by us."""
+    """A cell of the table. `is_emitted` is False for a kind that we read and understand but never send."""
 
     name: str
     status: Status
@@ -77,7 +77,9 @@ class Kind(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Decides between two receipts of one validator with equal time and level."""
+        """Number that decides between two receipts of one validator with equal time and level; the greater
+        one is the last.
+        """
         return RANKS[self.status]
 
 
@@ -150,12 +152,12 @@ _BY_ANY_NAME: Mapping[str, Kind] = {
 
 
 def kind_named(text: str) -> Kind | None:
-    """The kind that a word means, in any case and by any known alias."""
+    """Return the kind that a word means, in any case and by any known alias; None if there is none."""
     return _BY_NAME.get(text) or _BY_ANY_NAME.get(text.lower())
 
 
 def level_change(status: Status) -> int:
-    """Whether a message goes on, stays or steps back."""
+    """Return 1 if a message with this status goes on, 0 if it stays, -1 if it steps back."""
     if status is Status.ACCEPTED:
         return 1
     return -1 if status in (Status.REJECTED, Status.IGNORED, Status.TIMEOUT) else 0
@@ -166,7 +168,9 @@ def is_finally_accepted(kind: Kind) -> bool:
 
 
 def is_closed(status: Status) -> bool:
-    """Whether the validator that says so has done with the message; only the masterchain can overrule it."""
+    """Return whether a validator with this status has finished with the message; only the masterchain can
+    overrule it.
+    """
     return status in (Status.REJECTED, Status.TIMEOUT)
 
 
@@ -223,11 +227,11 @@ FIRST_KINDS = frozenset(
         "Finalized",
     }
 )
-"""What a validator may say of a message of which it has said nothing yet."""
+"""Kinds that may be a validator's first receipt of a message."""
 
 
 def is_legal_step(before: Kind | None, after: Kind) -> bool:
-    """Whether one validator may say `after` directly after `before`. Repeating oneself is no step."""
+    """Return whether one validator may report `after` directly after `before`. A repetition is legal."""
     if before is None:
         return after.name in FIRST_KINDS
     return before is after or after.name in LEGAL_STEPS.get(before.name, frozenset())

@@ -1,4 +1,4 @@
-"""Records of the topic of statuses, and the lines of a dump: what stands around a receipt on its way to a reader."""
+"""Records of the topic of statuses, and lines of a dump: a receipt with its key, headers and arrival time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from stagepost.remp.validator_sets import ValidatorSets
 
 STATUSES_TOPIC = "stagepost.remp.statuses"
 LINE_BYTES_MAX = 1 << 20
-"""Of a dump: room for the largest receipt with every character escaped."""
+"""Bytes of a line of a dump, at most: room for the largest receipt with every character escaped."""
 
 _INT64_MAX = (1 << 63) - 1
 
 
 class StatusRecord(msgspec.Struct, frozen=True):
-    """`value` is None for a null. `position` is for people: where it stood. `fault` is what the line itself got wrong."""
+    """`value` is None for a null. `position` tells people where the record stood. `fault` says what is wrong
+    with the line itself.
+    """
 
     value: bytes | None
     key: str | None = None
@@ -38,7 +40,7 @@ class StatusRecord(msgspec.Struct, frozen=True):
 
 
 def check_record(record: StatusRecord, sets: ValidatorSets) -> Counting | Quarantined:
-    """All checks in their order, from the record's form to the signature."""
+    """Run all checks in their order, from the record's form to the signature."""
     receipt = read_record(record)
     return receipt if isinstance(receipt, Quarantined) else check(receipt, sets, record.arrived_ms)
 
@@ -53,7 +55,9 @@ def read_record(record: StatusRecord) -> Receipt | Quarantined:
 
 
 def read_dump_line(line: bytes, position: str = "") -> StatusRecord:
-    """One line of a dump, or one bare receipt. A line that is neither is a record with that line as its value."""
+    """Read a line of a dump, or a bare receipt. A line that is neither becomes a record with that line as its
+    value.
+    """
     try:
         members = dict(read_object(line))
     except JsonFault:

@@ -1,4 +1,4 @@
-"""How far a message has come against how far somebody waits for it to come."""
+"""The progress of a message against the stage that somebody waits for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.remp.verdict.words import verdict_words
 
 
 class Awaited(StrEnum):
-    """`optimistic`: a validator has put it into a block; `accepted`: the block stands in its shard."""
+    """`optimistic`: a validator has put the message into a block; `accepted`: the block stands in its shard."""
 
     QUEUED = "queued"
     OPTIMISTIC = "optimistic"
@@ -21,7 +21,9 @@ class Awaited(StrEnum):
 
 
 def is_reached(verdict: Verdict | None, awaited: Awaited) -> bool:
-    """Once reached is reached: what a later status takes back is told by the verdict itself."""
+    """Return whether the verdict has reached the awaited stage. A later step back does not change that; the
+    verdict itself shows it.
+    """
     if verdict is None:
         return False
     if verdict.verdict == Conclusion.FINALIZED.value:
@@ -36,7 +38,7 @@ def is_reached(verdict: Verdict | None, awaited: Awaited) -> bool:
 
 
 class MessageVerdict(msgspec.Struct, frozen=True):
-    """What became of a wait. `str` gives the words that all our screens have for it; `row` is the row of `messages`."""
+    """The result of a wait. `str` gives the words that all our screens use; `row` is the row of `messages`."""
 
     message_id: str
     awaited: Awaited
@@ -45,22 +47,24 @@ class MessageVerdict(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str | None:
-        """One of `finalized`, `accepted`, `rejected` …; None if no receipt has come that counts."""
+        """`finalized`, `accepted`, `rejected` or another `Conclusion`; None if no valid receipt has come."""
         return None if self.row is None else self.row.verdict
 
     @property
     def is_reached(self) -> bool:
-        """Whether it came as far as was waited for."""
+        """Return whether the message reached the awaited stage."""
         return is_reached(self.row, self.awaited)
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing further can be expected: it is final, rejected or expired."""
+        """Return whether nothing further can be expected: the message is final, rejected or expired."""
         return self.row is not None and self.row.verdict in ENDED
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Validators of its session that have said nothing so far, as `V2`; nobody once it has ended."""
+        """Validators of the message's session that have sent no receipt so far, as `V2`; empty once the
+        message has ended.
+        """
         if self.row is None or self.has_ended:
             return ()
         return tuple(f"V{index + 1}" for index in self.row.silent)

@@ -1,7 +1,9 @@
-"""What is kept of the receipts of one message: maxima, minima and sets, so that order and repetition change nothing.
+"""The kept content of all receipts of one message: maxima, minima and sets, so that order and repetition
+change nothing.
 
-Two states are joined by joining their rows; receipts that were counted in both are the same in the join. The verdict
-is not in here: it is worked out when somebody reads, from this, the validator sets and the time.
+Two states are joined by joining their rows; a receipt that was counted in both is one in the join. The
+verdict is not part of the state: it is worked out when somebody reads, from the state, the validator sets and
+the time.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from stagepost.remp.validator_sets import Role
 
 Key = TypeVar("Key")
 Position = tuple[int, int, int]
-"""(timestamp, level, rank): the greatest of a validator is its last status."""
+"""(timestamp, level, rank): the greatest position of a validator is its last status."""
 
 
 class RowKey(NamedTuple):
-    """One validator's receipts with one hint and one named shard, or none."""
+    """The receipts of one validator with one session hint and one named shard, each of which may be missing."""
 
     source_id: bytes
     hint: bytes | None
@@ -58,7 +60,7 @@ class ValidatorRow:
 
 
 class MessageState:
-    """One message. `add` counts a receipt, `join` another state; both may be repeated."""
+    """The state of one message. `add` counts a receipt, `join` another state; both may be repeated."""
 
     def __init__(self) -> None:
         self.rows: dict[RowKey, ValidatorRow] = {}
@@ -68,7 +70,9 @@ class MessageState:
         self.signed: set[bytes] = set()
 
     def add(self, counting: Counting, hint: str | None = None) -> None:
-        """`hint` is the session that the record's header names; anything that is no session id is none."""
+        """Count a receipt. `hint` is the session that the record's header names; a text that is not a session
+        id counts as none.
+        """
         receipt = counting.receipt
         kind = receipt.kind
         self.signed.add(receipt.signed_bytes)

@@ -1,7 +1,8 @@
-"""One message's life, as its receipts tell it: the verdict, and a lane for everybody who has spoken or should have.
+"""The life of one message, as its receipts tell it: the verdict, and a lane for every source that has spoken
+or should have.
 
-Nothing is altered and nothing left out: receipts that do not count stand in their lane with the reason, and who is
-silent has an empty one.
+Nothing is altered and nothing left out: a receipt that does not count stands in its lane with the reason, and
+a silent source has an empty lane.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ ENDED = frozenset(
         Conclusion.EXPIRED,
     )
 )
-"""Verdicts that nobody waits any longer for."""
+"""Verdicts after which nobody waits any longer."""
 
 
 class Mark(Enum):
-    """What a point of a lane means; the value is how text shows it."""
+    """The meaning of a point of a lane; the value is the sign that text shows."""
 
     QUEUED = "○"
     ON_ITS_WAY = "●"
@@ -44,7 +45,7 @@ class Mark(Enum):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One receipt. `refused` is None for one that counts."""
+    """A receipt in a lane. `refused` is None for one that counts."""
 
     receipt: Receipt
     mark: Mark
@@ -61,7 +62,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What a person is told beside the lane."""
+        """Text beside the lane."""
         words = self.receipt.kind.name
         error = getattr(self.receipt.status, "error", "")
         if error:
@@ -83,7 +84,9 @@ _REFUSED_WORDS = {
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One source: a full node, a member of the deciding session, or somebody else. Points are in order of time."""
+    """The receipts of one source: a full node, a member of the deciding session, or another. Points are in
+    order of time.
+    """
 
     name: str
     source_id: bytes | None
@@ -91,7 +94,9 @@ class Lane(msgspec.Struct, frozen=True):
 
     @property
     def troubles(self) -> tuple[Point, ...]:
-        """What is worth a word. That another validator was faster is none, once the block stands."""
+        """Points worth a word. A `Duplicate` is none once the block stands: it only says that another
+        validator was faster.
+        """
         last = self.last
         is_well = last is not None and last.mark in (Mark.ON_ITS_WAY, Mark.FINAL)
         return tuple(
@@ -103,13 +108,15 @@ class Lane(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> Point | None:
-        """Of those that count."""
+        """The last point that counts; None if none does."""
         counting = [point for point in self.points if point.refused is None]
         return counting[-1] if counting else None
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """`verdict` is None if no receipt counts. `unreadable` are records under the message's key that are no receipts."""
+    """`verdict` is None if no receipt counts. `unreadable` are records under the message's key that are not
+    receipts.
+    """
 
     message_id: bytes
     verdict: Verdict | None
@@ -132,8 +139,10 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def first_ms(self) -> int | None:
-        """Where its life begins on screens: the first that was said and counts. A full node reports its sending when
-        it is done with it, and the first validators may have answered by then."""
+        """Time at which the message's life begins on screens: that of the first receipt that counts.
+
+        A full node reports its sending after it is done, and the first validators may have answered by then.
+        """
         points = [point for point in self.points if point.refused is None] or self.points
         return points[0].timestamp_ms if points else None
 
@@ -146,7 +155,7 @@ def trace_of(
     *,
     message_timeout_ms: int | None = None,
 ) -> Trace:
-    """`records` are all those of the message: by their key, or by the id inside."""
+    """Return the trace of a message. `records` are all records of it: by their key, or by the id inside."""
     state = MessageState()
     points: dict[bytes, dict[tuple[bytes, str], Point]] = {}
     unreadable: list[tuple[str, Quarantined]] = []
@@ -183,7 +192,7 @@ def trace_of(
 
 
 def _lanes(points: dict[bytes, list[Point]], verdict: Verdict | None, sets: ValidatorSets) -> list[Lane]:
-    """Full nodes first, then every member of the deciding session, then who else has said something."""
+    """Return the lanes: full nodes first, then every member of the deciding session, then all other sources."""
     lanes: list[Lane] = []
     full_nodes = [source for source in points if source in sets.full_nodes]
     for number, source in enumerate(sorted(full_nodes), start=1):
@@ -199,7 +208,7 @@ def _lanes(points: dict[bytes, list[Point]], verdict: Verdict | None, sets: Vali
 
 
 def _other_name(source: bytes, sets: ValidatorSets) -> str:
-    """Members of other sessions, and strangers."""
+    """Return the name of a member of another session, or of a stranger."""
     memberships = sets.memberships(source)
     if not memberships:
         return f"unknown {source.hex()[:6]}"
@@ -233,7 +242,9 @@ def _mark(kind: Kind, refused: Quarantined | None) -> Mark:
 
 
 def block_named(trace: Trace) -> tuple[str | None, int | None]:
-    """The shard of the block that took the message in, and the master block's number: the nearest to finality."""
+    """Return the shard of the block that included the message, and the master block's number, from the
+    receipt nearest to finality.
+    """
     shard: str | None = None
     master_seqno: int | None = None
     best = -1
@@ -249,6 +260,6 @@ def block_named(trace: Trace) -> tuple[str | None, int | None]:
 
 
 def signatures_valid(trace: Trace) -> tuple[int, int]:
-    """How many of all distinct receipts count, and how many there are."""
+    """Return how many of all distinct receipts count, and how many there are."""
     points = trace.points
     return sum(point.refused is None for point in points), len(points)

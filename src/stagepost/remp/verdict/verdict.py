@@ -1,7 +1,8 @@
-"""One answer from many validators' receipts: which session decides, who said what last, and what follows.
+"""A single verdict from many validators' receipts: the session that decides, the last status of each member,
+the conclusion.
 
-Everything here is evaluated when read, from the joined state of the receipts, the validator sets and the time; no
-order of arrival, repetition or splitting into batches can change it.
+Everything here is evaluated when read, from the joined state of the receipts, the validator sets and the
+time; no order of arrival, repetition or splitting into batches can change it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stagepost.remp.verdict.state import MessageState, RowKey, ValidatorRow
 
 
 class Conclusion(Enum):
-    """In the order in which they are tried."""
+    """The verdicts, in the order in which they are tried."""
 
     FINALIZED = "finalized"
     ACCEPTED = "accepted"
@@ -33,7 +34,9 @@ class Conclusion(Enum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The `messages` row, without the ids of other layers and the count of bad rows, which receipts do not know."""
+    """The row of `messages`, without the ids of other layers and the count of bad rows, which receipts do not
+    contain.
+    """
 
     verdict: str
     sent_ms: int | None
@@ -59,7 +62,7 @@ def verdict(
     hints: Mapping[bytes, str] | None = None,
     message_timeout_ms: int | None = None,
 ) -> Verdict | None:
-    """Of all receipts of one message; those that do not pass the checks are left out. None if none passes.
+    """Return the verdict over all receipts of one message that pass the checks; None if none passes.
 
     `hints` are the session ids that records' headers named, by a receipt's signed bytes.
     """
@@ -79,7 +82,9 @@ def evaluate(
     *,
     message_timeout_ms: int | None = None,
 ) -> Verdict | None:
-    """`as_of_ms` None: life is never over."""
+    """Return the verdict of a state at the time `as_of_ms`, in Unix milliseconds; None means that the message
+    never expires.
+    """
     if not state.signed:
         return None
     candidates = {key: _candidates(key, row, sets) for key, row in state.rows.items()}
@@ -111,11 +116,11 @@ def evaluate(
     )
 
 
-# Which session decides
+# The deciding session
 
 
 def _candidates(key: RowKey, row: ValidatorRow, sets: ValidatorSets) -> dict[bytes, Session]:
-    """The sessions that a row may belong to."""
+    """Return the sessions that a row may belong to, by their ids."""
     assert row.first_ms is not None, "a row is made together with its first receipt"
     holding = {
         session_id: session
@@ -164,7 +169,7 @@ def _deciding(
 def _members(
     state: MessageState, candidates: Mapping[RowKey, Mapping[bytes, Session]], session: Session | None
 ) -> dict[int, ValidatorRow]:
-    """Those of the deciding session that have spoken, by index: all rows of theirs that count there, joined."""
+    """Return the joined rows of each member of the deciding session that has spoken, by its index."""
     if session is None:
         return {}
     indexes = {validator.key_id: validator.index for validator in session.validators}
@@ -184,11 +189,11 @@ def _first_seen(
     firsts = sorted(member.first_ms for member in members.values() if member.first_ms is not None)
     if session is None or not firsts:
         return None
-    # One more than a third, so that an honest one is among them; if fewer have spoken, the latest of those.
+    # More than a third, so that an honest validator is among them; if fewer have spoken, the latest of those.
     return firsts[min(session.size // 3, len(firsts) - 1)]
 
 
-# What follows
+# The conclusion
 
 
 def _is_queued(kind: Kind) -> bool:

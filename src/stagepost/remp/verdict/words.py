@@ -1,4 +1,4 @@
-"""What our screens, pages and programs call a verdict: one table of words."""
+"""Words for verdicts on our screens, pages and in programs: one table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WORDS = {
     Conclusion.LIKELY_REJECTED.value: "Likely rejected",
     Conclusion.EXPIRED.value: "Expired",
 }
-"""All but `Queued`, which says at how many."""
+"""Words of all verdicts but `Queued`, which names a number of validators."""
 
 
 def verdict_words(verdict: Verdict | None) -> str:
-    """As all our screens call it."""
+    """Return the words that all our screens use for a verdict."""
     if verdict is None:
         return "No receipt counts"
     if verdict.verdict == Conclusion.QUEUED.value:
@@ -27,7 +27,9 @@ def verdict_words(verdict: Verdict | None) -> str:
 
 
 def silent_words(verdict: Verdict | None) -> str:
-    """Who has said nothing of a message so far, as `2 of 7 silent (V2, V6)`; empty if nobody is."""
+    """Return the validators that have sent no receipt of a message, as `2 of 7 silent (V2, V6)`; empty if
+    there are none.
+    """
     if verdict is None or not verdict.silent or verdict.validators is None:
         return ""
     names = ", ".join(f"V{index + 1}" for index in verdict.silent)
