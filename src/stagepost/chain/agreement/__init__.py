@@ -1,1 +1,3 @@
-"""How the validators of one session agree on one chain of blocks: Simplex, as a core without network and disk."""
+"""Agreement of the validators of one session on one chain of blocks: Simplex, as a core without network and
+disk.
+"""

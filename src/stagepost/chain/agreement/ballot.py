@@ -1,4 +1,4 @@
-"""What a validator itself signs: each vote once, on disk before it is spoken."""
+"""The votes and proposals that this validator signs: each vote once, on disk before it is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from stagepost.errors import LocalProtocolError
 from stagepost.ground.crypto import ed25519
 
 EXCLUDES = {VoteKind.SKIP: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.SKIP}
-"""The vote that forbids another one in the same slot: a validator does not skip what it calls final."""
+"""The vote that forbids another one in the same slot: a validator does not skip a slot whose block it calls
+final.
+"""
 
 
 class Ballot:
@@ -33,7 +35,7 @@ class Ballot:
         self._sign(slot, kind, block)
 
     def propose(self, candidate: Candidate) -> None:
-        """Along with the proof that its parent may be built upon, as far as that fits."""
+        """Sign a candidate and send it with the proof that its parent may be built upon, as far as that fits."""
         book, block_hash = self._book, candidate.hash
         parent_slot = book.slot_of(candidate.parent)
         if parent_slot is None:
@@ -79,7 +81,7 @@ class Ballot:
         self._records.append(Record(slot, message.encode()))
 
     def to_write(self) -> list[Persist]:
-        """Everything since the last call, as one."""
+        """Return everything signed since the last call, as one write."""
         if not self._records:
             return []
         self._number += 1
@@ -87,7 +89,10 @@ class Ballot:
         return [Persist(self._number, records)]
 
     def written(self, number: int) -> list[Broadcast]:
-        """What may be spoken now. Only now it counts, too: a certificate would speak of it."""
+        """Return the messages that may be sent now that write `number` is on disk.
+
+        Our own votes count only from now on, because a certificate made of them would reveal them.
+        """
         spoken: list[Broadcast] = []
         while self._held and self._held[0][0] <= number:
             _, vote, proposal = self._held.pop(0)
@@ -101,7 +106,7 @@ class Ballot:
         return spoken
 
     def said(self, slot: int) -> list[Broadcast]:
-        """What we said, or would have said but for a crash, once more."""
+        """Return once more all messages of ours for `slot`, also those that a crash kept from being sent."""
         found = self._book.at(slot)
         messages: list[Message] = []
         for kind, votes in found.votes.items():
@@ -114,7 +119,7 @@ class Ballot:
 
 
 def own_vote(message: Message, index: int, session: Session) -> Vote | None:
-    """The vote of ours in a record, if it is one."""
+    """Return this validator's vote in a stored message; None if the message contains none."""
     if isinstance(message, Vote) and message.validator == index:
         return message
     if isinstance(message, Proposal) and session.leader_of(message.candidate.slot) == index:

@@ -1,4 +1,6 @@
-"""What a validator knows of the slots after its last final block: votes, candidates, certificates."""
+"""The slots after a validator's last final block, as the validator knows them: votes, candidates,
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,22 @@ from stagepost.chain.agreement.messages import FinalBlock, Proposal
 from stagepost.chain.agreement.votes import CERTIFIABLE, Vote, VoteKind
 
 SLOTS_AHEAD_MAX = 16
-"""How far beyond our own slot votes and candidates are taken in. Certificates are taken from anywhere: only a quorum
-can make one."""
+"""Slots beyond our own, at most, for which votes and candidates are accepted. Certificates are accepted for
+any slot: only a quorum can make one.
+"""
 
 VOTES_KEPT_SLOTS = 16
-"""Behind our own slot, others' votes and candidates without a certificate are forgotten."""
+"""Slots behind our own, beyond which votes of others and candidates without a certificate are forgotten."""
 
 TAIL_BLOCKS_MAX = 32
-"""Final blocks that are held for those who are just behind."""
+"""Final blocks, at most, that are held for validators just behind us."""
 
 
 class Slot:
-    """`own` is what we have signed, on disk or on its way there; `votes` what was spoken. `verdicts`: what those above
-    say of a candidate; `asked` those that they were asked about, before and after it was notarised."""
+    """`own` are the votes that we have signed, on disk or on their way there; `votes` are those that were
+    sent. `verdicts` are the answers of the part above about candidates; `asked` are the candidates that it
+    was asked about, `asked_again` those that it was asked about once more after they were notarised.
+    """
 
     __slots__ = ("asked", "asked_again", "candidates", "certificates", "own", "verdicts", "votes")
 
@@ -36,7 +41,7 @@ class Slot:
 
     @property
     def notarised(self) -> Certificate | None:
-        """The best certificate of its block."""
+        """The best certificate of the slot's block; None if there is none."""
         return self.certificates.get(VoteKind.FINALISE) or self.certificates.get(VoteKind.NOTARISE)
 
     @property
@@ -45,7 +50,7 @@ class Slot:
 
     @property
     def block(self) -> Proposal | None:
-        """The candidate that has a certificate, if both are here."""
+        """The candidate that has a certificate, if both are here; else None."""
         certificate = self.notarised
         return self.candidates.get(certificate.block) if certificate is not None else None
 
@@ -71,7 +76,7 @@ class Book:
         return self._slots.get(slot)
 
     def slots(self) -> Iterator[tuple[int, Slot]]:
-        """In order."""
+        """Return the slots with their numbers, in order."""
         for number in sorted(self._slots):
             yield number, self._slots[number]
 
@@ -79,7 +84,7 @@ class Book:
         return self.final_slot < slot <= self.current + SLOTS_AHEAD_MAX
 
     def has_certificate(self, slot: int, kind: int, block: bytes) -> bool:
-        """Or needs none any more."""
+        """Return whether this certificate is here, or is needed no more."""
         if slot <= self.final_slot:
             return True
         found = self._slots.get(slot)
@@ -87,7 +92,7 @@ class Book:
         return held is not None and held.block == block
 
     def slot_of(self, block_hash: bytes) -> int | None:
-        """Of the last final block, or of a candidate that is here."""
+        """Return the slot of the last final block or of a candidate that is here; None for any other hash."""
         return self._slot_of.get(block_hash)
 
     def add_candidate(self, block_hash: bytes, proposal: Proposal) -> None:
@@ -98,7 +103,7 @@ class Book:
     # Questions about the chain
 
     def is_block(self, block_hash: bytes) -> bool:
-        """Whether it is the last final block, or a candidate with a certificate."""
+        """Return whether this is the last final block, or a candidate with a certificate."""
         number = self._slot_of.get(block_hash)
         if number is None:
             return False
@@ -106,19 +111,21 @@ class Book:
         return number == self.final_slot or (certificate is not None and certificate.block == block_hash)
 
     def is_good(self, block_hash: bytes) -> bool:
-        """Whether those above know the state after it."""
+        """Return whether the part above knows the state after this block."""
         number = self._slot_of.get(block_hash)
         if number is None:
             return False
         return number == self.final_slot or self._slots[number].is_good(block_hash)
 
     def not_skipped(self, parent_slot: int, slot: int) -> list[int]:
-        """The slots between the two for which no certificate says that they were skipped."""
+        """Return the slots between the two for which no certificate says that they were skipped."""
         between = range(parent_slot + 1, slot)
         return [one for one in between if (found := self._slots.get(one)) is None or not found.is_skipped]
 
     def parent_for(self, slot: int) -> bytes | None:
-        """What a candidate of this slot may be built upon, as far as we can prove it; None while something is missing."""
+        """Return the block that a candidate of `slot` may be built upon, as far as we can prove it; None
+        while a proof is missing.
+        """
         for number in range(slot - 1, self.final_slot, -1):
             found = self._slots.get(number)
             if found is None:
@@ -131,7 +138,9 @@ class Book:
         return self.final_hash
 
     def path_to(self, block_hash: bytes) -> list[Proposal] | None:
-        """The blocks after the last final one up to this one; None while one of them, or its certificate, is missing."""
+        """Return the blocks after the last final one up to this one; None while one of them, or its
+        certificate, is missing.
+        """
         path: list[Proposal] = []
         while block_hash != self.final_hash:
             number = self._slot_of.get(block_hash)
@@ -151,14 +160,16 @@ class Book:
 
     @property
     def first_unknown(self) -> int:
-        """The first slot of which we know neither a block that our chain leads to nor that it was skipped."""
+        """First slot of which we know neither a block that our chain leads to nor that it was skipped."""
         number = self.top + 1
         while (slot := self._slots.get(number)) is not None and slot.is_skipped:
             number += 1
         return number
 
     def _reached(self) -> Iterator[Slot]:
-        """The slots, in order, whose blocks are here and rest on the last final one through others that are."""
+        """Return, in order, the slots whose blocks are here and rest on the last final block through others
+        that are here.
+        """
         reached = {self.final_hash}
         for _, slot in self.slots():
             block, certificate = slot.block, slot.notarised
@@ -168,19 +179,19 @@ class Book:
 
     @property
     def has_orphan(self) -> bool:
-        """Whether a block is here whose parent is not: our chain took another way below it."""
+        """Return whether a block is here whose parent is not: then our chain took another way below it."""
         blocks = (slot.block for slot in self._slots.values())
         return any(one is not None and one.candidate.parent not in self._slot_of for one in blocks)
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a block has a certificate and is not final."""
+        """Return whether a block has a certificate and is not final."""
         return any(slot.notarised is not None for slot in self._slots.values())
 
     # Going on
 
     def settle(self) -> list[FinalBlock]:
-        """The blocks that have become final, in order. Of others in their slots nothing remains."""
+        """Return the blocks that have become final, in order. Other candidates of their slots are forgotten."""
         newest: Certificate | None = None
         for slot in self._reached():
             newest = slot.certificates.get(VoteKind.FINALISE, newest)
@@ -205,7 +216,9 @@ class Book:
         return settled
 
     def forget_old_votes(self) -> None:
-        """Keeps what a long run of failing slots costs small: certificates, their blocks, and what we signed."""
+        """Bound the memory that a long run of failing slots costs: keep certificates, their blocks, and what
+        we signed.
+        """
         limit = self.current - VOTES_KEPT_SLOTS
         for number in [one for one in self._slots if self._forgotten < one <= limit]:
             self._forget_votes(self._slots[number])

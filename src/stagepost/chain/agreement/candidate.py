@@ -1,4 +1,6 @@
-"""Candidates: what a leader proposes for its slot. The payload is for those above; agreement only orders it."""
+"""Candidates: the blocks that leaders propose for their slots. The part above reads the payload; agreement
+only orders it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
         return sha256(writer.written()).digest()
 
     def write(self, writer: Writer) -> None:
-        """Bare."""
+        """Write the bare form."""
         writer.write_int(self.slot)
         writer.write_int256(self.parent)
         writer.write_bytes(self.payload)

@@ -1,7 +1,9 @@
-"""Certificates: a quorum of votes of one kind for one block, which anybody can check who knows the validators' keys.
+"""Certificates: a quorum of votes of one kind for one block, which anybody can check who knows the
+validators' keys.
 
-A block with a FINALISE certificate is final, and so is every block that it rests on. A NOTARISE certificate alone says
-that no other block can have one in its slot; a SKIP certificate says that no block of its slot can ever be final.
+A block with a FINALISE certificate is final, and so is every block that it rests on. A NOTARISE certificate
+alone says that no other block can have one in its slot; a SKIP certificate says that no block of its slot can
+ever be final.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ _TAG = constructor_bytes(CERTIFICATE_ID)
 _SUBJECT = Struct("<36xii32s")
 
 Verify = Callable[[bytes, bytes, bytes], bool]
-"""Public key, message, signature."""
+"""Function of public key, message and signature."""
 
 
 class Certificate(msgspec.Struct, frozen=True, gc=False):
-    """`signatures`: who signed, by rising index, and its signature."""
+    """`signatures`: index and signature of each signer, by rising index."""
 
     session_id: bytes
     slot: int
@@ -48,7 +50,7 @@ class Certificate(msgspec.Struct, frozen=True, gc=False):
     signatures: tuple[tuple[int, bytes], ...]
 
     def write(self, writer: Writer) -> None:
-        """Bare."""
+        """Write the bare form."""
         writer.write_int256(self.session_id)
         writer.write_int(self.slot)
         writer.write_int(self.kind)
@@ -78,8 +80,11 @@ def decode_certificate(data: bytes) -> Certificate:
 
 
 def subject_of(frame: bytes) -> tuple[int, int, bytes] | None:
-    """Slot, kind and block of a frame that calls itself a certificate, read without its signatures: everybody forwards
-    the same ones, and most need not be looked at."""
+    """Return slot, kind and block of a frame that calls itself a certificate, without reading its signatures;
+    None for any other frame.
+
+    Every validator forwards the same certificates, and most of them need not be verified.
+    """
     if not frame.startswith(_TAG) or len(frame) < _SUBJECT.size:
         return None
     slot, kind, block = _SUBJECT.unpack_from(frame)
@@ -87,7 +92,7 @@ def subject_of(frame: bytes) -> tuple[int, int, bytes] | None:
 
 
 def read_certificate(reader: Reader) -> Certificate:
-    """Bare; refuses what could never be one, whoever the validators are."""
+    """Read the bare form; refuse a certificate that could not be valid for any set of validators."""
     session_id = reader.read_int256()
     start = reader.offset
     slot, kind, block = read_subject(reader)
@@ -111,7 +116,7 @@ def read_certificate(reader: Reader) -> Certificate:
 
 
 def check(certificate: Certificate, public_keys: Sequence[bytes], verify: Verify = ed25519.verify) -> None:
-    """Raises if it is not a quorum of these validators. Whose session it must be is for the caller to compare."""
+    """Raise if the certificate is not a quorum of these validators. The caller compares the session id."""
     check_count(certificate, len(public_keys))
     signed = signed_bytes(certificate.session_id, certificate.slot, certificate.kind, certificate.block)
     for validator, signature in certificate.signatures:
@@ -120,7 +125,7 @@ def check(certificate: Certificate, public_keys: Sequence[bytes], verify: Verify
 
 
 def check_count(certificate: Certificate, validators: int) -> None:
-    """All of `check` that is cheap."""
+    """Run all of `check` that is cheap."""
     who = [validator for validator, _ in certificate.signatures]
     if any(later <= earlier for earlier, later in pairwise(who)):
         raise _no_quorum(certificate, "its validators are not in rising order, each once")

@@ -1,4 +1,4 @@
-"""What a validator wants done for agreement: by its disk, by its links, by those above it."""
+"""Effects that a validator's agreement asks for: of its disk, of its links, and of the part above it."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from stagepost.chain.agreement.evidence import Evidence
 
 
 class Record(msgspec.Struct, frozen=True):
-    """For the disk. It may be deleted once a block of `slot` or later, told as `Finalised`, cannot be lost any more;
-    None: not while the session lives."""
+    """A record for the disk. It may be deleted once a block of `slot` or later, reported as `Finalised`,
+    cannot be lost any more; with slot None it must stay as long as the session lives.
+    """
 
     slot: int | None
     frame: bytes
 
 
 class Persist(msgspec.Struct, frozen=True):
-    """Write the records, all or none, after those of smaller numbers; `Member.persisted` when they cannot be lost any
-    more. Our votes are spoken only then."""
+    """Write the records, all or none, after those of smaller numbers; call `Member.persisted` when they
+    cannot be lost any more. Only then our votes are sent.
+    """
 
     number: int
     records: tuple[Record, ...]
 
 
 class Broadcast(msgspec.Struct, frozen=True):
-    """For every other validator; it may get lost."""
+    """Send a frame to every other validator; it may get lost."""
 
     frame: bytes
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A query; `Member.answered` with what comes back."""
+    """Send a query; call `Member.answered` with the answer."""
 
     peer: int
     number: int
@@ -49,9 +51,13 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """We lead this slot: `Member.proposed` with a payload, or None to wait. If `is_wanted`, somebody waits for the
-    chain to go on: an empty block is better than none. The block's hash will be that of a `Candidate` with this slot
-    and parent; no question comes about it, since those above know the state after a block of their own."""
+    """Ask the part above for a block: we lead this slot. Call `Member.proposed` with a payload, or with None
+    to wait.
+
+    If `is_wanted`, a validator waits for the chain to go on: an empty block is better than none. The block's
+    hash will be that of a `Candidate` with this slot and parent. No `CheckCandidate` follows for it, since
+    the part above knows the state after a block of its own.
+    """
 
     slot: int
     parent_hash: bytes
@@ -59,10 +65,11 @@ class Propose(msgspec.Struct, frozen=True):
 
 
 class CheckCandidate(msgspec.Struct, frozen=True):
-    """`Member.checked` with the reason against it, or None. The parent was found good, made by ourselves, or is final.
+    """Ask the part above about a candidate: call `Member.checked` with the reason against it, or None. The
+    parent was found good, made by ourselves, or is final.
 
-    Blocks that others have notarised are asked about as well, because later ones rest on them; once more, if they had been
-    found bad before: then only what no quorum can change counts against them.
+    Blocks that others have notarised are asked about as well, because later ones rest on them; and once more,
+    if they had been found bad before: then only a fault that no quorum can change counts against them.
     """
 
     slot: int
@@ -73,9 +80,12 @@ class CheckCandidate(msgspec.Struct, frozen=True):
 
 
 class Finalised(msgspec.Struct, frozen=True):
-    """The next block of the chain, told once and in order. Its certificate is of kind FINALISE, or else NOTARISE:
-    then it is final by the next block in order that has one of kind FINALISE, which is told along with it. `record`
-    is to be stored with the block; the archive gives it to those who are behind."""
+    """The next block of the chain, reported once and in order.
+
+    Its certificate is of kind FINALISE, or else NOTARISE: then the block is final by the next block in order
+    that has one of kind FINALISE, which is reported along with it. `record` is to be stored with the block;
+    the archive gives it to validators that are behind.
+    """
 
     slot: int
     block_hash: bytes
@@ -85,13 +95,15 @@ class Finalised(msgspec.Struct, frozen=True):
 
 
 class Blamed(msgspec.Struct, frozen=True):
-    """A validator signed what no honest one signs."""
+    """A validator signed two votes that no honest one signs both."""
 
     evidence: Evidence
 
 
 class Disputed(msgspec.Struct, frozen=True):
-    """A quorum voted for a block that we find bad: they or we are wrong. We build on nothing that rests on it."""
+    """A quorum voted for a block that we find bad: they or we are wrong. We build on nothing that rests on
+    it.
+    """
 
     slot: int
     block_hash: bytes
@@ -99,7 +111,9 @@ class Disputed(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Somebody sent what no honest validator sends. Say so of the link: it need not be the author."""
+    """A peer sent what no honest validator sends. The fault is reported for the link: the peer need not be
+    the author.
+    """
 
     peer: int
     rule: str
@@ -107,13 +121,15 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """Others have votes of ours that our disk does not have: it is older than what we said."""
+    """Other validators have votes of ours that our disk does not have: the disk is older than what we sent."""
 
     slot: int
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """Nothing was decided for long: so many validators were heard in this slot, and so many are needed."""
+    """No slot was decided for long. `heard`: the validators that were heard in this slot; `needed`: how many
+    are needed.
+    """
 
     slot: int
     heard: tuple[int, ...]
@@ -121,7 +137,9 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Going on could make us lie: somebody else signs with our key, or a third and more of the validators are faulty."""
+    """This validator stops, because going on could make it contradict itself: somebody else signs with our
+    key, or a third and more of the validators are faulty.
+    """
 
     text: str
 

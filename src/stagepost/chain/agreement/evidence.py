@@ -1,4 +1,6 @@
-"""Evidence: two votes that one honest validator never signs both. Anybody can check it who knows the keys."""
+"""Evidence: two votes of one validator that no honest one signs both. Anybody can check it who knows the
+keys.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 EVIDENCE_PER_VALIDATOR_MAX = 4
-"""One is enough to convict; a few help to find out how it came about."""
+"""Pieces of evidence against one validator, at most: a single one convicts; a few help to find out how it
+came about.
+"""
 
 EVIDENCE_ID = constructor_id(
     "agreement.evidence session:int256 left:agreement.vote right:agreement.vote = agreement.Message"
@@ -39,7 +43,9 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def contradict(left: Vote, right: Vote) -> bool:
-    """Two blocks for one purpose, or the wish to skip a slot and the word that its block is final."""
+    """Return whether two votes of one validator contradict each other: two blocks for one purpose, or a vote
+    to skip a slot and a vote that its block is final.
+    """
     if (left.validator, left.slot) != (right.validator, right.slot):
         return False
     if left.kind is right.kind:
@@ -48,7 +54,9 @@ def contradict(left: Vote, right: Vote) -> bool:
 
 
 def is_proof(evidence: Evidence, public_keys: Sequence[bytes], verify: Verify = ed25519.verify) -> bool:
-    """Whose session it must be is for the caller to compare."""
+    """Return whether both votes contradict each other and are signed by the same validator. The caller
+    compares the session id.
+    """
     if not contradict(evidence.left, evidence.right) or evidence.validator >= len(public_keys):
         return False
     return all(

@@ -1,7 +1,8 @@
-"""What others say, checked and entered into the book: cheap checks first, signatures last, nothing twice.
+"""Check the messages of other validators and enter them into the book: cheap checks first, signatures last,
+nothing twice.
 
-A validator's first vote of a kind in a slot counts. A second one that contradicts it is evidence, and counts only inside
-a certificate that somebody else made of it.
+A validator's first vote of a kind in a slot counts. A second one that contradicts it is evidence, and counts
+only inside a certificate that somebody else made of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Hearing:
-    """`certified`, `blamed`, `of_ours` and `broken` are for the caller to take away: new certificates, new evidence,
-    votes with our key that we do not remember, and what cannot be while fewer than a third are faulty."""
+    """The caller takes away `certified`, `blamed`, `of_ours` and `broken`: new certificates, new evidence,
+    votes with our key that we do not remember, and a contradiction that cannot arise while fewer than a third
+    are faulty.
+    """
 
     def __init__(self, session: Session, index: int, book: Book, verify: Verify) -> None:
         self._session = session
@@ -78,7 +81,9 @@ class Hearing:
         return None
 
     def hear_proposal(self, proposal: Proposal) -> Refusal | None:
-        """A candidate is kept if it is the first of its leader in that slot, or has a certificate."""
+        """Keep a candidate that is the first of its leader in that slot, or that has a certificate. Return
+        why it is refused; None if it is not.
+        """
         for proof in proposal.proofs:
             refusal = self.hear_certificate(proof)
             if refusal is not None:
@@ -118,7 +123,7 @@ class Hearing:
         return None
 
     def count_own(self, vote: Vote) -> None:
-        """A vote of ours that is on disk."""
+        """Count a vote of ours that is on disk."""
         slot = self._book.at(vote.slot)
         slot.votes[vote.kind][vote.validator] = vote
         self._count(slot, vote)
@@ -126,7 +131,9 @@ class Hearing:
     # Details
 
     def _is_known(self, slot: Slot, vote: Vote) -> bool:
-        """Whether the vote tells nothing new: it is here, or its certificate is, or the validator is convicted enough."""
+        """Return whether the vote is of no use: it or its certificate is here, or there is enough evidence
+        against the validator.
+        """
         if vote.validator == self._index:
             return slot.own.get(vote.kind) == vote.block
         known = slot.votes[vote.kind].get(vote.validator)
@@ -149,7 +156,7 @@ class Hearing:
             self._count(slot, vote)
 
     def _remember(self, slot: Slot, vote: Vote) -> bool:
-        """Whether it counts."""
+        """Store the vote, and blame its validator if it contradicts another vote. Return whether it counts."""
         if vote.validator == self._index and slot.own.get(vote.kind) != vote.block:
             self.of_ours.append(vote)
             return False

@@ -1,6 +1,6 @@
-"""The slots that a validator leads: when those above are asked for a block, and what becomes of their answer.
-
-Which candidates may be voted for, and which those above are to look at.
+"""The slots that this validator leads: when the part above is asked for a block and what becomes of its
+answer; and the candidates of all leaders: those that may be voted for, and those that the part above must
+check.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Leading:
         return self._session.leader_of(self._book.current) == self._index
 
     def ask(self, is_wanted: bool) -> list[Propose]:
-        """Once a slot, and again after a no: when a block is wanted now that was not before."""
+        """Ask the part above for a block: once a slot, and again after it said no, when a block is wanted
+        that was not wanted before.
+        """
         book, question = self._book, self._question
         if not self.is_ours or VoteKind.PROPOSE in book.at(book.current).own:
             return []
@@ -51,12 +53,12 @@ class Leading:
         return [Propose(book.current, parent, is_wanted)]
 
     def ask_again(self) -> None:
-        """Those above have something new."""
+        """Allow another question after a no: the part above has something new."""
         if self._question is not None and self._question.is_answered:
             self._question = None
 
     def answered(self, slot: int, payload: bytes | None) -> Candidate | None:
-        """The candidate to propose; None for a no, and for an answer that comes too late."""
+        """Return the candidate to propose; None if the answer is no, or comes too late."""
         question, book = self._question, self._book
         if question is None or question.is_answered or slot != question.slot or slot != book.current:
             return None
@@ -71,7 +73,9 @@ class Leading:
 
 
 def is_justified(book: Book, candidate: Candidate) -> bool:
-    """Whether it is shown that the candidate may stand where it stands: upon a block, all slots between skipped."""
+    """Return whether certificates prove that the candidate may stand where it stands: upon a block, with all
+    slots between them skipped.
+    """
     parent_slot = book.slot_of(candidate.parent)
     if parent_slot is None or parent_slot >= candidate.slot or not book.is_block(candidate.parent):
         return False
@@ -79,9 +83,13 @@ def is_justified(book: Book, candidate: Candidate) -> bool:
 
 
 def due_checks(book: Book) -> Iterator[CheckCandidate]:
-    """Each candidate once, parents before children, so that those above have the state that it stands upon: what we
-    could vote for, and what a quorum has voted for. The latter again if we had something against it: what depends on when
-    it is asked must not keep one validator from building upon what the others have agreed on."""
+    """Return the candidates that the part above must check now, parents before children, so that it has the
+    state that each stands upon.
+
+    Each candidate that we could vote for, or that a quorum has voted for, comes once. One that a quorum has
+    voted for comes again if we found it bad: a reason that depends on the time of the check must not keep one
+    validator from building upon a block that the others agreed on.
+    """
     for number, slot in book.slots():
         certificate = slot.notarised
         for block_hash, proposal in slot.candidates.items():

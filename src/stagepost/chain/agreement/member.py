@@ -1,10 +1,11 @@
-"""One validator of a session, as a core without network and disk: events go in with the time, effects come out.
+"""A validator of a session, as a core without network and disk: events go in with the time, effects come out.
 
     frame, answer, persisted, proposed, checked, tick → hear, enter slots, vote, lead → Persist, Broadcast, Ask, Finalised
 
-A slot ends with a certificate: of its block, or that it was skipped. A validator votes for one block in a slot, votes to
-skip it when it lasts too long, and calls its block final only if it never voted to skip it. Each vote is on disk before
-anybody hears of it: otherwise a crash would let us vote differently, and that is what faulty validators do.
+A slot ends with a certificate: of its block, or that it was skipped. A validator votes for one block in a
+slot, votes to skip the slot when it lasts too long, and calls the block final only if it never voted to skip
+the slot. Each vote is on disk before anybody hears of it: otherwise a crash would let us vote differently,
+and that is what faulty validators do.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from stagepost.ground.crypto import ed25519
 
 
 class FinalPoint(msgspec.Struct, frozen=True):
-    """The last block that those above have on disk as final."""
+    """The last block that the part above has on disk as final."""
 
     slot: int
     block_hash: bytes
@@ -111,12 +112,12 @@ class Member:
 
     @property
     def evidence(self) -> dict[int, list[Evidence]]:
-        """By validator."""
+        """Evidence, by validator."""
         return self._hearing.evidence
 
     @property
     def next_wake(self) -> float:
-        """When `tick` wants to be called, at the latest."""
+        """Time at which `tick` must be called at the latest, in seconds."""
         asking_at = self._asking.next_at
         if self._is_halted:
             return asking_at
@@ -127,7 +128,7 @@ class Member:
     # Events
 
     def restore(self, records: Iterable[bytes], now: float) -> list[Effect]:
-        """The frames on our disk, in the order in which they were written: once, before anything else."""
+        """Read the frames on our disk, in the order in which they were written: once, before any other call."""
         hearing = self._hearing
         hearing.is_trusted = True
         for frame in records:
@@ -180,18 +181,18 @@ class Member:
         self._go_on(now)
         after = self.book.final_slot, self.book.first_unknown
         if after > before and progress.slot > after[1]:
-            # He knows more, and it was worth asking.
+            # The peer knows more, so another question is worth its while.
             self._effects += self._asking.ask(peer, now)
         return self._taken()
 
     def persisted(self, number: int, now: float) -> list[Effect]:
-        """A `Persist` has been carried out, and all before it."""
+        """Note that `Persist` number `number`, and all before it, have been carried out."""
         self._effects += self._ballot.written(number)
         self._go_on(now)
         return self._taken()
 
     def proposed(self, slot: int, payload: bytes | None, now: float) -> list[Effect]:
-        """The answer to `Propose`; it may come late, and is passed over then."""
+        """Take the answer to `Propose`. An answer that comes too late is ignored."""
         candidate = self._leading.answered(slot, payload) if self._can_speak else None
         if candidate is not None:
             self._has_wish = False
@@ -201,7 +202,7 @@ class Member:
         return self._taken()
 
     def checked(self, block_hash: bytes, reason: str | None, now: float) -> list[Effect]:
-        """The answer to `CheckCandidate`."""
+        """Take the answer to `CheckCandidate`: the reason against the candidate, or None."""
         number = self.book.slot_of(block_hash)
         slot = self.book.get(number) if number is not None else None
         if number is not None and slot is not None:
@@ -212,7 +213,7 @@ class Member:
         return self._taken()
 
     def wants_block(self, now: float) -> list[Effect]:
-        """Those above have something for a block."""
+        """Note that the part above has something for a block."""
         self._has_wish = True
         self._leading.ask_again()
         self._go_on(now)
@@ -253,7 +254,7 @@ class Member:
         if refusal is not None:
             self._refuse(peer, refusal.rule, refusal.text)
         elif isinstance(message, Vote) and (message.kind, message.slot) == (VoteKind.SKIP, self.book.current):
-            # Whoever gave up on this slot waits for its end; whether he wants another one is a different question.
+            # A validator that gave up on this slot waits for its end; it need not want a further slot.
             self._is_moved |= self._wishes.wish(message.validator, self.book.current, now, is_for_one=True)
         self._is_moved |= not isinstance(message, Vote) or message.kind is VoteKind.PROPOSE
         self._take_up(now)
@@ -273,7 +274,9 @@ class Member:
                 return None
 
     def _take_up(self, now: float) -> None:
-        """What hearing has found out."""
+        """Act on everything that the last messages revealed: contradictions, votes of ours, evidence and
+        certificates.
+        """
         hearing = self._hearing
         if hearing.broken is not None:
             self._halt(hearing.broken)
@@ -300,7 +303,7 @@ class Member:
                 self._effects += self._asking.hurry(signers, certificate.slot, now)
 
     def _take_back(self, vote: Vote) -> None:
-        """A vote with our key that we do not remember."""
+        """Take back a vote with our key that we do not remember."""
         if self._is_started:
             self._halt(f"vote {vote.kind.name} in slot {vote.slot} is signed with our key and is not ours")
             return
@@ -313,7 +316,7 @@ class Member:
         self._hearing.count_own(vote)
 
     def _leave(self, certificate: Certificate, now: float) -> bool:
-        """Whether this certificate ends our slot."""
+        """Leave the current slot if this certificate ends it. Return whether it does."""
         book = self.book
         if certificate.slot < book.current:
             return False
@@ -385,7 +388,7 @@ class Member:
     # Time
 
     def _is_wanted(self, now: float) -> bool:
-        """Whether a block is waited for, be it an empty one."""
+        """Return whether somebody waits for a block, even for an empty one."""
         return (
             self._wishes.is_wanted(self.book.current)
             or self._clock.is_idle_for_long(now)
@@ -393,7 +396,7 @@ class Member:
         )
 
     def _watch(self, now: float) -> None:
-        """A slot is awaited for its own block, or because an earlier one is not final."""
+        """Time the current slot while its block is awaited, or while an earlier block is not final."""
         slot = self.book.get(self.book.current)
         is_proposed = slot is not None and bool(slot.votes[VoteKind.PROPOSE])
         self._clock.watch(is_proposed or self.book.is_unfinished or self._is_wanted(now), now)
@@ -416,7 +419,7 @@ class Member:
     # Starting and asking
 
     def _start(self, now: float) -> None:
-        """What a crash kept from being said is said now, as it stands on disk."""
+        """Begin to speak. Votes that a crash kept from being sent are sent now, as they stand on disk."""
         self._is_started = True
         self._asking.is_starting = False
         self._clock.enter(now)
@@ -458,6 +461,6 @@ class Member:
             self._effects.append(Halt(text))
 
     def _taken(self) -> list[Effect]:
-        """What is to be written comes first, as one."""
+        """Return all effects; what is to be written comes first, as one."""
         effects, self._effects = [*self._ballot.to_write(), *self._effects], []
         return effects

@@ -1,4 +1,4 @@
-"""What validators say to one another without being asked, and what they keep on disk: binary forms."""
+"""Binary forms of the messages that validators send unasked, and of what they keep on disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stagepost.chain.agreement.votes import VOTE_ID, Vote, read_slot, read_vote
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 PROOFS_MAX = 16
-"""Certificates that come along with a proposal; whoever lacks more asks for them."""
+"""Certificates, at most, that come along with a proposal; a validator that lacks more asks for them."""
 
 CERTIFICATE_BYTES_MIN = 32 + 4 + 4 + 32 + 4
 FRAME_BYTES_MAX = PAYLOAD_BYTES_MAX + 128 * 1024
-"""A full payload and its proofs, with room for about a hundred validators' signatures in each."""
+"""Bytes: a full payload and its proofs, with room for about a hundred validators' signatures in each."""
 
 PROPOSAL_ID = constructor_id(
     "agreement.proposal candidate:agreement.candidate signature:int512 proofs:(vector agreement.certificate) "
@@ -31,7 +31,7 @@ FINAL_BLOCK_ID = constructor_id(
 
 
 class Proposal(msgspec.Struct, frozen=True, gc=False):
-    """A candidate with its leader's signature, and why its parent may be built upon."""
+    """A candidate with its leader's signature, and certificates that prove that its parent may be built upon."""
 
     candidate: Candidate
     signature: bytes
@@ -49,7 +49,7 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Want(msgspec.Struct, frozen=True):
-    """Somebody has something for a block, or waits for one to become final: an idle leader should not wait on."""
+    """A request to an idle leader: the sender has something for a block, or waits for one to become final."""
 
     slot: int
 
@@ -61,7 +61,9 @@ class Want(msgspec.Struct, frozen=True):
 
 
 class FinalBlock(msgspec.Struct, frozen=True, gc=False):
-    """As it is stored and given to whoever is behind: the certificate is of the best kind that was at hand."""
+    """A final block as it is stored and sent to validators that are behind: its certificate is of the best
+    kind at hand.
+    """
 
     candidate: Candidate
     signature: bytes

@@ -1,9 +1,8 @@
-"""How long a slot may take, and whether anybody wants one at all.
+"""The time-outs of slots, the wishes of validators for a next slot, and the clock of the current slot.
 
-Time-outs double when so many slots in a row have failed that one of their leaders was honest, and halve again after a
-round of good ones: so the chain lives under any delay that stays finite, and a few bad leaders do not slow it down.
-
-The times of the slot that a validator is in: since when, until when, and whether anybody waits for it at all.
+Time-outs double when so many slots in a row have failed that one of their leaders was honest, and halve again
+after a round of good ones: so the chain lives under any delay that stays finite, and a few bad leaders do not
+slow it down.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from stagepost.chain.agreement.session import Session
 
 DELTA_S = 0.2
 ROUNDS_PER_SLOT = 3
-"""A candidate, its votes, and whatever a leader had to hear first."""
+"""Message delays of a slot: a candidate, its votes, and the messages that a leader had to hear first."""
 
 LEVEL_MAX = 16
-"""The longest time-out is 65,536 times the shortest: half a day."""
+"""Doublings, at most: the longest time-out is 65,536 times the shortest, half a day."""
 
 IDLE_PERIOD_S = None
 WANT_PAUSE_S = 1.0
 WISHES_AT_ONCE_MAX = 5
-"""Of one validator, before it has to pause."""
+"""Wishes of one validator, at most, before it has to pause."""
 
 ASK_EVERY_S = 0.5
 ASK_WHEN_IDLE_S = 5.0
@@ -32,10 +31,12 @@ STALLED_AFTER_S = 30.0
 
 
 class MemberOptions(msgspec.Struct, frozen=True):
-    """`delta_s`: how long a message usually takes at most. `idle_period_s`: after so long without a block an empty one
-    is made; None for never. `want_pause_s`: how often another validator may make us do without idling.
-    `ask_every_s`: how often we ask somebody what we missed while a slot is under way, and `ask_when_idle_s` otherwise.
-    `start_wait_s`: how long we listen first, in case others remember more of us than our own disk."""
+    """All times are in seconds. `delta_s`: how long a message usually takes at most. `idle_period_s`: after
+    so long without a block an empty one is made; None for never. `want_pause_s`: interval at which another
+    validator may end our idling. `ask_every_s`: interval at which we ask a validator what we missed while a
+    slot is under way, and `ask_when_idle_s` otherwise. `start_wait_s`: how long we listen first, in case
+    others remember more of us than our own disk.
+    """
 
     delta_s: float = DELTA_S
     idle_period_s: float | None = IDLE_PERIOD_S
@@ -74,8 +75,11 @@ class Timeouts:
 
 
 class Wishes:
-    """Who wants the chain to go on, and up to which slot: until it leads one itself. Wishes of others are rationed, or a
-    single faulty one could keep all busy with empty blocks."""
+    """The validators that want the chain to go on, and the slot up to which each wants it: the next one that
+    it leads itself.
+
+    Wishes of others are rationed; otherwise a single faulty validator could keep all busy with empty blocks.
+    """
 
     def __init__(self, session: Session, index: int, pause_s: float) -> None:
         self._session = session
@@ -85,7 +89,9 @@ class Wishes:
         self._paid_until: dict[int, float] = {}
 
     def wish(self, validator: int, current: int, now: float, *, is_for_one: bool = False) -> bool:
-        """Whether this is a new wish, and granted. `is_for_one`: only for this slot to end."""
+        """Note a wish of `validator`. Return whether it is new, and granted. `is_for_one`: only for the
+        current slot to end.
+        """
         if self._until.get(validator, 0) >= current:
             return False
         if validator != self._index:
@@ -107,7 +113,7 @@ NEVER = float("inf")
 
 
 class SlotClock:
-    """A slot is timed only while it is awaited."""
+    """The times of the slot that a validator is in. A slot is timed only while it is awaited."""
 
     def __init__(self, session: Session, options: MemberOptions, now: float) -> None:
         self.timeouts = Timeouts(session, options.delta_s)
@@ -124,7 +130,7 @@ class SlotClock:
         return min(timer_at, self._stalled_at, self._impatient_at, self._idle_at)
 
     def leave(self, *, is_good: bool, now: float) -> None:
-        """The slot ended while we were in it."""
+        """Note that the slot ended while we were in it."""
         if is_good:
             self.timeouts.slot_succeeded()
         else:
@@ -151,7 +157,7 @@ class SlotClock:
             self._timer_at = now + self.timeouts.slot_s
 
     def passed(self, now: float) -> bool:
-        """Whether the slot's time is over, told once."""
+        """Return whether the slot's time is over; True only once a slot."""
         self._impatient_at = NEVER if now >= self._impatient_at else self._impatient_at
         self._idle_at = NEVER if now >= self._idle_at else self._idle_at
         if self._timer_at is None or now < self._timer_at:
@@ -160,7 +166,7 @@ class SlotClock:
         return True
 
     def has_stalled(self, now: float) -> bool:
-        """Told once a slot."""
+        """Return whether the slot has lasted for `stalled_after_s`; True only once a slot."""
         if now < self._stalled_at:
             return False
         self._is_stall_told = True
@@ -171,7 +177,7 @@ class SlotClock:
         return idle_s is not None and now >= self._entered_at + idle_s
 
     def is_impatient(self, now: float) -> bool:
-        """Whether what is usually heard within a moment should have been heard."""
+        """Return whether a message that was sent when the slot began should have arrived by now."""
         return now >= self._entered_at + self._options.delta_s
 
     @property

@@ -1,11 +1,12 @@
-"""How a validator gets what it missed, and gives others what they missed.
+"""Questions of a validator about messages that it missed, and answers to the questions of others.
 
-Everything is said once to all; what gets lost is found by asking, now and then, one validator after another. The
-answer goes on where the asker's own knowledge ends, and is never longer than its limits.
+Every message is sent once to all; a lost message is found by asking, now and then, one validator after
+another. The answer goes on where the asker's own knowledge ends, and is never longer than its limits.
 
-At the start a validator asks everybody, because others may hold votes of its own that its disk lost: it may speak when a
-quorum has really answered. A query that failed, timed out or was dropped is not an answer. A validator answers before it
-has started itself, so validators that start together do not wait for each other for ever.
+At the start a validator asks everybody, because others may hold votes of its own that its disk lost: it may
+speak when a quorum has really answered. A query that failed, timed out or was dropped is not an answer. A
+validator answers before it has started itself, so validators that start together do not wait for each other
+for ever.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ OWN_VOTES_SHOWN_MAX = 256
 ASKED_AT_ONCE_MAX = 8
 
 Archive = Callable[[int], bytes | None]
-"""The record of the first final block of this slot or a later one, as `Finalised` gave it; None if there is none."""
+"""Function from a slot to the record of the first final block of that slot or a later one, as `Finalised`
+gave it; None if there is none.
+"""
 
 
 class Asking:
-    """Holds who was asked and has not answered; nothing here outlives a restart. `answered_by`: validators whose answers
-    counted at the start."""
+    """The queries under way; nothing here outlives a restart. `answered_by`: validators whose answers counted
+    at the start.
+    """
 
     def __init__(
         self, session: Session, index: int, book: Book, random: Random, options: MemberOptions
@@ -66,7 +70,7 @@ class Asking:
         return self._session.quorum - 1
 
     def ask_around(self, is_busy: bool, now: float) -> list[Ask]:
-        """Everybody at the start, afterwards one after another."""
+        """Ask everybody at the start; afterwards one validator after another."""
         options = self._options
         pause_s = options.ask_every_s if is_busy or self.is_starting else options.ask_when_idle_s
         self.next_at = now + pause_s * self._random.uniform(0.75, 1.25)
@@ -76,7 +80,7 @@ class Asking:
         return self.ask(self._random.choice(self._others), now) if self._others else []
 
     def hurry(self, whom: Iterable[int], slot: int, now: float) -> list[Ask]:
-        """Once a slot: what was kept from us, somebody who signed for it has."""
+        """Ask one signer of the slot's certificate for the block that we lack. At most once per slot."""
         others = [peer for peer in whom if peer in self._others]
         if not others or slot <= self._hurried:
             return []
@@ -84,7 +88,7 @@ class Asking:
         return self.ask(self._random.choice(others), now)
 
     def ask(self, peer: int, now: float) -> list[Ask]:
-        """Nothing, if he or too many others have not answered yet."""
+        """Ask `peer`, unless it or too many others have not answered an earlier query yet."""
         self._asked = {number: one for number, one in self._asked.items() if now < one[1]}
         waiting = [whom for whom, _ in self._asked.values()]
         if peer in waiting or (len(waiting) >= ASKED_AT_ONCE_MAX and not self.is_starting):
@@ -121,14 +125,16 @@ class Asking:
 
 
 def missing_candidates(book: Book) -> Iterator[bytes]:
-    """Blocks that have a certificate but are not here."""
+    """Return the blocks that have a certificate but are not here."""
     for _, slot in book.slots():
         if slot.notarised is not None and slot.block is None:
             yield slot.notarised.block
 
 
 def missing_skips(book: Book) -> Iterator[int]:
-    """Certificates without which we cannot tell whether the candidate of our slot may be built where it is."""
+    """Return the slots whose SKIP certificates we need to tell whether the candidate of our slot may be built
+    where it is.
+    """
     slot = book.get(book.current)
     for proposal in slot.candidates.values() if slot is not None else ():
         parent_slot = book.slot_of(proposal.candidate.parent)
@@ -157,7 +163,7 @@ def _frames(query: GetProgress, asker: int, book: Book, archive: Archive | None)
 
 
 def _votes_of(validator: int, book: Book) -> Iterator[bytes]:
-    """The newest first: those are the ones that it must not contradict."""
+    """Return the validator's own votes, newest first: those it must not contradict."""
     shown = 0
     for _, slot in reversed(list(book.slots())):
         for votes in slot.votes.values():
@@ -180,7 +186,9 @@ def _wanted(query: GetProgress, book: Book) -> Iterator[bytes]:
 
 
 def _final_blocks(query: GetProgress, book: Book, archive: Archive | None) -> Iterator[bytes]:
-    """The certificate ahead of the block: so the asker knows that it wants it."""
+    """Return the final blocks, each after its certificate, from which the asker learns that it wants the
+    block.
+    """
     if book.final_slot <= query.final_slot:
         return
     number = query.from_slot
@@ -217,7 +225,9 @@ def _open_slots(query: GetProgress, book: Book) -> Iterator[bytes]:
 
 
 def _open_votes(query: GetProgress, book: Book) -> Iterator[bytes]:
-    """Of the slots that can still move: where the two of us are, and the block that waits to become final."""
+    """Return the votes of the slots that can still move: those where the asker and we are, and that of the
+    block that waits to become final.
+    """
     for number in sorted({book.top, query.slot - 1, query.slot, book.current - 1, book.current}):
         slot = book.get(number)
         if slot is None:

@@ -1,4 +1,4 @@
-"""The one question of a validator that is behind, and its answer: binary forms.
+"""Binary forms of the one question of a validator that is behind, and of its answer.
 
 An answer is a handful of ordinary messages, each of which is checked as if it had come by itself.
 """
@@ -27,9 +27,11 @@ PROGRESS_ID = constructor_id("agreement.progress slot:int frames:(vector bytes) 
 
 
 class GetProgress(msgspec.Struct, frozen=True):
-    """`final_slot`: up to where the asker's chain is final. `from_slot`: the first slot of which it knows neither a
-    block that its chain leads to nor that it was skipped. `slot`: where it is. `is_starting`: it listens for its own
-    earlier votes. `candidates` and `skips`: what it misses besides."""
+    """`final_slot`: last slot up to which the asker's chain is final. `from_slot`: the first slot of which it
+    knows neither a block that its chain leads to nor that it was skipped. `slot`: the slot that it is in.
+    `is_starting`: it listens for its own earlier votes. `candidates` and `skips`: further blocks and
+    certificates that it lacks.
+    """
 
     final_slot: int
     from_slot: int
@@ -53,7 +55,7 @@ class GetProgress(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """`slot`: where the one that answers is."""
+    """`slot`: the slot that the answering validator is in."""
 
     slot: int
     frames: tuple[bytes, ...]

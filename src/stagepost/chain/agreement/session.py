@@ -1,4 +1,4 @@
-"""Who agrees: the validators of one session, in their order, and where their chain begins."""
+"""The validators of one session, in their order, and the start of their chain."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ class Session(msgspec.Struct, frozen=True):
         return faulty_max(self.size)
 
     def leader_of(self, slot: int) -> int:
-        """In turn, beginning with one that the session's id picks."""
+        """Return the leader of the slot: validators lead in turn, beginning with one that the session's id
+        picks.
+        """
         return (int.from_bytes(self.session_id[:4], "little") + slot) % self.size
 
     def next_led_by(self, validator: int, slot: int) -> int:
-        """This slot or the next one that the validator leads."""
+        """Return the first slot, from this one on, that the validator leads."""
         return slot + (validator - self.leader_of(slot)) % self.size

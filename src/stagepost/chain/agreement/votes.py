@@ -1,4 +1,4 @@
-"""Votes: what validators sign in a slot, and how many of them decide."""
+"""Votes: the statements that validators sign in a slot, and how many of them decide."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
 
 VALIDATORS_MAX = 128
-"""Of one session: so a proposal with all its proofs stays within a frame."""
+"""Validators of one session, at most: so a proposal with all its proofs stays within a frame."""
 
 NO_BLOCK = ZERO_INT256
-"""What a vote to skip a slot names."""
+"""The hash that a vote to skip a slot names."""
 
 SIGNED_ID = constructor_id(
     "agreement.voteId session:int256 slot:int kind:int block:int256 = agreement.VoteId"
@@ -43,7 +43,7 @@ class Vote(msgspec.Struct, frozen=True, gc=False):
     signature: bytes
 
     def write(self, writer: Writer) -> None:
-        """Bare."""
+        """Write the bare form."""
         writer.write_int(self.slot)
         writer.write_int(self.kind)
         writer.write_int256(self.block)
@@ -58,7 +58,9 @@ class Vote(msgspec.Struct, frozen=True, gc=False):
 
 
 def quorum(validators: int) -> int:
-    """By head: any two of them share an honest validator while fewer than a third are faulty."""
+    """Return how many validators, by head, decide: any two quorums share an honest validator while fewer than
+    a third are faulty.
+    """
     return 2 * validators // 3 + 1
 
 
@@ -67,7 +69,7 @@ def faulty_max(validators: int) -> int:
 
 
 def signed_bytes(session_id: bytes, slot: int, kind: VoteKind, block: bytes) -> bytes:
-    """What a validator signs."""
+    """Return the bytes that a validator signs for a vote."""
     writer = Writer()
     writer.write_constructor(SIGNED_ID)
     writer.write_int256(session_id)
@@ -83,7 +85,7 @@ def read_vote(reader: Reader) -> Vote:
 
 
 def read_subject(reader: Reader) -> tuple[int, VoteKind, bytes]:
-    """Slot, kind and block, as votes and certificates name them."""
+    """Read slot, kind and block, as votes and certificates name them."""
     slot = read_slot(reader)
     start = reader.offset
     number = reader.read_int()
