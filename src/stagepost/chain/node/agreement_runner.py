@@ -1,10 +1,10 @@
-"""One validator in the agreement of one session, upon links, disk and clock. Calls, not tasks: what comes in is handled
-in the same turn of the loop, and one timer wakes the core.
+"""A validator in the agreement of one session, on links, disk and clock.
 
     others → pushed, asked ─ member ─ store ─ overlay → others
-                               └─ propose, check, finalised → those above, who answer by proposed and checked
+                               └─ propose, check, finalised → the part above, which calls proposed and checked
 
-Whatever a member signs is on disk before anybody hears of it.
+Calls, not tasks: an event is handled in the same turn of the loop, and one timer wakes the core. Whatever a
+member signs is on disk before anybody hears of it.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 WRITE_AGAIN_S = 1.0
 WRITE_LATE_S = 0.1
 _VOTE = constructor_bytes(VOTE_ID)
-"""The only votes among records are our own."""
+"""First bytes of a vote: the only votes among records are our own."""
 
 Notice: TypeAlias = Blamed | Disputed | Refused | Recovered | Stalled | Halt
 
 
 class Above(Protocol):
-    """Who makes and judges the blocks."""
+    """The part that makes and judges the blocks."""
 
     def propose(self, runner: AgreementRunner, asked: Propose) -> None:
-        """`runner.proposed` answers, now or later."""
+        """Make a block; call `runner.proposed` with it, now or later."""
 
     def check(self, runner: AgreementRunner, asked: CheckCandidate) -> None:
-        """`runner.checked` answers, now or later."""
+        """Check a candidate; call `runner.checked` with the result, now or later."""
 
     def finalised(self, runner: AgreementRunner, number: int, block: Finalised) -> None:
-        """The session's final block of this number, counted from 1: each once, in order."""
+        """Take the session's final block of this number, counted from 1: each once, in order."""
 
     def noticed(self, runner: AgreementRunner, notice: Notice) -> None:
-        """What people and watchers may want to know."""
+        """Take a notice for people and watchers."""
 
 
 class AgreementCounters(msgspec.Struct):
-    """`refused` by the name of the rule that was broken."""
+    """`refused` counts by the name of the broken rule."""
 
     frames_pushed: int = 0
     pushes_dropped: int = 0
@@ -122,11 +122,11 @@ class AgreementRunner:
 
     @property
     def is_leading(self) -> bool:
-        """Whether the slot that we are in is ours to fill."""
+        """Return whether this validator leads the slot that it is in."""
         return self.session.leader_of(self.member.slot) == self.index
 
     def start(self, overlay: Overlay) -> None:
-        """From what the disk holds. Nothing may come in before."""
+        """Start from what the disk holds. No event may come in before."""
         self._overlay = overlay
         store, session_id, now = self._store, self.session_id, self._clock.mono_s()
         kept = store.of_session(session_id)
@@ -134,7 +134,7 @@ class AgreementRunner:
         self._number = len(kept)
         options = self._options
         if store.damage:
-            # Some of what we said may be missing, and others remember it.
+            # Some of our votes may be missing, and other validators remember them.
             options = msgspec.structs.replace(options, start_wait_s=max(options.start_wait_s, RESYNC_WAIT_S))
         self.member = Member(
             self.session,
@@ -150,7 +150,7 @@ class AgreementRunner:
         self._perform(self.member.tick(now))
 
     def stop(self) -> None:
-        """Nothing is said any more. What is on its way to the disk still gets there."""
+        """Send nothing any more. Records on their way to the disk still get there."""
         self._is_stopped = True
         self._effects.clear()
         self._alarm.cancel()
@@ -186,12 +186,12 @@ class AgreementRunner:
         self._perform(self.member.query_received(peer, self._reply_number, query, self._clock.mono_s()))
 
     def linked(self, peer: int) -> None:
-        """What was missed meanwhile is asked for within moments anyway."""
+        """Do nothing: the member asks within moments for whatever it missed."""
 
     # What the member wants done
 
     def _perform(self, effects: Sequence[Effect]) -> None:
-        """One after the other, also those that follow from what others answer meanwhile."""
+        """Perform effects one after the other, and also those that follow from answers given meanwhile."""
         self._effects += effects
         if self._is_performing:
             return
@@ -252,7 +252,9 @@ class AgreementRunner:
         self._write()
 
     def _write(self) -> None:
-        """One after the other, and what came meanwhile as one: so a later write can never be there without an earlier."""
+        """Write one batch after the other, and all records that came meanwhile as one: so a later write is
+        never on disk without an earlier one.
+        """
         if self._is_writing or self._is_stopped or not (self._is_due and self._to_write):
             return
         self._is_writing, self._is_due = True, False
@@ -262,7 +264,7 @@ class AgreementRunner:
         def written(error: StorageError | None) -> None:
             self._is_writing = False
             if error is not None:
-                # It delays, and makes nothing be spoken that is not written.
+                # A failed write delays our votes; none is sent that is not written.
                 self.counters.writes_failed += 1
                 asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_now)
                 return

@@ -1,4 +1,6 @@
-"""What a leader puts into its block, and whether a block would have anything in it: messages, commits, plans."""
+"""Payloads of the blocks that a leader proposes, and whether a block would have anything in it: messages,
+commits, plans.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from stagepost.remp.message import ExternalMessage
 
 
 class Collator(Protocol):
-    """Where messages for blocks come from."""
+    """The source of messages for blocks."""
 
     def has_messages(self, session: LedgerSession) -> bool: ...
 
     def take(self, session: LedgerSession) -> Iterable[ExternalMessage]:
-        """In order; read while the block has room."""
+        """Return messages in order; the caller reads while the block has room."""
 
     def collated(self, session: LedgerSession, collated: Collated) -> None:
-        """What became of each."""
+        """Take the report on each message that the block maker read."""
 
 
 class BlockMaking:
-    """`plans`: splits and merges that we propose until they are taken or cannot be."""
+    """`plans`: splits and merges that we propose until the masterchain takes them or they become impossible."""
 
     def __init__(self, ledger: EmbeddedLedger, collator: Collator | None) -> None:
         self.plans: list[Plan] = []
@@ -37,7 +39,7 @@ class BlockMaking:
         self._collator = collator
 
     def payload(self, session: LedgerSession, asked: Propose, now_ms: int) -> bytes | None:
-        """None if there is nothing to say, or nothing that could be built upon."""
+        """Return a block's payload; None if it would be empty, or if its parent cannot be built upon."""
         parent = asked.parent_hash
         if not asked.is_wanted and not self.is_wanted(session, parent, now_ms):
             return None
@@ -59,7 +61,7 @@ class BlockMaking:
         return collated.payload
 
     def is_wanted(self, session: LedgerSession, parent: bytes, now_ms: int) -> bool:
-        """Whether a block upon `parent` would have something in it."""
+        """Return whether a block upon `parent` would have something in it."""
         if session.shard != MASTER_SHARD:
             is_asked_for = self._collator is not None and self._collator.has_messages(session)
             return is_asked_for or self._ledger.is_block_wanted(session.session_id, parent)
@@ -68,12 +70,12 @@ class BlockMaking:
         return self._ledger.is_master_block_wanted(now_ms, parent)
 
     def propose_configuration(self, configuration: Configuration) -> None:
-        """Until the masterchain goes over to it, or to another one."""
+        """Propose `configuration` until the masterchain changes to it, or to another one."""
         self._configuration = configuration
         self._key_block = self._ledger.master.last_key_block_seqno
 
     def forget_plans(self) -> None:
-        """Those that the masterchain has taken down, or never can."""
+        """Forget the plans and the configuration that the masterchain has taken, or can never take."""
         master = self._ledger.master
         if master.last_key_block_seqno != self._key_block:
             self._configuration = None

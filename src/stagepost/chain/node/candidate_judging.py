@@ -1,6 +1,8 @@
-"""What a validator thinks of candidates: first those who know the messages are asked, then the ledger.
+"""Judgement of candidates by this validator: first the part that knows the messages is asked, then the
+ledger.
 
-A candidate may come before what it stands upon, or refers to, is known here: then it waits, and is looked at again.
+A candidate may arrive before the blocks that it stands upon, or refers to, are known here: then it waits, and
+is looked at again.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ CheckMessages = Callable[[LedgerSession, Sequence[ExternalMessage], Answer], Non
 
 
 class Seat:
-    """What a validator knows of one session that it is a member of. `is_over`: it has ended, and we only stay for those
-    who are behind. `wanted_in`: the slot in which a block is wanted, and since when. `in_vain_at`: when we last tried to make
-    one, and could not. `upon`: the block that the next one stands upon, and since when we know it. `messages_proposed`: how
-    many the last candidate had."""
+    """The knowledge of a validator about one session that it is a member of.
+
+    `is_over`: the session has ended, and we only stay for validators that are behind. `wanted_in`: the slot
+    in which a block is wanted, and since when. `in_vain_at`: when we last tried to make one, and could not.
+    `upon`: the block that the next one stands upon, and since when we know it. `messages_proposed`: how many
+    messages the last candidate had.
+    """
 
     def __init__(self, session: LedgerSession, runner: AgreementRunner) -> None:
         self.session = session
@@ -41,7 +46,7 @@ class Seat:
 
 
 class CandidateJudging:
-    """`tell`: the ledger may have something to tell after every step."""
+    """`tell` is called after every step, because the ledger may have events then."""
 
     def __init__(
         self,
@@ -58,11 +63,14 @@ class CandidateJudging:
         self._now_ms = now_ms
 
     def check(self, seat: Seat, asked: CheckCandidate) -> None:
-        """`seat.runner.checked` answers, now or later or never."""
+        """Judge a candidate; call `seat.runner.checked` with the result, now, later or never."""
         if seat.is_over and asked.payload == CLOSING:
-            seat.runner.checked(asked.block_hash, None)  # it makes final what we know to be
+            seat.runner.checked(
+                asked.block_hash, None
+            )  # it only makes a block final that we know to be final
         elif seat.is_of_master or seat.is_over or asked.is_notarised or self._check_messages is None:
-            # What a quorum knows and orders in its way is not ours to refuse: our own view of it differs from minute to minute.
+            # A quorum knows these messages and accepted their order; our own view of both changes from minute to minute,
+            # so it is no reason to refuse.
             self._judge(seat, asked)
         else:
             try:
@@ -76,7 +84,7 @@ class CandidateJudging:
             )
 
     def check_again(self, seat: Seat) -> None:
-        """Those that waited, unless their slot is decided."""
+        """Judge again the candidates that waited, unless their slot is decided."""
         waiting, seat.waiting = seat.waiting, []
         for asked in waiting:
             if asked.slot > seat.runner.member.book.final_slot:
@@ -93,7 +101,7 @@ class CandidateJudging:
 
     def _judge(self, seat: Seat, asked: CheckCandidate) -> None:
         if not seat.is_over and not self._knows(seat, asked.parent_hash):
-            # Agreement vouches for the parent: the ledger is a little behind it, or ahead by what others told.
+            # Agreement vouches for the parent: the ledger is a little behind it, or ahead by blocks that others sent.
             seat.waiting.append(asked)
             return
         answer = self._ledger.check(
@@ -110,7 +118,7 @@ class CandidateJudging:
         seat.runner.checked(asked.block_hash, reason)
 
     def _knows(self, seat: Seat, candidate: bytes) -> bool:
-        """Whether the ledger has the state after it."""
+        """Return whether the ledger has the state after the candidate."""
         if seat.is_of_master:
             return self._ledger.following.master_after(candidate) is not None
         chain = self._ledger.chain(seat.session.session_id)

@@ -1,7 +1,8 @@
-"""Final blocks and what proves them: as validators agree on them, as they are kept, and as others check them.
+"""Final blocks and their proofs: as validators agree on them, as they are stored, and as others verify them.
 
-A block with a FINALISE certificate is final. One that has only a NOTARISE certificate is final by a later one that rests
-on it, or because a final master block holds it: the masterchain commits nothing that its validators do not know as final.
+A block with a FINALISE certificate is final. A block that has only a NOTARISE certificate is final by a later
+one that rests on it, or because a final master block holds it: the masterchain commits nothing that its
+validators do not know as final.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 from stagepost.remp.shard import BlockId
 
 PENDING_MAX = 64
-"""Blocks of one session that wait for their proof. Agreement gets a final one every few slots."""
+"""Blocks of one session, at most, that wait for their proof. Agreement makes a block final every few slots.
+"""
 
 _PROOF_ID = constructor_id(
     "stagepost.chain.proof parent:int256 signature:int512 certificate:agreement.certificate = stagepost.chain.Proof"
@@ -30,7 +32,7 @@ _PROOF_ID = constructor_id(
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a kept block has besides its payload: the block that it stands upon, its leader's signature, a certificate."""
+    """The parts of a stored block besides its payload: its parent, its leader's signature, a certificate."""
 
     parent: bytes
     signature: bytes
@@ -67,7 +69,7 @@ def final_block(kept: KeptBlock) -> FinalBlock:
 
 
 class FinalChain:
-    """The final blocks of one session, as they come from anywhere: `count` of them have gone on to the ledger."""
+    """The final blocks of one session, from whichever source; `count` of them have gone on to the ledger."""
 
     def __init__(
         self,
@@ -89,11 +91,13 @@ class FinalChain:
 
     @property
     def next_number(self) -> int:
-        """Of the first block that is not here; blocks count from 1."""
+        """Number of the first block that is not here; blocks count from 1."""
         return self.count + len(self._pending) + 1
 
     def agreed(self, number: int, block: FinalBlock) -> list[FinalBlock]:
-        """From our own agreement, which has proved it; what goes on to the ledger."""
+        """Take a block from our own agreement, which has proved it. Return the blocks that go on to the
+        ledger.
+        """
         if number != self.count + 1:
             return []  # somebody else told us before
         self._pending.clear()
@@ -102,7 +106,9 @@ class FinalChain:
     def offered(
         self, number: int, record: bytes, committed: Collection[BlockId] = ()
     ) -> list[FinalBlock] | None:
-        """From others: what goes on to the ledger now. None if blocks before it are missing; raises if it is no proof."""
+        """Take a block from another node. Return the blocks that go on to the ledger now; None if earlier
+        blocks are missing. Raise if the proof does not hold.
+        """
         if number <= self.count:
             return []
         if number > self.next_number or number > self.count + PENDING_MAX:
@@ -124,7 +130,7 @@ class FinalChain:
         return self.settle(committed)
 
     def settle(self, committed: Collection[BlockId]) -> list[FinalBlock]:
-        """What is proved by now; `committed` are blocks that final master blocks hold."""
+        """Return the blocks that are proved by now; `committed` are blocks that final master blocks hold."""
         for place in range(len(self._pending) - 1, -1, -1):
             block = self._pending[place]
             if block.certificate.kind is VoteKind.FINALISE or id_of(block.candidate.payload) in committed:
@@ -133,7 +139,9 @@ class FinalChain:
         return []
 
     def forget_pending(self) -> None:
-        """Nothing comes of them: whoever gave them may have given what never became final."""
+        """Forget the blocks that wait for a proof: the node that sent them may have sent blocks that never
+        became final.
+        """
         self._pending.clear()
 
     def _believe(self, blocks: list[FinalBlock]) -> list[FinalBlock]:

@@ -1,21 +1,17 @@
-"""Follows the chain: final blocks come from our own agreement, by push or by asking, are proved, and go to the ledger.
+"""Follower of the chain: final blocks come from our own agreement, by push or by asking, are proved, and go
+to the ledger.
 
     follower = ChainFollower(genesis, store, public_keys, own_key, clock, random, on_events)
     overlay = OverlayLinks(end, listener, follower.overlay_id, place, members)   # in the order of public_keys
     overlay.start(follower.board)
     follower.start(overlay)
     follower.ledger                       # EmbeddedLedger: accounts, sessions, history
-    on_events(events)                     # what ledger.events() tells, in order, after every step
-    await follower.close()                # the store is closed with it; the overlay is its owner's
+    on_events(events)                     # what ledger.events() returns, in order, after every step
+    await follower.close()                # closes the store; the owner closes the overlay
 
-`public_keys` are all who have links for the chain: every validator of the sets that are known, and full nodes. A full
-node is a follower and nothing else; a validator (`chain_validator.py`) has one inside. After a restart nothing is told
-again of what was kept: `ledger.history` has it.
-
-When a snapshot is taken, and when it becomes what a restart begins from.
-
-It is taken when sessions rotate, and given to the store when no message from before it can matter any more: whoever
-restarts from it must still learn of every block that could hold a message which is alive.
+`public_keys` are those of all nodes that have links for the chain: every validator of the known sets, and
+full nodes. A full node is a follower and nothing else; a `ChainValidator` has a follower inside. After a
+restart the follower does not report stored blocks again: `ledger.history` has them.
 """
 
 from __future__ import annotations
@@ -58,12 +54,16 @@ from stagepost.remp.shard import BlockId
 
 
 class SnapshotKeeping:
+    """Takes a snapshot when sessions rotate, and gives it to the store when no message from before it can
+    matter any more: a restart from it must still learn of every block that could hold a living message.
+    """
+
     def __init__(self, history: History) -> None:
         self._history = history
         self._taken: deque[tuple[int, Snapshot]] = deque()
 
     def session_rotated(self, ledger: EmbeddedLedger) -> None:
-        """One for each catchain of the masterchain; a younger one waits until it is old enough."""
+        """Take a snapshot for each catchain of the masterchain; keep the youngest that is old enough."""
         catchain = ledger.master.catchain_seqno
         if self._taken and self._taken[-1][0] == catchain:
             return
@@ -78,17 +78,20 @@ class SnapshotKeeping:
 log = logging.getLogger(__name__)
 
 COMMITTED_MAX = 4_096
-"""Blocks of which we know that a final master block holds them; none waits for longer than a few master blocks."""
+"""Blocks, at most, that we know to be in a final master block; none waits for longer than a few master
+blocks.
+"""
 
 ENDED_MAX = 256
-"""Sessions that have ended, of which our own agreement may still tell blocks."""
+"""Ended sessions, at most, whose last blocks our own agreement may still report."""
 
 OnEvents = Callable[[Sequence[LedgerEvent]], None]
 
 
 class FollowerOptions(msgspec.Struct, frozen=True):
-    """`ask_every_s`: how often somebody is asked for what we may have missed; `hurry_s`: how soon, when a block that is
-    here waits for one that is not."""
+    """All times are in seconds. `ask_every_s`: interval at which a peer is asked for blocks that we may have
+    missed; `hurry_s`: the wait instead, when a block that is here waits for one that is not.
+    """
 
     ask_every_s: float = 1.0
     hurry_s: float = 0.1
@@ -142,7 +145,7 @@ class ChainFollower:
             self._open(session)
 
     def start(self, overlay: Overlay) -> None:
-        """Nothing may come in before."""
+        """Start to follow over `overlay`. No event may come in before."""
         self.store.begin()
         self.board.start(overlay)
         self._channel = self.board.open(self.overlay_id, self._public_keys, self)
@@ -152,7 +155,7 @@ class ChainFollower:
         log.warning("the chain is not written", extra={"code": error.code, "reason": error.text})
 
     def stop(self) -> None:
-        """Nothing is asked, told or taken in any more."""
+        """Ask nothing, report nothing and accept nothing any more."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -165,7 +168,7 @@ class ChainFollower:
     # From our own agreement
 
     def agreed(self, number: int, block: FinalBlock) -> None:
-        """The next final block of a session that we are a member of."""
+        """Take the next final block of a session that we are a member of."""
         session_id = block.certificate.session_id
         # One that comes behind the end of its session may prove the session's last block.
         chain = self.chains.get(session_id) or self._ended.get(session_id)
@@ -173,7 +176,7 @@ class ChainFollower:
             self._feed(chain.agreed(number, block))
 
     def push(self, number: int, block: FinalBlock, but: frozenset[bytes]) -> None:
-        """To everybody who is linked, but those who have it by other ways."""
+        """Push the block to every linked peer except `but`, which have it in other ways."""
         frame = Final(block.certificate.session_id, number, block.encode()).encode()
         for place, key in enumerate(self._public_keys):
             if place != self._own and key not in but:
@@ -199,7 +202,7 @@ class ChainFollower:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a final block is here that others must come before."""
+        """Return whether a final block is here that other blocks must come before."""
         kept = self.store.of_session
         return any(chain.count > len(kept(session_id)) for session_id, chain in self.chains.items())
 
@@ -245,7 +248,7 @@ class ChainFollower:
         for final in blocks:
             self._take(peer, final)
         if self.counters.taken > taken:
-            self._ask(peer)  # he knows more, and it was worth asking
+            self._ask(peer)  # the peer knows more, so another question is worth its while
         elif not blocks:
             for chain in self.chains.values():
                 chain.forget_pending()
@@ -266,7 +269,7 @@ class ChainFollower:
     # Taking in
 
     def _take(self, peer: int, final: Final) -> bool:
-        """False if blocks before it are missing."""
+        """Take a final block of a peer. Return False if blocks before it are missing."""
         chain = self.chains.get(final.session_id)
         if chain is None:
             return True  # of a session that has ended, or that we shall hear of
@@ -303,7 +306,7 @@ class ChainFollower:
             self._settle()
 
     def _note_commits(self, session_id: bytes, payload: bytes) -> None:
-        """While the block waits, what it holds is proved by it."""
+        """Note the shard blocks that a master block holds: while they wait, it proves them."""
         if payload and session_id == self.ledger.master.session.session_id:
             for commit in decode_master_block(payload).commits:
                 self._committed |= dict.fromkeys(commit)
@@ -317,7 +320,7 @@ class ChainFollower:
             self._ask_after(self._options.hurry_s)
 
     def tell(self) -> None:
-        """What the ledger has to tell, to those above; and sessions come and go with it."""
+        """Report the ledger's events to the part above, and open or close sessions accordingly."""
         events = self.ledger.events()
         while events:
             for event in events:

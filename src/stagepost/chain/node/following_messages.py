@@ -1,4 +1,4 @@
-"""What those who follow the chain say to one another: a final block, and the question for those that are missing."""
+"""The messages among nodes that follow the chain: a final block, and the question for missing ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
 SESSIONS_ASKED_MAX = 512
-"""Of one question; what is left out comes with the next."""
+"""Sessions in one question, at most; the others come with the next."""
 
 BLOCKS_MAX = 128
 BLOCKS_BYTES_MAX = 768 * 1024
-"""Of one answer; the first block is in it however large it is."""
+"""Bytes of the blocks in one answer, at most; the first block is in it however large it is."""
 
 _PLACE_BYTES = 36
 _BLOCK_BYTES_MIN = 40
@@ -29,14 +29,16 @@ FINALS_ID = constructor_id(
 
 
 class Final(msgspec.Struct, frozen=True):
-    """A block by its place in its session, counted from 1. `record`: the block and its proof, as agreement stores it."""
+    """A block by its place in its session, counted from 1. `record`: the block and its proof, as agreement
+    stores it.
+    """
 
     session_id: bytes
     number: int
     record: bytes
 
     def write(self, writer: Writer) -> None:
-        """Bare."""
+        """Write the bare form."""
         writer.write_int256(self.session_id)
         writer.write_unsigned_int(self.number)
         writer.write_bytes(self.record)
@@ -49,7 +51,7 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class GetFinals(msgspec.Struct, frozen=True):
-    """By session: the number of the first block that is wanted."""
+    """The number of the first block that is wanted, by session."""
 
     places: tuple[tuple[bytes, int], ...]
 
@@ -64,7 +66,7 @@ class GetFinals(msgspec.Struct, frozen=True):
 
 
 class Finals(msgspec.Struct, frozen=True):
-    """In order within each session."""
+    """Final blocks, in order within each session."""
 
     blocks: tuple[Final, ...]
 

@@ -1,7 +1,8 @@
-"""Objects that are too large for a link go over it in parts: between an overlay and those who use it.
+"""Transfer in parts of objects that are too large for a link: a layer between an overlay and its users.
 
-A block with its proofs may be six times as large as what a link takes at once. Links keep their order, so parts come
-one after the other; small objects pass between them. If one part is lost, the whole is: whoever misses it asks.
+A block with its proofs may be six times as large as a link takes at once. Links keep their order, so parts
+come one after the other; small objects pass between them. If one part is lost, so is the whole object: a node
+that misses it asks for it.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
 
 PART_BYTES_MAX = 64_000
 LARGE_BYTES_MAX = 1_536_000
-"""An answer with as many blocks as one may hold, and what stands around them."""
+"""Bytes: an answer with as many blocks as one may hold, and its envelope."""
 
 PARTS_MAX = LARGE_BYTES_MAX // PART_BYTES_MAX
 WAITING_BYTES_MAX = 4 * LARGE_BYTES_MAX
-"""That wait for one slow peer; what comes on top is dropped."""
+"""Bytes, at most, that wait for one slow peer; an object beyond it is dropped."""
 
 SEND_AGAIN_S = 0.01
 GIVE_UP_S = 2.0
-"""A peer that takes nothing for so long gets nothing more of what waits."""
+"""Seconds: a peer that takes nothing for so long gets nothing more of what waits."""
 
 PART_ID = constructor_id(
     "stagepost.chain.part transfer:long is_answer:int index:int count:int data:bytes = stagepost.chain.Part"
@@ -71,7 +72,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class _Peer:
-    """What goes out to one peer, and what of it has come in."""
+    """The objects on their way to one peer, and the parts that have come from it."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
@@ -84,7 +85,7 @@ class _Peer:
 
 
 class LargeObjects:
-    """An `Overlay` for those above, and the `OverlayEvents` of the one below."""
+    """An `Overlay` for the part above, and the `OverlayEvents` of the overlay below."""
 
     def __init__(self, overlay: Overlay, events: OverlayEvents) -> None:
         self._overlay = overlay

@@ -1,7 +1,8 @@
-"""The chain in a data folder as somebody else sees it: read beside the validator that writes it, and nothing believed.
+"""The chain in a data folder as another process sees it: read beside the validator that writes it, and
+nothing believed.
 
-Every block is played again from the genesis or the snapshot, and every certificate is checked by the keys of the session
-that gave it.
+Every block is replayed from the genesis or the snapshot, and every certificate is verified with the keys of
+the session that gave it.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ from stagepost.remp.shard import BlockId
 
 
 class SessionShown(msgspec.Struct, frozen=True):
-    """`height`: the number of its last block in its shard; `certificates` by kind. `fault`: why its proofs do not hold;
-    `is_checked`: False for a session that ended before the snapshot, whose validators nobody here knows."""
+    """`height`: the number of its last block in its shard; `certificates` by kind. `fault`: why its proofs do
+    not hold; `is_checked`: False for a session that ended before the snapshot, whose validators this reader
+    does not know.
+    """
 
     session_id: str
     shard: str
@@ -55,11 +58,13 @@ class SessionShown(msgspec.Struct, frozen=True):
     is_checked: bool
     fault: str | None = None
     unproved: int = 0
-    """Blocks at its end, known as final when the process stopped, by a later one that was not written any more."""
+    """Blocks at the end of the session that were known as final when the process stopped, by a later block
+    that was not written any more.
+    """
 
 
 class ShardShown(msgspec.Struct, frozen=True):
-    """`height` is that of the last block in the masterchain, `final` that of the last final one."""
+    """`height` is that of the last block in the masterchain, `final` that of the last final block."""
 
     shard: str
     session_id: str
@@ -90,7 +95,7 @@ class ChainShown(msgspec.Struct, frozen=True):
 
 
 def chain_folders(data: Path) -> list[Path]:
-    """Folders with a chain: this one, or those of the validators in it."""
+    """Return the folders with a chain: this one, or those of the validators in it."""
     found = [data, data / "chain", *sorted(data.glob("*")), *sorted(data.glob("*/chain"))]
     folders = [folder for folder in dict.fromkeys(found) if (folder / STORE_FILE).exists()]
     if not folders:
@@ -101,7 +106,7 @@ def chain_folders(data: Path) -> list[Path]:
 
 
 class ChainContent(msgspec.Struct, frozen=True):
-    """A `History` that was read, and keeps nothing."""
+    """A `History` that was read, and stores nothing."""
 
     genesis: Genesis
     kept: tuple[KeptBlock, ...]
@@ -109,10 +114,10 @@ class ChainContent(msgspec.Struct, frozen=True):
     damage: tuple[str, ...] = ()
 
     def keep_block(self, kept: KeptBlock) -> None:
-        """What is played again stays where it is."""
+        """Do nothing: a replayed block stays where it is."""
 
     def keep_snapshot(self, snapshot: Snapshot) -> None:
-        """None is taken."""
+        """Do nothing: a reader takes no snapshot."""
 
     def blocks(self) -> Iterable[KeptBlock]:
         return self.kept
@@ -122,7 +127,7 @@ class ChainContent(msgspec.Struct, frozen=True):
 
 
 def read_chain(folder: Path) -> ChainContent:
-    """`StorageError` if there is no chain, or none that can be read."""
+    """Read the chain; `StorageError` if there is none, or none that can be read."""
     in_use = holder(folder) is not None
     found = read_beside(folder / STORE_FILE, TABLES, "store of the chain", is_in_use=in_use)
     genesis = found.held[GENESIS.name].get(THE_GENESIS)
@@ -143,7 +148,9 @@ def read_chain(folder: Path) -> ChainContent:
 
 
 def _fitting(rows: dict[int, KeptBlock]) -> tuple[list[KeptBlock], int]:
-    """Those that follow the one before them in their session, and how many do not."""
+    """Return the blocks that follow the one before them in their session, and the number of those that do
+    not.
+    """
     tops: dict[bytes, bytes] = {}
     blocks: list[KeptBlock] = []
     for number in sorted(rows):
@@ -155,7 +162,7 @@ def _fitting(rows: dict[int, KeptBlock]) -> tuple[list[KeptBlock], int]:
 
 
 def read_ledger(folder: Path) -> EmbeddedLedger:
-    """After its last block. `StorageError` if there is no chain, or none that can be read."""
+    """Return the ledger after the last block. `StorageError` if there is no chain, or none that can be read."""
     return _played(read_chain(folder))[0]
 
 
@@ -181,7 +188,7 @@ def show_chain(folder: Path) -> ChainShown:
 
 
 def _played(content: ChainContent) -> tuple[EmbeddedLedger, dict[bytes, LedgerSession]]:
-    """The ledger after the last block, and all sessions that were met on the way."""
+    """Return the ledger after the last block, and all sessions that the replay met."""
     at = -1
     if content.taken is not None:
         at = next(
@@ -251,8 +258,12 @@ def _sessions(
 def _checked(
     session: LedgerSession, blocks: Sequence[KeptBlock], committed: set[BlockId]
 ) -> tuple[str | None, int]:
-    """Every certificate, and that each block is final by its own, by a later one's, or by the masterchain: what is wrong, and
-    of how many blocks at the end the later one is not here. A process may be stopped between the two."""
+    """Verify every certificate, and that each block is final by its own, by a later one's, or by the
+    masterchain.
+
+    Return what is wrong, or None, and the number of blocks at the end whose later block is not here: a
+    process may be stopped between the two.
+    """
     chain = FinalChain(session.session_id, session.public_keys)
     try:
         for number, kept in enumerate(blocks, start=1):

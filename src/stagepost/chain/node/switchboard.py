@@ -1,7 +1,8 @@
-"""One overlay among all who follow the chain, shared by all of its sessions: each has a channel of its own.
+"""A single overlay among all nodes that follow the chain, shared by all of its sessions: each has a channel
+of its own.
 
-A new session needs no new links, so it begins as soon as its validators know of it. What comes for a session that
-others began before us waits for a moment; what comes for one that has ended is turned away.
+A new session needs no new links, so it begins as soon as its validators know of it. Objects for a session
+that others began before us wait for a moment; objects for a session that has ended are refused.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
 
 EARLY_CHANNELS_MAX = 64
 EARLY_OBJECTS_MAX = 512
-"""That wait for one channel."""
+"""Objects, at most, that wait for one channel."""
 
 EARLY_BYTES_MAX = 8 * 1024 * 1024
-"""That wait for all channels."""
+"""Bytes, at most, that wait for all channels."""
 
 CLOSED_MAX = 4_096
 
@@ -34,7 +35,7 @@ Early = Callable[[], None]
 
 
 class Channel:
-    """An `Overlay`: the members of one session, by their places in it."""
+    """An `Overlay` of the members of one session, by their places in it."""
 
     def __init__(
         self, board: Switchboard, channel_id: bytes, peers: Sequence[int | None], events: OverlayEvents
@@ -85,7 +86,9 @@ class Switchboard:
         return channel
 
     def hand_over_early(self, channel_id: bytes) -> None:
-        """What came before the channel was there; for when its events can be told."""
+        """Deliver the objects that came before the channel was open; call it when the channel can handle
+        events.
+        """
         for size, event in self._early.pop(channel_id, ()):
             self._early_bytes -= size
             event()
@@ -149,7 +152,9 @@ class Switchboard:
         return True
 
     def _again(self, act: Callable[[int, bytes], None], peer: int, data: bytes) -> None:
-        """It came over a link that may be gone; a fault in it is told to whoever is there now."""
+        """Handle an object that came over a link that may be gone; a fault in it closes the peer's present
+        link.
+        """
         try:
             act(peer, data)
         except DecodeError as error:
@@ -157,7 +162,7 @@ class Switchboard:
 
 
 class _Incoming:
-    """What comes whole out of parts goes on to its channel."""
+    """Passes objects that were put together from parts to their channels."""
 
     def __init__(self, board: Switchboard) -> None:
         self._board = board
@@ -173,12 +178,12 @@ class _Incoming:
 
 
 def said(channel_id: bytes, frame: bytes) -> bytes:
-    """How it travels that this was said in a session."""
+    """Return the form in which a frame of a session travels."""
     return _SAID + channel_id + frame
 
 
 def read_said(data: bytes) -> tuple[bytes, bytes] | None:
-    """The session and what was said there; None if it is something else."""
+    """Return the session and its frame; None for anything else."""
     if not data.startswith(_SAID) or len(data) < _HEAD_BYTES + CONSTRUCTOR_BYTES:
         return None
     return data[CONSTRUCTOR_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]

@@ -1,30 +1,32 @@
-"""One validator of the embedded chain: it follows the chain, and agrees in every session that it is a member of.
+"""A validator of the embedded chain: it follows the chain, and agrees in every session that it is a member
+of.
 
     validator = ChainValidator(
         genesis, seed, store,                  # open_chain_store(folder, genesis)
         public_keys,                           # of all who have links for the chain: validators and full nodes
         clock, random,
-        collator=collator,                     # where messages for blocks come from; without one, blocks are empty
-        check_messages=check_messages,         # what else must be right in candidates of others
-        on_events=on_events,                   # everything that the ledger tells, in order
+        collator=collator,                     # source of messages for blocks; without one, blocks are empty
+        check_messages=check_messages,         # further check of the candidates of others
+        on_events=on_events,                   # gets everything that the ledger reports, in order
     )
     overlay = OverlayLinks(end, listener, validator.overlay_id, place, members)   # in the order of public_keys
     overlay.start(validator.board)
     validator.start(overlay)
     validator.ledger                           # EmbeddedLedger; read it, never step it
-    validator.messages_wait(session_id)        # the collator has something: do not wait until somebody looks
+    validator.messages_wait(session_id)        # the collator has something: do not wait for the next look
     validator.plans.append(plan)               # splits and merges to propose
     validator.want_configuration(configuration)
-    await validator.close()                    # closes the store; the overlay is its owner's
+    await validator.close()                    # closes the store; the owner closes the overlay
 
-`on_events` is called after every step, before anything else happens: sessions that start or end are in `MasterApplied`,
-and the collator is asked for a session only after its start was told. What is told may be a moment ahead of the disk;
-after a crash blocks that were not written come again, and are told again. What was written is in `ledger.history`.
+`on_events` is called after every step, before anything else happens: sessions that start or end are in
+`MasterApplied`, and the collator is asked for a session only after its start was reported. Reports may be a
+moment ahead of the disk; after a crash, blocks that were not written come again, and are reported again.
+Blocks that were written are in `ledger.history`.
 
-A `Collator` is asked by the leader of a slot: `has_messages`, then `take` (lazily, no more than fits into the block),
-then `collated` with what became of each. `check_messages(session, messages, answer)` gets the external messages of
-somebody else's candidate, and calls `answer` once, now or later, with the reason against it or None; then the ledger
-checks the candidate. A candidate that nobody answers for is not voted for.
+The leader of a slot asks the `Collator`: `has_messages`, then `take` (lazily, no more than fits into the
+block), then `collated` with the report on each message. `check_messages(session, messages, answer)` gets the
+external messages of another validator's candidate, and calls `answer` once, now or later, with the reason
+against it or None; then the ledger checks the candidate. A candidate without an answer gets no vote.
 """
 
 from __future__ import annotations
@@ -60,27 +62,33 @@ from stagepost.remp.links.overlay import Overlay
 __all__ = ["Answer", "ChainOptions", "ChainValidator", "CheckMessages", "Collator"]
 
 LOOK_EVERY_S = 0.1
-"""How often we look whether the time of something has come."""
+"""Seconds between two looks at whether the time of something has come."""
 
 WISH_AFTER_S = 0.4
-"""How long a slot's leader is trusted to see by itself that a block is wanted."""
+"""Seconds for which a slot's leader is trusted to see by itself that a block is wanted."""
 
 SHARD_PAUSE_S = 0.1
 MASTER_PAUSE_S = 0.15
 LOAD_PAUSE_EACH_S = 0.02
 LOAD_PAUSE_MAX_S = 0.3
-"""On top of them, for each message of the block before: where many come, many wait for one block."""
+"""Seconds, at most, on top of the pauses, for the messages of the block before: where many come, many wait
+for one block.
+"""
 
 LINGER_S = 10.0
-"""How long an ended session's votes and blocks are given to those who are behind."""
+"""Seconds for which an ended session's votes and blocks are given to validators that are behind."""
 
 PUSHERS = 2
-"""Members of a session, counted from a slot's leader, who push its final block to those who are not members."""
+"""Members of a session, counted from a slot's leader, that push its final block to nodes that are not
+members.
+"""
 
 
 class ChainOptions(msgspec.Struct, frozen=True):
-    """`shard_pause_s`, `master_pause_s`: how long a leader lets messages, or shard blocks, come together after it has seen the
-    block before: each block costs every validator the same, however little is in it. Longer where that one had many messages."""
+    """`shard_pause_s`, `master_pause_s`: seconds for which a leader lets messages, or shard blocks, come
+    together after it has seen the block before. Each block costs every validator the same, however little is
+    in it. The pause is longer where that block had many messages.
+    """
 
     member: MemberOptions = MemberOptions()
     follower: FollowerOptions = FollowerOptions()
@@ -142,7 +150,9 @@ class ChainValidator:
 
     @property
     def plans(self) -> list[Plan]:
-        """Splits and merges that we propose in master blocks that we lead, until they are taken or cannot be."""
+        """Splits and merges that we propose in master blocks that we lead, until they are taken or become
+        impossible.
+        """
         return self.making.plans
 
     @property
@@ -155,12 +165,12 @@ class ChainValidator:
 
     @property
     def board(self) -> Switchboard:
-        """Whom the overlay tells what comes."""
+        """The receiver of the overlay's events."""
         return self.follower.board
 
     @property
     def sessions(self) -> dict[bytes, AgreementRunner]:
-        """Those at work that we are a member of."""
+        """The running sessions that this validator is a member of, by their ids."""
         return {session_id: seat.runner for session_id, seat in self._seats.items() if not seat.is_over}
 
     def start(self, overlay: Overlay) -> None:
@@ -175,7 +185,7 @@ class ChainValidator:
         self._after(LOOK_EVERY_S, self._look_again)
 
     def stop(self) -> None:
-        """At once, as a crash would; what is on its way to the disk still gets there."""
+        """Stop at once, as a crash would; records on their way to the disk still get there."""
         self._is_stopped = self.judging.is_stopped = True
         for timer in self._timers:
             timer.cancel()
@@ -190,12 +200,12 @@ class ChainValidator:
         await self.follower.close()
 
     def messages_wait(self, session_id: bytes) -> None:
-        """The collator has something for this session."""
+        """Note that the collator has messages for this session."""
         if session_id in self._seats:
             self._look_soon()
 
     def want_configuration(self, configuration: Configuration) -> None:
-        """We go over to it when somebody proposes it, and propose it ourselves."""
+        """Accept `configuration` when another validator proposes it, and propose it ourselves."""
         self.ledger.wanted.add(configuration.hash)
         self.making.propose_configuration(configuration)
 
@@ -238,8 +248,8 @@ class ChainValidator:
                 for session_id in event.ended:
                     self._end(session_id)
                 for session in event.started:
-                    # Nobody can have heard of us in one that begins while we run. In one that we only catch up with we
-                    # may have spoken before, with a disk that is gone: we listen first.
+                    # Nobody can have heard of us in a session that begins while we run. In a session that we only catch
+                    # up with we may have spoken before, with a disk that is gone: we listen first.
                     is_fresh = event.time_ms > self._started_ms
                     options = self._options.member
                     self._begin(
@@ -261,7 +271,7 @@ class ChainValidator:
             payload = self.making.payload(seat.session, asked, now_ms)
         if payload is None:
             if is_wanted and not is_early:
-                # Nothing came of it, and would not if we tried again in this moment.
+                # No block could be made, and none could if we tried again in this moment.
                 seat.in_vain_at = self._clock.mono_s()
         else:
             self.counters.proposed += 1
@@ -304,14 +314,16 @@ class ChainValidator:
                 self._wish(seat)
 
     def _wish(self, seat: Seat) -> None:
-        """The leader sees by itself that there is something to do. It is told only if it does not act upon it."""
+        """Ask for a block if this validator leads, or if the leader has not acted for `WISH_AFTER_S` although
+        there is something to do.
+        """
         runner, now = seat.runner, self._clock.mono_s()
         book, slot = runner.member.book, runner.member.slot
         found, parent = book.get(slot), book.parent_for(slot)
         if found is not None and (VoteKind.PROPOSE in found.own or found.votes[VoteKind.PROPOSE]):
             return  # a block is on its way, and may hold all that is wanted
         if parent is None:
-            return  # so may the one that it would stand upon
+            return  # the block that it would stand upon is on its way, too
         since = self._known_since(seat, parent)
         if not runner.member.is_started or not self.making.is_wanted(seat.session, parent, self._now_ms):
             seat.wanted_in = None
@@ -331,7 +343,7 @@ class ChainValidator:
         return seat.upon[1]
 
     def _is_too_early(self, seat: Seat, since: float) -> bool:
-        """Whether more should come together first. Then we look again in time."""
+        """Return whether more messages should come together first; then look again in time."""
         options = self._options
         pause_s = options.master_pause_s if seat.is_of_master else options.shard_pause_s
         pause_s += min(LOAD_PAUSE_EACH_S * self._messages_before(seat), LOAD_PAUSE_MAX_S)
@@ -346,7 +358,9 @@ class ChainValidator:
         return True
 
     def _messages_before(self, seat: Seat) -> int:
-        """In the last block that we saw proposed; for the masterchain, in that of our busiest shard."""
+        """Return the number of messages in the last block that we saw proposed; for the masterchain, in that
+        of our busiest shard.
+        """
         if not seat.is_of_master:
             return seat.messages_proposed
         return max((one.messages_proposed for one in self._seats.values() if not one.is_over), default=0)
