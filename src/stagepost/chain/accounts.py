@@ -1,4 +1,4 @@
-"""An account: what it has, what its contract remembers, and which messages it took of late."""
+"""An account: its balance, the memory of its contract, and the messages that it took of late."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stagepost.ground.wire.tl import Writer, constructor_id
 from stagepost.remp.queue.session_switch import Shard
 
 WORKCHAIN = 0
-"""Accounts live here; the masterchain has none."""
+"""Number of the workchain that has the accounts; the masterchain has none."""
 
 ACCOUNT_BYTES = 32
 SUPPLY_MAX = (1 << 63) - 1
-"""Of all balances together: so no sum of amounts ever leaves its field."""
+"""Units in all balances together, at most: so no sum of amounts ever leaves its field."""
 
 _ACCOUNT_ID = constructor_id(
     "stagepost.chain.account balance:long memory:bytes recent:int256 = stagepost.chain.Account"
@@ -28,14 +28,16 @@ _UID_TAG = b"uid"
 
 
 class Inclusion(msgspec.Struct, frozen=True):
-    """When a message was taken: under which catchain of the masterchain, and in a block of which time."""
+    """The catchain of the masterchain and the block time in Unix milliseconds under which a message was
+    included.
+    """
 
     catchain_seqno: int
     time_ms: int
 
 
 class Account(msgspec.Struct, frozen=True):
-    """`recent`: ids and uids of messages that must not be taken again yet."""
+    """`recent`: ids and uids of messages that must not be included again yet."""
 
     balance: int
     memory: bytes
@@ -47,7 +49,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """On its way to an account, maybe of another shard: the masterchain takes it there."""
+    """An amount on its way to an account, maybe of another shard: the masterchain carries it."""
 
     account: bytes
     amount: int
@@ -64,7 +66,7 @@ def account_hash(account: Account) -> bytes:
 
 @lru_cache(maxsize=64)
 def inclusion_hash(inclusion: Inclusion) -> bytes:
-    """All messages of a block share one."""
+    """Return the hash of an inclusion; all messages of a block share one."""
     writer = Writer()
     writer.write_constructor(_INCLUSION_ID)
     writer.write_unsigned_int(inclusion.catchain_seqno)
@@ -76,7 +78,7 @@ EMPTY_ACCOUNT = Account(0, b"", tree_of(inclusion_hash))
 
 
 def uid_place(uid: bytes) -> bytes:
-    """Where a uid stands among the recent ones; ids stand there as they are."""
+    """Return the key of a uid in `Account.recent`; an id is its own key."""
     return sha256(_UID_TAG + uid).digest()
 
 

@@ -22,7 +22,7 @@ except ImportError as error:  # pragma: no cover - the tests install it
 DEPTH_MAX = 511
 REFERENCES_MAX = 4
 CELLS_MAX = 4_096
-"""Of one message: what a bag says of itself is checked before it is unpacked."""
+"""Cells of one message, at most: the header of a bag is checked before the bag is unpacked."""
 
 _HEADER_BYTES_MIN = 6
 _INDEX_BYTES_MAX = 4
@@ -31,7 +31,9 @@ _NO_ADDRESS, _EXTERNAL_ADDRESS, _STANDARD_ADDRESS = 0b00, 0b01, 0b10
 
 
 def read_cell_message(data: bytes) -> ReadMessage:
-    """`DecodeError` unless it is one message from outside to one account, within all limits."""
+    """Read a message; `DecodeError` unless it is a single message from outside to one account, within all
+    limits.
+    """
     _check_header(data)
     try:
         root = Cell.one_from_boc(data)

@@ -1,4 +1,4 @@
-"""What the masterchain says of the chain as a whole: who validates, for how long, and how much fits into a block."""
+"""The configuration in the masterchain: the validators, their terms, and how much fits into a block."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stagepost.remp.message import MESSAGE_BYTES_MAX
 
 VALIDATORS_MAX = 1_024
 SHARD_BITS_MAX = 16
-"""How often a workchain may be split, whatever its configuration says."""
+"""Splits of a workchain, at most, whatever its configuration says."""
 
 BLOCK_BYTES_MAX = PAYLOAD_BYTES_MAX
-"""Of any block, encoded: as much as validators can agree on at once."""
+"""Bytes of any encoded block, at most: as much as validators can agree on at once."""
 
 MESSAGES_BYTES_MAX = BLOCK_BYTES_MAX * 3 // 4
-"""The rest is for what a block says of itself."""
+"""Bytes of a block's messages, at most; the rest is for its other fields."""
 
 BLOCK_MESSAGES_MAX = 4_096
 LIFETIME_MS_MIN = 1_000
 CALL_WEIGHT_MAX = 2_000
-"""No contract weighs more, except those that fill a block on purpose."""
+"""Weight of a call, at most, except for contracts that fill a block on purpose."""
 
 _VALIDATOR_BYTES = 72
 _CONFIGURATION_ID = constructor_id(
@@ -37,7 +37,9 @@ _CONFIGURATION_ID = constructor_id(
 
 
 class Ordering(IntEnum):
-    """Of the messages in a block. The queue's order is checked by the queue, which alone knows their ages."""
+    """The order of the messages in a block. The queue checks its own order, because it alone knows the
+    messages' ages.
+    """
 
     QUEUE = 0
     HASH = 1
@@ -54,7 +56,9 @@ class ChainValidator(msgspec.Struct, frozen=True):
 
 
 class ValidatorSet(msgspec.Struct, frozen=True):
-    """At work from `from_ms` on, until another follows it; `until_ms` is when that is meant to be."""
+    """Validators that work from `from_ms` on until another set follows; `until_ms` is the time at which that
+    is planned.
+    """
 
     from_ms: int
     until_ms: int
@@ -62,7 +66,7 @@ class ValidatorSet(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Of the external messages in one block."""
+    """Limits of the external messages in one block."""
 
     messages_max: int = 1_000
     bytes_max: int = 128 * 1024
@@ -70,9 +74,11 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """`*_validators`: how many of the set form a session, 0 for all. `expiry_ahead_max_ms`: how far ahead of its block
-    a message may expire; so long, at least, it is remembered, and a message that expires is never taken twice.
-    `guards_uids`: whether a body stands in the way of the same body for the same account, as its id always does."""
+    """`*_validators`: how many validators of the set form a session, 0 for all. `expiry_ahead_max_ms`: how
+    far ahead of its block a message may expire; the chain remembers a message at least so long, so a message
+    that expires is never included twice. `guards_uids`: refuse a message whose body the same account included
+    before under another id.
+    """
 
     current: ValidatorSet
     next: ValidatorSet | None = None
@@ -148,7 +154,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 def fault_in(configuration: Configuration) -> str | None:
-    """Why no chain can run by it; None if one can."""
+    """Return why no chain can run with this configuration; None if one can."""
     for name, one in (("current", configuration.current), ("next", configuration.next)):
         if one is None:
             continue

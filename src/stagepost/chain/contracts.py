@@ -1,7 +1,7 @@
-"""The contracts of the embedded chain: pure functions from what an account has and a message's body to what comes of it.
+"""The contracts of the embedded chain: pure functions from an account and a message's body to their outcome.
 
-The last byte of an account names its contract: so an account needs no deployment, and anybody can tell what a message
-will meet.
+The last byte of an account names its contract: so an account needs no deployment, and anybody can tell which
+contract a message will meet.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ContractKind(IntEnum):
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What the account has and remembers now. `weight` counts towards the block's limit."""
+    """The account's balance and memory after a call. `weight` counts towards the block's limit."""
 
     balance: int
     memory: bytes
@@ -62,7 +62,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 Outcome: TypeAlias = Ran | Rejection
 Contract: TypeAlias = Callable[[Account, bytes, int], Outcome]
-"""(account, body, greatest weight of a block)."""
+"""Function of the account, the body and the greatest weight of a block."""
 
 
 def run(address: bytes, account: Account, body: bytes, weight_max: int) -> Outcome:
@@ -87,7 +87,7 @@ def primes_body(up_to: int) -> bytes:
 
 
 def sum_in(memory: bytes) -> tuple[int, int]:
-    """What a sum of primes remembers: the sum, and how many messages made it."""
+    """Return the sum that a sum-of-primes account remembers, and the number of messages that made it."""
     if not memory:
         return 0, 0
     return int.from_bytes(memory[:8], "little"), int.from_bytes(memory[8:], "little")

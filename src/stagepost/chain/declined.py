@@ -1,6 +1,5 @@
-"""Why a candidate is declined: one name for each rule, and a sentence for people.
-
-The ways in which a block may come to nothing, for tests that must see each of them: all off, unless somebody sets one.
+"""The reasons for which a candidate is declined, each with a rule's name and a sentence for people; and
+switches by which tests make a block fail in each possible way, all off by default.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from stagepost.remp.shard import BlockId
 
 
 class Rule(StrEnum):
-    MALFORMED = "malformed"  # its bytes are no block
+    MALFORMED = "malformed"  # its bytes are not a block
     WRONG_PARENT = "wrong parent"  # it does not stand upon the blocks that it was proposed upon
     WRONG_SESSION = "wrong session"  # another session's, or of one that has ended
     WRONG_SHARD = "wrong shard"  # a message for an account that another shard serves
@@ -23,7 +22,7 @@ class Rule(StrEnum):
     OVER_LIMIT = "over the limit"  # more than the configuration allows in one block
     REPLAY = "replay"  # a message that was taken before, or one with the same body
     BAD_ORDER = "bad order"
-    BAD_MESSAGE = "bad message"  # bytes that are no message of this chain
+    BAD_MESSAGE = "bad message"  # bytes that are not a message of this chain
     EXPIRED = "expired"  # a message whose time is over, or too far ahead
     REJECTED_BY_CONTRACT = "rejected by contract"
     UNKNOWN_MASTER = "unknown master"  # it refers to a master block that is not final here
@@ -47,7 +46,9 @@ class Declined(msgspec.Struct, frozen=True):
 
 
 MAY_WAIT = frozenset({Rule.UNKNOWN_MASTER, Rule.UNKNOWN_BLOCK})
-"""Nothing is wrong with the candidate; we may know less than its author, and can look again."""
+"""Rules under which nothing is wrong with the candidate: we may know less than its author, and can look
+again.
+"""
 
 
 Choice = Callable[[BlockId], bool]
@@ -58,7 +59,7 @@ def never(block_id: BlockId) -> bool:
 
 
 class Switches:
-    """Each says of which blocks it shall happen, here."""
+    """Each switch chooses the blocks for which this node misbehaves in that way."""
 
     def __init__(
         self,

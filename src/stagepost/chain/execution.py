@@ -1,4 +1,6 @@
-"""Carries messages out upon a state, one after the other: the collator and those who check it do the same here."""
+"""Execution of messages upon a state, one after the other: the collator and the validators that check it use
+the same code.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ DUES_MAX = 100_000
 
 
 class MasterView(msgspec.Struct, frozen=True):
-    """A final master block, as shard blocks need it: they are made in its view. `sessions` are at work after it.
+    """A final master block, as shard blocks refer to it: they are made in its view. `sessions` are at work
+    after it.
 
-    `dues` may be those of a later block: what has been credited for good is needed no more.
+    `dues` may be those of a later block: a transfer that has been credited for good is needed no more.
     """
 
     block_id: BlockId
@@ -43,7 +46,9 @@ def are_crowded(dues: Iterable[Due]) -> bool:
 
 
 class Execution:
-    """One block's worth. What is due is credited first, so that a message can spend it."""
+    """The execution of one block. Transfers that are due are credited first, so that a message can spend
+    them.
+    """
 
     def __init__(
         self, start: ShardState, configuration: Configuration, view: MasterView, time_ms: int
@@ -66,7 +71,7 @@ class Execution:
             )
 
     def take(self, message: ReadMessage) -> Declined | None:
-        """None if it was carried out; otherwise nothing has changed."""
+        """Execute a message. Return None if it was executed; otherwise the reason, and nothing has changed."""
         external = message.external
         fault = self._fault_before_running(message)
         if fault is not None:
@@ -95,7 +100,7 @@ class Execution:
         return None
 
     def finished(self) -> ShardState:
-        """The state after the block; the caller says which block that is."""
+        """Return the state after the block; the caller adds the id of the block."""
         start = self._start
         recent = self._still_remembered()
         if self._places:

@@ -1,7 +1,9 @@
-"""The chain as one validator follows it: final blocks go in, in whatever order sessions bring them; states and events come out.
+"""The chain as one validator follows it: final blocks go in, in whatever order sessions bring them; states
+and events come out.
 
-Every validator follows every shard, for a session may start from any shard's blocks. Finals may come early: a shard
-block that refers to a master block we have not seen waits for it, and a master block for the shard blocks it commits.
+Every validator follows every shard, for a session may start from any shard's blocks. Final blocks may come
+early: a shard block that refers to a master block we have not seen waits for it, and a master block waits for
+the shard blocks that it commits.
 """
 
 from __future__ import annotations
@@ -36,14 +38,16 @@ from stagepost.remp.sessions import SessionFacts
 from stagepost.remp.shard import BlockId
 
 WAITING_MAX = 10_000
-"""Final blocks that wait for others; whoever is further behind must begin from a snapshot."""
+"""Final blocks, at most, that wait for others; a node that is further behind must begin from a snapshot."""
 
 CLOSING = b""
-"""A candidate of the masterchain upon a block that ends its session: it says nothing and changes nothing. Agreement may
-need it to make that block final; a block of the new session cannot, and one of the old session would come too late."""
+"""Payload of a candidate upon the block that ends a session of the masterchain: it is empty and changes
+nothing. Agreement may need it to make that block final; a block of the new session cannot, and one of the old
+session would come too late.
+"""
 
 ENDED_MAX = 4_096
-"""Sessions of which we still know that they have ended."""
+"""Ended sessions, at most, that are remembered as ended."""
 
 
 class Following:
@@ -74,7 +78,7 @@ class Following:
         return self.views[self.master.seqno]
 
     def finalised(self, kept: KeptBlock) -> None:
-        """The next block of its session, proved by others: once, and in order within the session."""
+        """Take the next final block of its session, proved by others: once, and in order within the session."""
         if kept.session_id in self._ended:
             if kept.payload == CLOSING:
                 self.kept.keep_block(kept)  # its certificate may be what proves the block before it
@@ -92,7 +96,7 @@ class Following:
         while to_try:
             session = to_try.pop()
             if self._advance(session):
-                # A shard block may be what the masterchain waits for; a master block, what any session does.
+                # The masterchain may wait for this shard block, or any session for this master block.
                 is_of_shard = session in self.chains
                 to_try += [self.master.session.session_id] if is_of_shard else list(self._waiting)
                 to_try.append(session)
@@ -129,12 +133,12 @@ class Following:
         return result
 
     def open(self, entry: ShardEntry) -> None:
-        """A session that the present master block starts."""
+        """Open a session that the present master block starts."""
         session = entry.session.session_id
         self.chains[session] = SessionChain(session, self.master.configuration, self.base_of(entry), session)
 
     def base_of(self, entry: ShardEntry) -> ShardState:
-        """What a session starts from."""
+        """Return the state that a session starts from."""
         started_by = self.views[entry.session.started_by]
         return start_state(
             entry.shard,
@@ -148,7 +152,9 @@ class Following:
     # One step
 
     def _advance(self, session: bytes) -> bool:
-        """Takes in the oldest final block of a session, if everything is there that it needs."""
+        """Apply the oldest final block of a session, if everything that it needs is there. Return whether it
+        was applied.
+        """
         waiting = self._waiting.get(session)
         if not waiting:
             self._waiting.pop(session, None)
@@ -234,7 +240,9 @@ class Following:
         return finals
 
     def _close(self, session: bytes) -> None:
-        """What the masterchain has not taken is gone, and its messages are free again."""
+        """Close an ended session: blocks that the masterchain did not take are dropped, and their messages
+        are free again.
+        """
         chain = self.chains.pop(session)
         for candidate in chain.open_candidates():
             self.events.append(CandidateLost(session, candidate.block_id))
@@ -252,7 +260,9 @@ class Following:
             del self._ended[next(iter(self._ended))]
 
     def _drop(self, kept: KeptBlock) -> None:
-        """It became final after its session had ended, or so late here."""
+        """Report a block as dropped that became final after its session had ended, or that arrived here after
+        that.
+        """
         block_id = id_of(kept.payload)
         if block_id is None:
             return  # of the masterchain, where a session's last block has none after it
@@ -263,7 +273,7 @@ class Following:
         self.events.append(ShardDropped(kept.session_id, block_id, ids))
 
     def _forget(self) -> None:
-        """States, views and blocks that nothing stands upon any more."""
+        """Forget the states, views and blocks that nothing stands upon any more."""
         state = self.master
         tops = {source.block_id for entry in state.shards for source in entry.sources}
         self.states = {block_id: one for block_id, one in self.states.items() if block_id in tops}

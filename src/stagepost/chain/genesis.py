@@ -1,4 +1,4 @@
-"""Where a chain begins: its name, its first configuration, and who has what."""
+"""The beginning of a chain: its name, its first configuration, and the first balances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BALANCE_BYTES = 40
 
 
 class Genesis(msgspec.Struct, frozen=True):
-    """All that a validator must be given to follow the chain. Equal ones are the same network."""
+    """All that a validator must be given to follow the chain. An equal genesis means the same network."""
 
     name: str
     time_ms: int
@@ -74,7 +74,7 @@ class FirstStates(msgspec.Struct, frozen=True):
 
 
 def first_states(genesis: Genesis) -> FirstStates:
-    """`ConfigError` if no chain can begin so."""
+    """Return the states before the first block; `ConfigError` if no chain can begin with this genesis."""
     fault = fault_in(genesis.configuration) or _fault_in_balances(genesis)
     if fault is not None:
         raise ConfigError(f"the genesis of {genesis.name} cannot be used: {fault}")

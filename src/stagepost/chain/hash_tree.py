@@ -1,8 +1,9 @@
 """A mapping from 256-bit keys to values as a tree of hashes, never changed in place.
 
-A key stands at the first place on its way, bit by bit, that it has for itself: so the shape, and with it the hash,
-follows from the content alone, whatever the order of changes. A change copies one way from the root; everything else
-is shared. The accounts of a shard are one part of the tree, so a split takes parts and a merge puts them together.
+A key stands at the first place on its way, bit by bit, that it has for itself: so the shape, and with it the
+hash, follows from the content alone, whatever the order of changes. A change copies the nodes on one way from
+the root; everything else is shared. The accounts of a shard are one part of the tree, so a split takes parts
+and a merge puts them together.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _Node = _Leaf | _Branch | None
 
 
 class HashTree(Generic[Value]):
-    """`of_value` hashes a value; all trees that are joined with one another have the same."""
+    """`of_value` hashes a value; all trees that are joined with one another have the same function."""
 
     __slots__ = ("_of_value", "_root")
 
@@ -70,7 +71,7 @@ class HashTree(Generic[Value]):
 
     @property
     def hash(self) -> bytes:
-        """Worked out when it is asked for, and only where something has changed since."""
+        """Hash of the content, worked out when it is read, and only where something has changed since."""
         return EMPTY_HASH if self._root is None else self._root.hash(self._of_value)
 
     @property
@@ -78,7 +79,7 @@ class HashTree(Generic[Value]):
         return self._root is None
 
     def __eq__(self, other: object) -> bool:
-        """The hash says it all."""
+        """Compare by hash."""
         return isinstance(other, HashTree) and self.hash == other.hash
 
     def __hash__(self) -> int:
@@ -108,7 +109,7 @@ class HashTree(Generic[Value]):
         return self if root is self._root else HashTree(self._of_value, root)
 
     def items(self) -> Iterator[tuple[bytes, Value]]:
-        """By key, ascending."""
+        """Return keys and values by ascending key."""
         waiting = [self._root]
         while waiting:
             node = waiting.pop()
@@ -118,11 +119,13 @@ class HashTree(Generic[Value]):
                 yield node.key, node.value
 
     def part(self, prefix: int, bits: int) -> HashTree[Value]:
-        """The keys whose first `bits` bits are those of `prefix`, a number of so many bits."""
+        """Return the tree of the keys whose first `bits` bits are those of `prefix`, a number of so many
+        bits.
+        """
         return HashTree(self._of_value, _part(self._root, prefix, bits, KEY_BITS))
 
     def joined_with(self, other: HashTree[Value]) -> HashTree[Value]:
-        """Both together; they have no key in common."""
+        """Return the tree of both contents; they have no key in common."""
         return HashTree(self._of_value, _join(self._root, other._root, KEY_BITS))
 
 
@@ -134,7 +137,7 @@ def tree_of(of_value: Callable[[Value], bytes], items: Iterable[tuple[bytes, Val
 
 
 def _put(node: _Node, leaf: _Leaf, bit: int) -> _Node:
-    """`bit` counts those that are left below this place."""
+    """Return `node` with `leaf` in it. `bit` counts the bits that are left below this place."""
     if node is None:
         return leaf
     if isinstance(node, _Leaf):
@@ -145,7 +148,7 @@ def _put(node: _Node, leaf: _Leaf, bit: int) -> _Node:
 
 
 def _apart(one: _Leaf, other: _Leaf, bit: int) -> _Node:
-    """Two leaves at one place: down to where their ways part."""
+    """Return the branches for two leaves at one place, down to where their ways part."""
     parting = (one.number ^ other.number).bit_length()
     is_right = other.number >> (parting - 1) & 1
     branch: _Branch = _Branch(one, other) if is_right else _Branch(other, one)
@@ -167,7 +170,7 @@ def _drop(node: _Node, number: int, bit: int) -> _Node:
 
 
 def _branch(left: _Node, right: _Node) -> _Node:
-    """A leaf that is alone now moves up."""
+    """Return a branch of both nodes; a leaf that is alone moves up."""
     if left is None and not isinstance(right, _Branch):
         return right
     if right is None and not isinstance(left, _Branch):

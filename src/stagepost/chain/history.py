@@ -1,6 +1,7 @@
-"""What a validator must keep to go on after a restart: every final block with its certificate, and now and then a state.
+"""The data that a validator must store to go on after a restart: every final block with its certificate, and
+now and then a state.
 
-The disk is the shell's; this is what it is given, and what it must give back in the order in which it was kept.
+The shell has the disk; this module says what the shell stores, and must return in the order of storing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ _MEMBER_BYTES = 72
 
 
 class KeptBlock(msgspec.Struct, frozen=True):
-    """A final block. `candidate` is its hash among those who agreed; `certificate` proves it, and is theirs to read.
-    One without a payload closed a session of the masterchain: its certificate may be what proves the block before."""
+    """A stored final block. `candidate` is its hash in the agreement; `certificate` proves it, and only the
+    agreement reads it. A block without a payload closed a session of the masterchain: its certificate may be
+    the proof of the block before.
+    """
 
     session_id: bytes
     candidate: bytes
@@ -67,7 +70,9 @@ class KeptBlock(msgspec.Struct, frozen=True):
 
 
 class KeptSession(msgspec.Struct, frozen=True):
-    """`base`: the candidate of its last block that the masterchain holds. `previous`: whose work it goes on with."""
+    """`base`: the candidate of its last block that the masterchain holds. `previous`: the sessions whose work
+    it continues.
+    """
 
     session_id: bytes
     base: bytes
@@ -137,25 +142,28 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class History(Protocol):
-    """Blocks are kept before anybody acts upon them. What was kept may only be given up if a snapshot covers it: blocks
-    that were kept before its master block and are not of sessions that were at work then. The blocks whose states it
-    holds must stay, for they prove these."""
+    """A store of blocks and snapshots. Blocks are stored before anybody acts upon them.
+
+    A block may be deleted only if a snapshot covers it: if it was stored before the snapshot's master block,
+    and is not of a session that was at work then. The blocks whose states the snapshot holds must stay, for
+    they prove these states.
+    """
 
     def keep_block(self, kept: KeptBlock) -> None: ...
 
     def keep_snapshot(self, snapshot: Snapshot) -> None: ...
 
     def blocks(self) -> Iterable[KeptBlock]:
-        """In the order in which they were kept."""
+        """Return the blocks in the order in which they were stored."""
         ...
 
     def snapshot(self) -> Snapshot | None:
-        """The last one."""
+        """Return the last snapshot; None if there is none."""
         ...
 
 
 class MemoryHistory:
-    """Keeps everything."""
+    """A history in memory that keeps everything."""
 
     def __init__(self) -> None:
         self._blocks: list[KeptBlock] = []

@@ -1,4 +1,4 @@
-"""Sessions of a chain as those above know them: at work now, and those that are foreseen to follow."""
+"""Sessions of a chain as the parts above know them: those at work now, and those that are foreseen to follow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stagepost.remp.sessions import SessionFacts
 from stagepost.remp.shard import BlockId
 
 Previous = Mapping[bytes, tuple[SessionFacts, ...]]
-"""By the id of a session: those whose work it goes on with."""
+"""The sessions whose work a session continues, by its id."""
 
 
 def shard_session(state: MasterState, entry: ShardEntry, previous: Previous) -> LedgerSession:
@@ -35,7 +35,7 @@ def master_session(state: MasterState, previous: Previous) -> LedgerSession:
 
 
 def previous_of(before: MasterState, after: MasterState) -> dict[bytes, tuple[SessionFacts, ...]]:
-    """For every session that `after` has started: the ones of `before` whose accounts it serves."""
+    """Return, for every session that `after` has started, the sessions of `before` whose accounts it serves."""
     old = {entry.session.session_id for entry in before.shards}
     found: dict[bytes, tuple[SessionFacts, ...]] = {}
     for entry in after.shards:
@@ -52,7 +52,9 @@ def previous_of(before: MasterState, after: MasterState) -> dict[bytes, tuple[Se
 
 
 def followers(state: MasterState, shard: Shard, now_ms: int, ahead_ms: int) -> list[LedgerSession]:
-    """Of a shard's session, or of the masterchain's, if it ends by then; nearest first, none twice."""
+    """Return the sessions that follow a shard's session, or the masterchain's, if it ends within `ahead_ms`;
+    nearest first, none twice.
+    """
     entry = state.entry_of(shard)
     if shard == MASTER_SHARD:
         ends_ms, session = _master_end(state), state.session

@@ -1,4 +1,4 @@
-"""The embedded chain as a ledger: what the queue of external messages and agreement ask of it.
+"""The embedded chain as a ledger: the calls of the queue of external messages and of the agreement.
 
 collate, collate_master → agreement → check → finalised → events, history
 """
@@ -42,14 +42,14 @@ from stagepost.remp.shard import BlockId
 
 
 class Unanswered(msgspec.Struct, frozen=True):
-    """Nobody shall hear what we think of the candidate."""
+    """No validator is to hear our opinion of the candidate."""
 
 
 Checked: TypeAlias = BlockId | Declined | Unanswered
 
 
 class EmbeddedLedger:
-    """`wanted`: hashes of configurations that this validator is willing to go over to."""
+    """`wanted`: hashes of configurations that this validator is willing to change to."""
 
     def __init__(
         self, genesis: Genesis, history: History | None = None, switches: Switches | None = None
@@ -65,7 +65,7 @@ class EmbeddedLedger:
 
     @property
     def master(self) -> MasterState:
-        """After the last final block of the masterchain."""
+        """The state after the last final block of the masterchain."""
         return self.following.master
 
     # Messages
@@ -89,7 +89,7 @@ class EmbeddedLedger:
         return account is not None and account.recent.get(message.message_id) is not None
 
     def account(self, workchain: int, address: bytes) -> Account | None:
-        """By the last final block of its shard; None if it has nothing and remembers nothing."""
+        """Return the account by the last final block of its shard; None if it has no balance and no memory."""
         chain = self._chain_for(workchain, address)
         return None if chain is None else chain.top.accounts.get(address)
 
@@ -122,7 +122,7 @@ class EmbeddedLedger:
         return known_sessions.followers(self.master, shard, now_ms, ahead_ms)
 
     def chain(self, session: bytes) -> SessionChain | None:
-        """Of a shard session that is at work."""
+        """Return the chain of a shard session that is at work; None for any other."""
         return self.following.chains.get(session)
 
     # Proposing
@@ -151,7 +151,9 @@ class EmbeddedLedger:
         plans: Sequence[Plan] = (),
         configuration: Configuration | None = None,
     ) -> bytes | None:
-        """A candidate for the masterchain upon `parent`; None if that is not known, or of another session."""
+        """Make a candidate for the masterchain upon `parent`; None if that block is not known, or is of
+        another session.
+        """
         state = self.following.master_after(parent)
         if state is None or session != self.master.session.session_id:
             return None
@@ -161,8 +163,11 @@ class EmbeddedLedger:
         return make_master_block(state, ready, now_ms, plans=plans, configuration=configuration).payload
 
     def is_block_wanted(self, session: bytes, parent: bytes | None = None) -> bool:
-        """Whether a shard has something to do although nobody sends messages: a transfer has come for it. Upon `parent`,
-        a candidate that need not be final, or upon the last final block."""
+        """Return whether a shard has something to do although nobody sends messages: a transfer has come for
+        it.
+
+        The question is asked upon `parent`, a candidate that need not be final, or upon the last final block.
+        """
         chain = self.chain(session)
         if chain is None:
             return False
@@ -170,8 +175,10 @@ class EmbeddedLedger:
         return any(dues_between(self.master.dues, top.master_seqno, self.master.seqno, top.shard))
 
     def is_master_block_wanted(self, now_ms: int, parent: bytes | None = None) -> bool:
-        """Whether there is something to commit, or the time of a session, plan or set has come: upon `parent`, a
-        candidate that need not be final, or upon the last final block."""
+        """Return whether there is something to commit, or the time of a session, plan or set has come.
+
+        The question is asked upon `parent`, a candidate that need not be final, or upon the last final block.
+        """
         state = self.master if parent is None else self.following.master_after(parent)
         if state is None or state.session.session_id != self.master.session.session_id:
             return False
@@ -184,7 +191,7 @@ class EmbeddedLedger:
     # Candidates of others
 
     def check(self, session: bytes, candidate: bytes, parent: bytes, payload: bytes, now_ms: int) -> Checked:
-        """Of a shard or of the masterchain: its id, or why it cannot be."""
+        """Check a candidate of a shard or of the masterchain. Return its block id, or why it is declined."""
         if session == self.master.session.session_id:
             master = self.following.check_master(session, candidate, parent, payload, now_ms, self.wanted)
             return master if isinstance(master, Declined) else master.block_id
@@ -213,7 +220,7 @@ class EmbeddedLedger:
     # What is final
 
     def finalised(self, session: bytes, candidate: bytes, payload: bytes, certificate: bytes) -> None:
-        """The next block of a session, proved by its validators: once, and in order within the session."""
+        """Take the next block of a session, proved by its validators: once, and in order within the session."""
         self.following.finalised(KeptBlock(session, candidate, payload, certificate))
 
     def events(self) -> list[LedgerEvent]:
@@ -239,7 +246,7 @@ class EmbeddedLedger:
         return None if entry is None else self.chain(entry.session.session_id)
 
     def _ready(self, entry: ShardEntry) -> list[AppliedBlock]:
-        """Final blocks that follow what the entry's shard stands upon."""
+        """Return the final blocks that follow the last committed block of the entry's shard."""
         chain = self.chain(entry.session.session_id)
         found: list[AppliedBlock] = []
         tops = entry.tops

@@ -1,4 +1,6 @@
-"""A block of the masterchain: which shard blocks it commits, what it plans, and the hash of the state after it."""
+"""A block of the masterchain: the shard blocks that it commits, its plans, and the hash of the state after
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BLOCK_ID_BYTES, MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
 
 COMMIT_BLOCKS_MAX = 64
-"""Of one shard in one master block; the others wait for the next."""
+"""Blocks of one shard in one master block, at most; the others wait for the next."""
 
 COMMITTED_MAX = 1_024
-"""Of all shards in one master block."""
+"""Blocks of all shards in one master block, at most."""
 
 PLANS_MAX = 64
 CONFIGURATION_BYTES_MAX = 160 * 1024
@@ -57,7 +59,7 @@ class MasterBlock(msgspec.Struct, frozen=True):
         return writer.written()
 
     def block_id(self, file: bytes) -> BlockId:
-        """`file` is its encoding, as it came."""
+        """Return the block's id. `file` is its encoding, as it came."""
         content = Writer()
         self._write_content(content)
         writer = Writer()

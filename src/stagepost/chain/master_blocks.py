@@ -1,4 +1,4 @@
-"""Blocks of the masterchain made and checked: a pure step from a state to the next one."""
+"""Making and checking of master blocks: a pure step from a state to the next one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def make_master_block(
     plans: Sequence[Plan] = (),
     configuration: Configuration | None = None,
 ) -> AppliedMaster:
-    """`ready`: for each shard the blocks that follow its last committed one. Plans that cannot be are left out."""
+    """Make a master block. `ready`: for each shard the blocks that follow its last committed one. Impossible
+    plans are left out.
+    """
     commits = _as_fits(ready)
     latest_ms = max((blocks[-1].block.time_ms for blocks in commits), default=0)
     time_ms = max(now_ms, state.time_ms + 1, latest_ms)
@@ -62,7 +64,7 @@ def make_master_block(
 
 
 def _as_fits(ready: Iterable[Sequence[AppliedBlock]]) -> tuple[tuple[AppliedBlock, ...], ...]:
-    """The oldest of each shard, in the order of shards."""
+    """Return as many of the oldest blocks of each shard as fit, in the order of shards."""
     waiting = [blocks for blocks in ready if blocks]
     share = max(1, min(COMMIT_BLOCKS_MAX, COMMITTED_MAX // max(1, len(waiting))))
     chosen = sorted((tuple(blocks[:share]) for blocks in waiting), key=lambda blocks: blocks[0].block.time_ms)
@@ -78,10 +80,10 @@ def check_master_block(
     *,
     wanted: Collection[bytes] | None = (),
 ) -> AppliedMaster | Declined:
-    """The block upon `state`, or why it cannot stand there.
+    """Return the applied block upon `state`, or why it cannot stand there.
 
-    `known` holds the shard blocks that their sessions have made final; `wanted` the hashes of configurations that this
-    validator is willing to go over to, None for all.
+    `known` holds the shard blocks that their sessions have made final; `wanted` the hashes of configurations
+    that this validator is willing to change to, None for all.
     """
     try:
         block = decode_master_block(payload)
@@ -154,7 +156,7 @@ def _stepped(
     plans: Sequence[Plan],
     configuration: Configuration | None,
 ) -> MasterState | Declined:
-    """The state after a block with this content; its id is still the parent's."""
+    """Return the state after a block with this content; its block id is still the parent's."""
     seqno = state.seqno + 1
     entries = {entry.shard: entry for entry in state.shards}
     last_prefix = -1
@@ -211,7 +213,9 @@ def _committed(entry: ShardEntry, blocks: Sequence[AppliedBlock], time_ms: int) 
 
 
 def _configured(state: MasterState, configuration: Configuration | None) -> MasterState | Declined:
-    """With a new configuration, or with the next set when its time has come; then with new sessions."""
+    """Return the state with a new configuration, or with the next set when its time has come; then with new
+    sessions.
+    """
     chosen = configuration or state.configuration
     if configuration is not None:
         fault = fault_in(configuration)

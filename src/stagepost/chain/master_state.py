@@ -1,6 +1,6 @@
-"""The state of the masterchain after a block: the configuration, every shard's last block and session, what is due.
-
-Which validators of a set work for a shard under a catchain number: everybody works it out alike.
+"""The state of the masterchain after a block: the configuration, every shard's last block and session, the
+transfers that are due; and the choice of the validators that work for a shard, which every node computes
+alike.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _SUBSET_ID = constructor_id(
 def subset(
     configuration: Configuration, shard: Shard, catchain_seqno: int, *, of_next: bool = False
 ) -> tuple[ChainValidator, ...]:
-    """In the order of their indexes in the session. All weigh the same here, since all counting is by head."""
+    """Return the validators that work for `shard` under this catchain number, in the order of their indexes
+    in the session. All weigh the same here, since all counting is by head.
+    """
     chosen = configuration.next if of_next else configuration.current
     assert chosen is not None, "there is a next set, or nobody asks for it"
     wanted = (
@@ -48,7 +50,9 @@ def session_facts(
     last_key_block_seqno: int,
     members: tuple[ChainValidator, ...],
 ) -> SessionFacts:
-    """`network` is the hash of the genesis: sessions of different chains are never taken for one another."""
+    """Return the facts of a session. `network` is the hash of the genesis: sessions of different chains never
+    share an id.
+    """
     return SessionFacts(
         shard.workchain,
         shard.prefix,
@@ -114,12 +118,14 @@ class ShardEntry(msgspec.Struct, frozen=True):
 
     @property
     def tops(self) -> tuple[BlockId, ...]:
-        """What the session's next block to be committed stands upon."""
+        """The blocks that the session's next block to be committed stands upon."""
         return tuple(dict.fromkeys(source.block_id for source in self.sources))
 
 
 class MasterState(msgspec.Struct, frozen=True):
-    """`block_id` is the block that it is the state after; its hash is not covered, for the block holds the state's."""
+    """`block_id` is the block that this is the state after; the state's hash does not cover it, for the block
+    holds that hash.
+    """
 
     network: bytes
     block_id: BlockId
@@ -154,18 +160,18 @@ class MasterState(msgspec.Struct, frozen=True):
         return next((entry for entry in self.shards if entry.shard == shard), None)
 
     def entry_for(self, workchain: int, account: bytes) -> ShardEntry | None:
-        """The one that serves an account."""
+        """Return the entry of the shard that serves an account; None if there is none."""
         return next((entry for entry in self.shards if entry.shard.holds(workchain, account)), None)
 
     def facts(self, shard: Shard, catchain_seqno: int) -> SessionFacts:
-        """Of a session that starts under the present configuration."""
+        """Return the facts of a session that starts under the present configuration."""
         members = subset(self.configuration, shard, catchain_seqno)
         return session_facts(
             self.network, self.configuration, shard, catchain_seqno, self.last_key_block_seqno, members
         )
 
     def new_session(self, shard: Shard, catchain_seqno: int) -> SessionEntry:
-        """Started by this very block. It ends at the next multiple of its lifetime."""
+        """Return a session started by this very block. It ends at the next multiple of its lifetime."""
         is_master = shard == MASTER_SHARD
         lifetime_ms = (
             self.configuration.master_lifetime_ms if is_master else self.configuration.shard_lifetime_ms
@@ -201,7 +207,7 @@ class MasterState(msgspec.Struct, frozen=True):
 
 
 def decode_master_state(data: bytes, block_id: BlockId) -> MasterState:
-    """Nothing is trusted here: whoever uses it compares the hash with the one in the block."""
+    """Decode a state without trusting it: the caller compares its hash with the one in the block."""
     reader = Reader(data)
     reader.read_constructor(_STATE_ID)
     network, seqno, time_ms = reader.read_int256(), reader.read_unsigned_int(), reader.read_long()
@@ -229,7 +235,7 @@ def decode_master_state(data: bytes, block_id: BlockId) -> MasterState:
 
 
 def still_due(dues: Iterable[Due], shards: Sequence[ShardEntry]) -> tuple[Due, ...]:
-    """Without what the shard of its account has credited in a committed block."""
+    """Return `dues` without the transfers that the shard of their account has credited in a committed block."""
     sources = sorted(
         (source for entry in shards for source in entry.sources), key=lambda source: _first(source.part)
     )
@@ -252,7 +258,7 @@ def in_order(shards: Iterable[ShardEntry]) -> tuple[ShardEntry, ...]:
 
 
 def _first(shard: Shard) -> int:
-    """The first account of a part, by its first 64 bits."""
+    """Return the first account of a shard, by its first 64 bits."""
     return shard.prefix & (shard.prefix - 1)
 
 

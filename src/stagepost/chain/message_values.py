@@ -1,4 +1,4 @@
-"""An external message after it was read, whichever form it came in."""
+"""An external message after it was read, in whichever form it came."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ NEVER = 0
 
 
 class ReadMessage(msgspec.Struct, frozen=True, gc=False):
-    """`expires_at_s`: the first second at which it is of no use any more, `NEVER` if it does not say.
-    `content`: what the contract is given."""
+    """`expires_at_s`: the first second, in Unix time, at which the message is of no use any more; `NEVER` if
+    it names none. `content`: the bytes that the contract is given.
+    """
 
     external: ExternalMessage
     expires_at_s: int

@@ -1,4 +1,6 @@
-"""External messages as the chain reads them: its own canonical form, and bags of cells where the chain takes those."""
+"""External messages as the chain reads them: its own canonical form, and bags of cells where the chain takes
+those.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ REMEMBERED_MAX = 4_096
 
 
 class CanonicalMessage(msgspec.Struct, frozen=True):
-    """`salt` tells apart what would be equal: it makes another id, and leaves the uid as it is."""
+    """`salt` distinguishes messages that would be equal: it changes the id and leaves the uid as it is."""
 
     account: bytes
     body: bytes
@@ -53,8 +55,10 @@ class CanonicalMessage(msgspec.Struct, frozen=True):
 
 
 def read_message(data: bytes, *, takes_cells: bool) -> ReadMessage:
-    """`DecodeError` if it is no message that this chain takes. Short ones are remembered: a message comes from a full node,
-    from others, and in candidates and blocks."""
+    """Read a message; `DecodeError` if this chain does not take it. The results for short messages are
+    cached, because the same message comes from a full node, from other validators, in candidates and in
+    blocks.
+    """
     return (_read_again if len(data) <= REMEMBERED_BYTES_MAX else _read)(data, takes_cells)
 
 
@@ -85,7 +89,9 @@ _read_again = lru_cache(maxsize=REMEMBERED_MAX)(_read)
 
 
 def cell_reader() -> Callable[[bytes], ReadMessage]:
-    """Only chains that take bags of cells need the extra `ton`; `ConfigError` if it is not installed."""
+    """Return the reader of bags of cells. Only chains that take these need the extra `ton`; `ConfigError` if
+    it is not installed.
+    """
     from stagepost.chain.cell_messages import read_cell_message
 
     return read_cell_message

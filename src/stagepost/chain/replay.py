@@ -1,7 +1,7 @@
-"""Plays a chain again from its genesis, block by block: whoever has the blocks can tell what is true.
+"""Replay of a chain from its genesis, block by block: whoever has the blocks can tell what is true.
 
-It knows nothing of sessions' candidates, of what was final when, or of what a validator remembers: only what the
-masterchain holds counts.
+The replay knows nothing of sessions' candidates, of the time at which blocks became final, or of what a
+validator remembers: only blocks in the masterchain count.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from stagepost.remp.shard import BlockId
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """`shards`: the state after each shard's last block in the masterchain; after a split, the parent's part of it.
-    `order`: the blocks that the masterchain holds, as it came to hold them."""
+    """`shards`: the state after each shard's last block in the masterchain; after a split, the parent's part
+    of it. `order`: the blocks in the masterchain, in the order in which it committed them.
+    """
 
     master: MasterState
     shards: dict[Shard, ShardState]
@@ -35,8 +36,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay(genesis: Genesis, payloads: Iterable[bytes]) -> Replayed:
-    """`payloads` may come in any order, and with blocks that came to nothing. `DecodeError` if the chain is not sound:
-    it names the first block that does not follow from those before it."""
+    """Replay the blocks. `payloads` may come in any order, and may hold blocks that never were committed.
+
+    Raise `DecodeError` if the chain is not sound: it names the first block that does not follow from those
+    before it.
+    """
     masters: dict[BlockId, list[bytes]] = {}
     shards: dict[BlockId, bytes] = {}
     for payload in payloads:
@@ -105,8 +109,9 @@ class _Replay:
         return applied
 
     def _base(self, entry: ShardEntry) -> ShardState:
-        """The last block's own state, or what the session starts from while it has none: then the blocks that it
-        stands upon have credited less than what was due when it started."""
+        """Return the state after the shard's last block, or, while the session has none, the state that it
+        starts from: then the blocks that it stands upon have credited less than what was due when it started.
+        """
         if all(source.credited_to >= entry.session.started_by for source in entry.sources):
             return self._states[entry.tops[0]]
         started_by = self._views[entry.session.started_by]

@@ -1,4 +1,6 @@
-"""How the masterchain changes shards and sessions: plans to split and to merge, and who follows whom."""
+"""Changes of shards and sessions by the masterchain: plans to split and to merge, and the sessions that
+follow.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from stagepost.remp.shard import WHOLE_SHARD
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """To split `shard`, or to merge its children into it, in the first master block at `at_ms` or later."""
+    """A plan to split `shard`, or to merge its children into it, in the first master block at `at_ms` or
+    later.
+    """
 
     kind: PlanKind
     shard: Shard
@@ -28,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def planned(state: MasterState, plans: Iterable[Plan]) -> MasterState | str:
-    """With these plans taken down, or why one of them cannot be."""
+    """Return the state with these plans noted, or why one of them is impossible."""
     entries = {entry.shard: entry for entry in state.shards}
     for plan in plans:
         name = f"{plan.kind.name.lower()} of shard {plan.shard.prefix:016x}"
@@ -54,7 +58,9 @@ def planned(state: MasterState, plans: Iterable[Plan]) -> MasterState | str:
 
 
 def rotated(state: MasterState, *, is_key_block: bool) -> MasterState:
-    """With every session replaced whose time is over; all of them by a key block. `state` has the new configuration."""
+    """Return the state with every session replaced whose time is over; a key block replaces all. `state` has
+    the new configuration.
+    """
     shards: list[ShardEntry] = []
     entries = {entry.shard: entry for entry in state.shards}
     merged: set[Shard] = set()
@@ -85,7 +91,7 @@ def rotated(state: MasterState, *, is_key_block: bool) -> MasterState:
 
 
 def sources_of(shard: Shard, entries: Sequence[ShardEntry]) -> tuple[Source, ...]:
-    """The last blocks for all parts of a shard. Halves that have the same last block are one part again."""
+    """Return the last blocks for all parts of a shard. Halves that have the same last block become one part."""
     parts: list[Source] = []
     for entry in entries:
         for source in entry.sources:
@@ -103,7 +109,7 @@ def sources_of(shard: Shard, entries: Sequence[ShardEntry]) -> tuple[Source, ...
 
 
 def contains(outer: Shard, inner: Shard) -> bool:
-    """Whether every account of `inner` is one of `outer`."""
+    """Return whether every account of `inner` is an account of `outer`."""
     shift = 64 - outer.bits
     return outer.bits <= inner.bits and (outer.bits == 0 or outer.prefix >> shift == inner.prefix >> shift)
 

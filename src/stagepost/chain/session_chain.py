@@ -15,12 +15,13 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.shard import BlockId
 
 CANDIDATES_MAX = 1_024
-"""Blocks of a session that are not final; the oldest is forgotten for a further one."""
+"""Blocks of a session that are not final, at most; a further one displaces the oldest."""
 
 
 class SessionChain:
-    """`base` is the state after the last block that the masterchain holds, `base_hash` its candidate's hash: the
-    session's id, as long as there is none."""
+    """`base` is the state after the last block that the masterchain holds, `base_hash` the hash of its
+    candidate; the session's id, as long as there is no such block.
+    """
 
     def __init__(
         self, session_id: bytes, configuration: Configuration, base: ShardState, base_hash: bytes
@@ -37,22 +38,24 @@ class SessionChain:
 
     @property
     def top(self) -> ShardState:
-        """After the last final block."""
+        """The state after the last final block."""
         return self._top
 
     @property
     def top_hash(self) -> bytes:
-        """Of the last final candidate."""
+        """Hash of the last final candidate."""
         return self.final[-1][0] if self.final else self.base_hash
 
     def state_after(self, candidate: bytes) -> ShardState | None:
-        """None if the candidate is not known here, or lost its place."""
+        """Return the state after a candidate; None if it is not known here, or lost its place."""
         return self._states.get(candidate)
 
     def make(
         self, parent: bytes, view: MasterView, messages: Iterable[ExternalMessage], now_ms: int
     ) -> tuple[AppliedBlock, Collated] | None:
-        """None if the parent is not known here, or if the session has ended in this view."""
+        """Make a candidate. Return None if the parent is not known here, or if the session has ended in this
+        view.
+        """
         state = self._states.get(parent)
         if state is None or self.session_id not in view.sessions:
             return None
@@ -87,7 +90,7 @@ class SessionChain:
         return result
 
     def finalise(self, candidate: bytes, applied: AppliedBlock) -> list[AppliedBlock]:
-        """It follows the last final block. Gives back those that have lost their place to it."""
+        """Make the candidate the last final block. Return the blocks that have lost their place to it."""
         self.final.append((candidate, applied))
         self._top = applied.state
         self._states[candidate] = applied.state
@@ -108,7 +111,7 @@ class SessionChain:
         return lost
 
     def commit(self, blocks: Iterable[AppliedBlock]) -> None:
-        """The masterchain holds these, which are the first of the final ones."""
+        """Note that the masterchain holds these blocks, which are the first of the final ones."""
         for applied in blocks:
             candidate, first = self.final[0]
             if first.block_id != applied.block_id:
@@ -123,12 +126,12 @@ class SessionChain:
         return list(self._by_id.values())
 
     def lose(self, block_id: BlockId) -> None:
-        """A candidate of which nothing will come."""
+        """Forget a candidate that will never be final."""
         self._by_id.pop(block_id, None)
         self.own.discard(block_id)
 
     def _known_by_id(self, payload: bytes, state: ShardState) -> AppliedBlock | None:
-        """A block that we made or checked under another candidate's hash."""
+        """Return a block that we made or checked under another candidate's hash; None if there is none."""
         for one in reversed(self._by_id.values()):
             if one.payload == payload:
                 return one if one.block.previous == state.previous else None

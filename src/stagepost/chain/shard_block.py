@@ -1,4 +1,6 @@
-"""A block of a shard: what it stands upon, its external messages whole, and the hash of the state after it."""
+"""A block of a shard: the blocks that it stands upon, its external messages whole, and the hash of the state
+after it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class ShardBlock(msgspec.Struct, frozen=True):
         return writer.written()
 
     def block_id(self, file: bytes) -> BlockId:
-        """`file` is its encoding, as it came. The root hash holds each message as a hash: proofs can leave them out."""
+        """Return the block's id. `file` is its encoding, as it came. The root hash holds each message as a
+        hash: proofs can leave the messages out.
+        """
         hashes = sha256()
         for message in self.messages:
             hashes.update(sha256(message).digest())
@@ -112,7 +116,7 @@ def decode_shard_block(data: bytes) -> ShardBlock:
 
 
 def id_of(payload: bytes) -> BlockId | None:
-    """None if it is no block."""
+    """Return the id of the block in `payload`; None if it is not a shard block."""
     try:
         return decode_shard_block(payload).block_id(payload)
     except DecodeError:

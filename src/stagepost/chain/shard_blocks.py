@@ -1,4 +1,4 @@
-"""Blocks of shards made and checked: a pure step from a state to the next one, and reports of what happened."""
+"""Making and checking of shard blocks: a pure step from a state to the next one, and reports on the messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from stagepost.remp.queue.collation import Executed, LeftOut, Refused, Report
 from stagepost.remp.shard import BlockId
 
 CLOCK_AHEAD_MS_MAX = 5_000
-"""How far ahead of our clock a block may be dated: as much as clocks may differ."""
+"""Milliseconds that a block may be dated ahead of our clock, at most: as much as clocks may differ."""
 
 STAYS_IN_QUEUE = frozenset({Rule.WRONG_SHARD, Rule.OVER_LIMIT})
-"""Another block may take such a message; for all other reasons no block like this one would."""
+"""Rules under which another block may still include the message; under any other rule no similar block would.
+"""
 
 
 class AppliedBlock(msgspec.Struct, frozen=True):
@@ -46,7 +47,9 @@ class AppliedBlock(msgspec.Struct, frozen=True):
 
 
 def order_hash(previous: Sequence[BlockId], message_id: bytes) -> bytes:
-    """Where a message stands in a block that is ordered by hash: nobody can know it before the parent is known."""
+    """Return the sort key of a message in a block that is ordered by hash: nobody can know it before the
+    parent is known.
+    """
     return sha256(b"".join(block_id.root_hash for block_id in previous) + message_id).digest()
 
 
@@ -58,7 +61,7 @@ def make_block(
     messages: Iterable[ExternalMessage],
     now_ms: int,
 ) -> tuple[AppliedBlock, Collated]:
-    """No more is asked of `messages` than fits; the first that does not fit is the last that is asked for."""
+    """Make a block. `messages` is read until the first message that does not fit, and no further."""
     time_ms = max(now_ms, state.time_ms + 1, view.time_ms)
     execution = Execution(state, configuration, view, time_ms)
     if configuration.ordering is Ordering.HASH:
@@ -104,7 +107,9 @@ def check_block(
     payload: bytes,
     now_ms: int | None,
 ) -> AppliedBlock | Declined:
-    """The block upon `state`, or why it cannot stand there. Without `now_ms` its time is not held against a clock."""
+    """Return the applied block upon `state`, or why it cannot stand there. Without `now_ms` its time is not
+    compared with a clock.
+    """
     try:
         block = decode_shard_block(payload)
     except DecodeError as error:
@@ -138,7 +143,7 @@ def check_block(
 def dry_run(
     state: ShardState, configuration: Configuration, view: MasterView, message: ReadMessage, now_ms: int
 ) -> Declined | None:
-    """What a block with this message alone would say."""
+    """Return why a block with this message alone would be declined; None if it would not."""
     time_ms = max(now_ms, state.time_ms + 1, view.time_ms)
     return Execution(state, configuration, view, time_ms).take(message)
 
@@ -219,7 +224,7 @@ def _fault_in_header(
 
 
 def _fault_in_order(block: ShardBlock, messages: Sequence[ReadMessage]) -> Declined | None:
-    """By hash, within each account; the queue's own order is the queue's to check."""
+    """Return a fault in the order by hash within each account; the queue checks its own order."""
     if block.ordering is not Ordering.HASH:
         return None
     last: dict[bytes, bytes] = {}

@@ -28,7 +28,7 @@ ACCOUNTS_MAX = 10_000_000
 RECENT_MAX = 10_000_000
 MEMORY_BYTES_MAX = 1_024
 PREVIOUS_MAX = 16
-"""Blocks that one block may stand upon: one, or more after merges."""
+"""Blocks, at most, that one block may stand upon: a single one, or more after merges."""
 
 _STATE_ID = constructor_id(
     "stagepost.chain.shardState workchain:int shard:long seqno:int time:long master_seqno:int accounts:int256 "
@@ -43,22 +43,24 @@ _RECENT_BYTES = 44
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """Places among the recent messages of accounts, all of one block."""
+    """Keys of messages of one block among the recent messages of accounts."""
 
     inclusion: Inclusion
     places: tuple[tuple[bytes, bytes], ...]
 
 
 class Due(msgspec.Struct, frozen=True):
-    """What a master block brought on its way."""
+    """The transfers that a master block brought on their way."""
 
     master_seqno: int
     transfers: tuple[Transfer, ...]
 
 
 class ShardState(msgspec.Struct, frozen=True):
-    """`previous`: what the next block stands upon. `master_seqno`: everything that was due by then has been credited.
-    `recent` says again, in the order of time, what the accounts remember: so that it can be forgotten."""
+    """`previous`: the blocks that the next block stands upon. `master_seqno`: all transfers due by that
+    master block have been credited. `recent` repeats, in the order of time, what the accounts remember, so
+    that it can be forgotten in that order.
+    """
 
     shard: Shard
     seqno: int
@@ -84,7 +86,7 @@ class ShardState(msgspec.Struct, frozen=True):
         writer.write_unsigned_int(self.master_seqno)
 
     def encode(self) -> bytes:
-        """The whole of it, to go on from after a restart."""
+        """Encode the whole state, for a restart."""
         writer = Writer()
         writer.write_constructor(_SNAPSHOT_ID)
         self._write_facts(writer)
@@ -104,7 +106,7 @@ class ShardState(msgspec.Struct, frozen=True):
 
 
 def decode_state(data: bytes, block_id: BlockId) -> ShardState:
-    """Nothing is trusted here: whoever uses it compares the hash with the one in the block."""
+    """Decode a state without trusting it: the caller compares its hash with the one in the block."""
     reader = Reader(data)
     reader.read_constructor(_SNAPSHOT_ID)
     shard = Shard(reader.read_int(), reader.read_unsigned_long())
@@ -139,7 +141,7 @@ def _read_accounts(reader: Reader) -> Iterator[tuple[bytes, Account]]:
 
 
 def recent_of(accounts: Mapping[bytes, Account]) -> tuple[Taken, ...]:
-    """What all accounts remember, oldest first."""
+    """Return the recent messages of all accounts, oldest first."""
     return _in_order(
         Taken(inclusion, ((address, place),))
         for address, account in accounts.items()
@@ -163,7 +165,7 @@ def first_state(shard: Shard, time_ms: int, balances: Mapping[bytes, int], block
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The last block for a part of a shard: whole, unless shards were split or merged since."""
+    """The last block for a part of a shard: for the whole shard, unless shards were split or merged since."""
 
     part: Shard
     block_id: BlockId
@@ -179,7 +181,9 @@ def start_state(
     master_seqno: int,
     time_ms: int,
 ) -> ShardState:
-    """Where a session starts: the parts of the states it comes from, brought up to the master block that starts it."""
+    """Return the state in which a session starts: the parts of the states that it comes from, brought up to
+    the master block that starts it.
+    """
     parts = list(sources)
     accounts: HashTree[Account] = tree_of(account_hash)
     recent: list[Taken] = []
@@ -221,7 +225,9 @@ def credited(accounts: HashTree[Account], transfers: Iterable[Transfer]) -> Hash
 
 
 def is_forgotten(inclusion: Inclusion, catchain_seqno: int, time_ms: int, expiry_ahead_max_ms: int) -> bool:
-    """Only when two further catchains have begun, and nothing that expires can still be alive."""
+    """Return whether an included message may be forgotten: two further catchains have begun, and no message
+    included then can still be unexpired.
+    """
     return (
         inclusion.catchain_seqno + CATCHAINS_OF_LIFE <= catchain_seqno
         and inclusion.time_ms + expiry_ahead_max_ms < time_ms
@@ -236,7 +242,9 @@ def _within(recent: Iterable[Taken], part: Shard) -> Iterator[Taken]:
 
 
 def _in_order(recent: Iterable[Taken]) -> tuple[Taken, ...]:
-    """Oldest first, and what was taken at one time together: the same accounts remember in one way only."""
+    """Return the entries oldest first, with all messages of one time in one entry: the same accounts give the
+    same result.
+    """
     found: dict[Inclusion, list[tuple[bytes, bytes]]] = {}
     for taken in recent:
         found.setdefault(taken.inclusion, []).extend(taken.places)

@@ -1,4 +1,6 @@
-"""A restart: from the last snapshot, or from the genesis, and then through everything that was kept after it."""
+"""Restart of a ledger: from the last snapshot, or from the genesis, and then through every block stored after
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from stagepost.remp.shard import BlockId
 
 
 def snapshot_of(ledger: EmbeddedLedger) -> Snapshot:
-    """After the last final master block. Shard blocks that wait for the masterchain are not in it: they are kept."""
+    """Take a snapshot after the last final master block. Shard blocks that wait for the masterchain are not
+    in it: they are stored themselves.
+    """
     following = ledger.following
     sessions = tuple(
         KeptSession(
@@ -59,8 +63,9 @@ def snapshot_of(ledger: EmbeddedLedger) -> Snapshot:
 
 
 def restored(genesis: Genesis, history: History, switches: Switches | None = None) -> EmbeddedLedger:
-    """The ledger as it was when the last block was kept; there are no events to hear of. `StorageError` if what was
-    kept is not this chain's."""
+    """Return the ledger as it was when the last block was stored; it has no events to report. `StorageError`
+    if the stored blocks are not of this chain.
+    """
     ledger = EmbeddedLedger(genesis, MemoryHistory(), switches)
     following = ledger.following
     snapshot = history.snapshot()
@@ -75,7 +80,7 @@ def restored(genesis: Genesis, history: History, switches: Switches | None = Non
 
 
 def _state_hashes(history: History) -> dict[BlockId, bytes]:
-    """What the blocks that were kept say of the states after them."""
+    """Return the hashes of the states that the stored blocks name."""
     found: dict[BlockId, bytes] = {}
     for kept in history.blocks():
         if kept.payload == CLOSING:
@@ -129,7 +134,7 @@ def _state(block_id: BlockId, data: bytes, hashes: dict[BlockId, bytes]) -> Shar
 
 
 def _compare(block_id: BlockId, state_hash: bytes, hashes: dict[BlockId, bytes]) -> None:
-    """A state before the first block has its own hash for a root hash; every other stands in its block."""
+    """Compare a state's hash with its block. A state before the first block has its own hash as root hash."""
     if state_hash != hashes.get(block_id, block_id.root_hash):
         raise StorageError(
             f"the snapshot's state after block {block_id.seqno} of shard {block_id.shard:016x} is not the one in it",
@@ -138,7 +143,9 @@ def _compare(block_id: BlockId, state_hash: bytes, hashes: dict[BlockId, bytes])
 
 
 def _is_new(following: Following, kept: KeptBlock) -> bool:
-    """Whether the snapshot is without it. A session that is not at work has ended before: blocks are kept in order."""
+    """Return whether the snapshot does not contain the block. Blocks are stored in order, so a session that
+    is not at work has ended before.
+    """
     if kept.payload == CLOSING:
         return False
     block = _decoded(kept)
