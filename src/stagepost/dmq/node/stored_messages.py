@@ -25,12 +25,12 @@ from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredSt
 from stagepost.dmq.node.stored_rows import (
     FIRST_FACTS,
     HIGHEST_MS,
+    LAYOUT,
     MESSAGES_HELD,
     POOLS_HELD,
     PUT_FACT,
     PUT_MESSAGE,
     PUT_POOL,
-    SCHEMA,
     Changes,
     Content,
     read_content,
@@ -44,9 +44,9 @@ from stagepost.dmq.node.stored_rows import (
 from stagepost.errors import StorageError
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.storage.damage import Remains, counted, open_whole, replace_damaged
-from stagepost.ground.storage.layout import check_layout, read_only
+from stagepost.ground.storage.layout import check_layout, create, read_only
 from stagepost.ground.storage.rows import DamagedRow, Row
-from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect, create
+from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, SqliteFile, beside, connect
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def salvage(path: Path, why: str, connect: Connect = connect) -> str:
         (PUT_POOL, [write_pool(pool) for pool in pools.values()]),
         (PUT_FACT, [write_fact(name, number) for name, number in new_facts.items()]),
     ]
-    old = replace_damaged(path, lambda fresh: create(fresh, connect, SCHEMA, rows))
+    old = replace_damaged(path, lambda fresh: create(fresh, connect, LAYOUT, rows))
     lost = "" if HIGHEST_MS in facts else f"; the note of {HIGHEST_MS} is lost"
     return (
         f"{path.name} could not be read ({why}); it is kept as {old.name}, and "
@@ -151,8 +151,9 @@ class SqliteStore:
             self._content, self._damage = open_whole(
                 path,
                 WHAT,
-                SCHEMA,
-                create=lambda: create(path, connect, SCHEMA, FIRST_FACTS),
+                LAYOUT,
+                connect,
+                create=lambda: create(path, connect, LAYOUT, FIRST_FACTS),
                 read=self._opened,
                 salvage=lambda why: salvage(path, why, connect),
             )
@@ -304,7 +305,9 @@ class SqliteStore:
         self.counters.messages += len(records)
 
     def _reopened(self) -> SqliteFile:
-        fault = check_layout(self._path, SCHEMA, WHAT)
+        version, fault = check_layout(self._path, LAYOUT, WHAT)
+        if version != LAYOUT.version:
+            fault = f"it is of version {version}, not {LAYOUT.version}"
         if fault is not None:
             raise DamagedFile(fault)
         file = SqliteFile(self._path, self._connect)

@@ -18,19 +18,22 @@ from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read
 from stagepost.dmq.node.message_store import StoredPool, pool_of
 from stagepost.errors import DecodeError, StorageError
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
+from stagepost.ground.storage.layout import Layout
 from stagepost.ground.storage.rows import SET_ASIDE, DamagedRow, Row, UnknownRow, checksum_of, content_of
 from stagepost.ground.storage.sqlite_file import SqliteFile
 
 # Numbers of a certificate have 64 bits without a sign, and SQLite's have a sign: so they are bytes.
-SCHEMA: dict[str, str] = {
-    "messages": "CREATE TABLE messages (place INTEGER PRIMARY KEY, layout INTEGER NOT NULL, "
-    "received_ms INTEGER NOT NULL, source TEXT NOT NULL, raw BLOB NOT NULL, checksum BLOB NOT NULL)",
-    "pools": "CREATE TABLE pools (pool_id BLOB PRIMARY KEY, issue_number BLOB NOT NULL, "
-    "last_valid_ms INTEGER NOT NULL, checksum BLOB NOT NULL) WITHOUT ROWID",
-    "facts": "CREATE TABLE facts (name TEXT PRIMARY KEY, number INTEGER NOT NULL, checksum BLOB NOT NULL) "
-    "WITHOUT ROWID",
-    "set_aside": "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)",
-}
+LAYOUT = Layout(
+    {
+        "messages": "CREATE TABLE messages (place INTEGER PRIMARY KEY, layout INTEGER NOT NULL, "
+        "received_ms INTEGER NOT NULL, source TEXT NOT NULL, raw BLOB NOT NULL, checksum BLOB NOT NULL)",
+        "pools": "CREATE TABLE pools (pool_id BLOB PRIMARY KEY, issue_number BLOB NOT NULL, "
+        "last_valid_ms INTEGER NOT NULL, checksum BLOB NOT NULL) WITHOUT ROWID",
+        "facts": "CREATE TABLE facts (name TEXT PRIMARY KEY, number INTEGER NOT NULL, checksum BLOB NOT NULL) "
+        "WITHOUT ROWID",
+        "set_aside": "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)",
+    }
+)
 PUT_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
 PUT_POOL = "REPLACE INTO pools VALUES (?, ?, ?, ?)"
 PUT_FACT = "REPLACE INTO facts VALUES (?, ?, ?)"

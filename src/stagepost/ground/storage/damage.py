@@ -20,9 +20,17 @@ from struct import Struct
 from typing import TypeVar
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.layout import StoreRefused, check_layout, link, refusal
+from stagepost.ground.storage.layout import (
+    Layout,
+    StoreRefused,
+    check_layout,
+    link,
+    migrate,
+    refusal,
+    refuse_former_damage,
+)
 from stagepost.ground.storage.rows import Row, UnknownRow
-from stagepost.ground.storage.sqlite_file import DamagedFile, beside, is_damage, sync_folder
+from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, beside, is_damage, sync_folder
 
 LOG_BYTES_MAX = 256 * 1_024 * 1_024
 HEADER = Struct(">8I")  # magic, version, page size, checkpoint number, two salts, two checksums
@@ -101,14 +109,15 @@ T = TypeVar("T")
 def open_whole(
     path: Path,
     what: str,
-    schema: Mapping[str, str],
+    layout: Layout,
+    connect: Connect,
     create: Callable[[], None],
     read: Callable[[], T],
     salvage: Callable[[str], str],
 ) -> tuple[T, list[str]]:
-    """Return what `read` gives, if need be after `create` or `salvage`, and sentences about the damage that was met.
+    """Return what `read` gives, if need be after `create`, a migration or `salvage`, and sentences about the damage.
 
-    `salvage` is told what is wrong and makes a readable file. `StoreRefused` if the file is not one of `schema`, or if
+    `salvage` is told what is wrong and makes a readable file. `StoreRefused` if the file is not one of `layout`, or if
     the file is gone and something of it is left; `StorageError` if the surroundings are in the way.
     """
     try:
@@ -116,11 +125,14 @@ def open_whole(
         if not os.path.lexists(path):
             _refuse_remains(path, what)
             create()
-        fault = check_layout(path, schema, what)
+        version, fault = check_layout(path, layout, what)
         log_fault = damage_in(beside(path, "-wal"))
         if fault is None:
             damage += _keep_log(path, log_fault)
             try:
+                if version != layout.version:
+                    migrate(path, layout, what, connect)
+                    version = layout.version
                 return read(), damage
             except (DamagedFile, sqlite3.Error) as error:
                 if isinstance(error, sqlite3.Error) and not is_damage(error):
@@ -128,6 +140,7 @@ def open_whole(
                 fault = str(error)
         elif log_fault is not None:
             damage.append(log_fault)
+        refuse_former_damage(version, fault, path, layout, what)
         damage.append(salvage(fault))
         return read(), damage
     except UnknownRow as error:

@@ -1,8 +1,13 @@
-"""The layout of a store's file, looked at before anything is touched.
+"""The layout of a store's file: its tables and its version, checked before anything is touched.
 
-A file whose layout is not the one that this release writes is refused by name and stays as it is: an upgrade, another
-program or an operator made it so, and none of them meant it to be moved aside. Only a file of the known layout can be
-damaged, and only such a file is salvaged.
+The header of every file carries an application id and a version. A file of an earlier version is migrated when its
+store is opened, in one transaction that is durable before anybody uses the file: a kill at any step leaves either the
+earlier version or the current one. A file of a later version, or of a layout that no release wrote, is refused by name
+and stays as it is: an upgrade, another program or an operator made it so, and none of them meant it to be moved aside.
+Only a file of a known layout can be damaged, and only such a file is salvaged.
+
+Files of release 0.1 have neither number: both are 0, which is version 0. Release 0.1 does not look at the numbers. It
+opens a file of version 1 because the tables are the same.
 """
 
 from __future__ import annotations
@@ -10,26 +15,89 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.sqlite_file import beside, is_damage
+from stagepost.ground.storage.rows import Row
+from stagepost.ground.storage.sqlite_file import Connect, SqliteFile, beside, is_damage, sync_folder
 
 SQLITE_MAGIC = b"SQLite format 3\0"
+APPLICATION_ID = int.from_bytes(b"STGP", "big")
+"""SQLite's header field `application_id` of every store file from version 1 on."""
 QUICK_CHECK_FAULTS_MAX = 20
 BUSY_S = 5.0
+"""Seconds, at most: the wait for another connection's lock."""
 NAMES_SHOWN_MAX = 8
 
-_VERSIONS = ("user_version", "application_id")
-"""Numbers in the header of a file. Both are 0 in every file that this release writes."""
+Rows: TypeAlias = Callable[..., Iterator[Row]]
+"""Answer of a connection to a query with its values."""
 _OTHER_RELEASE = (
     "start the release of Stagepost that wrote the file, or put back a copy that this release wrote"
 )
 _OTHER_OWNER = "choose another folder, or move the file out of this one"
 _PUT_BACK = "put back a copy of the store, or move the file out of the folder to begin with an empty store"
+_OPEN_ONCE = "start the program that owns the store once: it migrates the file"
+_EARLIER_RELEASE = (
+    "start the release of Stagepost that wrote the file once: it salvages the rows that can be read"
+)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Step of a file from version `source` to version `target`.
+
+    `former` has the tables that the step changes, as version `source` declares them; None for a table that the step
+    adds. The step runs `statements`, then `function`, inside the transaction of the whole migration. A function meets
+    rows of any content, damaged ones too, and leaves those as they are: they are set aside when they are read.
+    """
+
+    source: int
+    target: int
+    statements: tuple[str, ...] = ()
+    function: Callable[[SqliteFile], object] | None = None
+    former: Mapping[str, str | None] = field(default_factory=dict)
+
+
+NUMBERED = Migration(0, 1)
+"""Step of every store of release 0.1: the file gets its numbers, the tables stay."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tables of a store's file, each with the statement that makes it, and the migrations that lead to them."""
+
+    tables: Mapping[str, str]
+    migrations: tuple[Migration, ...] = (NUMBERED,)
+
+    @property
+    def version(self) -> int:
+        return self.migrations[-1].target
+
+    def knows(self, version: int) -> bool:
+        return version == self.version or any(step.source == version for step in self.migrations)
+
+    def tables_of(self, version: int) -> dict[str, str]:
+        """Return the tables of a file of an earlier version; those of the current one for any other version."""
+        tables = dict(self.tables)
+        if self.knows(version):
+            for step in reversed([step for step in self.migrations if step.source >= version]):
+                for name, statement in step.former.items():
+                    tables.pop(name, None)
+                    if statement is not None:
+                        tables[name] = statement
+        return tables
+
+
+class CheckedFile(NamedTuple):
+    """File of a known layout. `fault` is the damage inside the file, None for a whole one."""
+
+    version: int
+    fault: str | None
 
 
 class StoreRefused(StorageError):
@@ -52,8 +120,36 @@ def refusal(
     return kind(text, advice=advice, found=found)
 
 
-def check_layout(path: Path, schema: Mapping[str, str], what: str) -> str | None:
-    """Return the damage inside a file of the known layout, None for a whole file; `StoreRefused` for any other file.
+def create(path: Path, connect: Connect, layout: Layout, first: Sequence[tuple[str, Sequence[Row]]]) -> None:
+    """Make a new file with all tables, durable before it gets its name: a file without them is never a new one.
+
+    `first` has statements, each with the rows that it puts in before anybody sees the file.
+    """
+    fresh = beside(path, ".new")
+    for ending in ("", "-wal", "-shm", "-journal"):
+        beside(fresh, ending).unlink(missing_ok=True)
+    os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    connection = connect(str(fresh))
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in (*layout.tables.values(), *_numbers(layout.version)):
+            connection.execute(statement)
+        for statement, rows in first:
+            connection.executemany(statement, rows)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    fresh.rename(path)
+    sync_folder(path.parent)
+
+
+def _numbers(version: int) -> tuple[str, str]:
+    return f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {version}"
+
+
+def check_layout(path: Path, layout: Layout, what: str) -> CheckedFile:
+    """Return the version of a file of a known layout, and the damage inside; `StoreRefused` for any other file.
 
     Neither the file nor its log changes.
     """
@@ -66,24 +162,14 @@ def check_layout(path: Path, schema: Mapping[str, str], what: str) -> str | None
         found = f"it is not a SQLite database, it begins with {begin!r}" if begin else "it is empty"
         raise refusal(what, path, found, _PUT_BACK, UnreadableLayout)
     with read_only(path) as connection:
-        refuse_other_layout(connection, path, schema, what)
-        return _damage_in(connection)
+        version = refuse_other_layout(connection, path, layout, what)
+        return CheckedFile(version, _damage_in(connection))
 
 
-def refuse_other_layout(
-    connection: sqlite3.Connection, path: Path, schema: Mapping[str, str], what: str
-) -> None:
-    """Raise `StoreRefused`, with every difference, unless the file has exactly the tables of `schema`."""
+def refuse_other_layout(connection: sqlite3.Connection, path: Path, layout: Layout, what: str) -> int:
+    """Return the version of the file; `StoreRefused`, with every difference, unless it has exactly the tables of that."""
     try:
-        versions = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _VERSIONS}
-        found = _declarations(connection)
-        differences = [f"its {name} is {number}, not 0" for name, number in versions.items() if number]
-        if found and not found.keys() & schema.keys():
-            differences.append(f"it holds {_listed(found)}, as another program's database does")
-            advice = _OTHER_OWNER
-        else:
-            differences += _differences(connection, found, schema)
-            advice = _OTHER_RELEASE
+        version, differences, advice = _compared(_rows_of(connection), layout)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         if isinstance(error, sqlite3.Error) and not is_damage(error):
             raise
@@ -93,6 +179,73 @@ def refuse_other_layout(
         raise refusal(what, path, text, _PUT_BACK, UnreadableLayout) from error
     if differences:
         raise refusal(what, path, "; ".join(differences), advice)
+    return version
+
+
+def refuse_unmigrated(version: int, path: Path, layout: Layout, what: str) -> None:
+    """Raise `StoreRefused` if the rows of the file cannot be read before a migration, which a mere reader must not do."""
+    if layout.tables_of(version) != layout.tables:
+        raise refusal(what, path, f"it is of version {version}, not {layout.version}", _OPEN_ONCE)
+
+
+def refuse_former_damage(version: int, fault: str, path: Path, layout: Layout, what: str) -> None:
+    """Raise `StoreRefused` if a damaged file has former tables: only the release that wrote them can salvage them."""
+    if layout.tables_of(version) != layout.tables:
+        found = f"it is of version {version}, not {layout.version}, and damaged ({fault})"
+        raise refusal(what, path, found, _EARLIER_RELEASE)
+
+
+def migrate(path: Path, layout: Layout, what: str, connect: Connect) -> None:
+    """Bring a file that `check_layout` let through to the current version; return when that is durable.
+
+    All steps are one transaction, and a file of the current version stays as it is: a call may be repeated after a kill.
+    """
+    file = SqliteFile(path, connect)
+    try:
+        file.begin()
+        ((version,),) = file.rows("PRAGMA user_version")
+        for step in layout.migrations:
+            if step.source == version:
+                for statement in step.statements:
+                    file.call(statement, ())
+                if step.function is not None:
+                    step.function(file)
+                version = step.target
+        for statement in _numbers(version):
+            file.call(statement, ())
+        _, differences, _ = _compared(file.rows, layout)
+        if differences:
+            raise StorageError(
+                f"cannot migrate the {what} {path} to version {layout.version}: {'; '.join(differences)}; "
+                "nothing was changed"
+            )
+        file.commit()
+    finally:
+        # An open transaction goes with its connection.
+        file.close()
+
+
+def _rows_of(connection: sqlite3.Connection) -> Rows:
+    return lambda query, *values: iter(connection.execute(query, values))
+
+
+def _compared(rows: Rows, layout: Layout) -> tuple[int, list[str], str]:
+    """Return the version of the file, every difference from the layout of that version, and advice about them."""
+    ((version,),), ((number,),) = rows("PRAGMA user_version"), rows("PRAGMA application_id")
+    found, tables = _declarations(rows), layout.tables_of(version)
+    differences = []
+    if not layout.knows(version):
+        differences.append(f"it is of version {version}, and this release knows version {layout.version}")
+    wanted = APPLICATION_ID if version else 0
+    if number != wanted:
+        differences.append(f"its application_id is {number}, not {wanted}")
+    if found and not found.keys() & tables.keys():
+        return (
+            version,
+            [*differences, f"it holds {_listed(found)}, as another program's database does"],
+            _OTHER_OWNER,
+        )
+    return version, [*differences, *_differences(rows, found, tables)], _OTHER_RELEASE
 
 
 @contextmanager
@@ -151,29 +304,27 @@ def _damage_in(connection: sqlite3.Connection) -> str | None:
     return "; ".join(line.decode(errors="replace") for (line,) in report).replace("\n", " ")
 
 
-def _declarations(connection: sqlite3.Connection) -> dict[str, str]:
+def _declarations(rows: Rows) -> dict[str, str]:
     """Return the statement that made each table, index, view and trigger."""
     return {
         _text(name): _text(statement or b"")
-        for name, statement in connection.execute("SELECT name, sql FROM sqlite_master")
+        for name, statement in rows("SELECT name, sql FROM sqlite_master")
         if not name.startswith(b"sqlite_autoindex")
     }
 
 
-def _differences(
-    connection: sqlite3.Connection, found: Mapping[str, str], schema: Mapping[str, str]
-) -> Iterator[str]:
-    missing, unknown = schema.keys() - found.keys(), found.keys() - schema.keys()
+def _differences(rows: Rows, found: Mapping[str, str], tables: Mapping[str, str]) -> Iterator[str]:
+    missing, unknown = tables.keys() - found.keys(), found.keys() - tables.keys()
     if missing:
         yield f"it lacks {_listed(missing)}"
     if unknown:
         yield f"it holds {_listed(unknown)}, which this release does not know"
     with closing(sqlite3.connect(":memory:")) as empty:
         empty.text_factory = bytes
-        for name, statement in schema.items():
+        for name, statement in tables.items():
             if found.get(name, statement) != statement:
                 empty.execute(statement)
-                there, wanted = _columns(connection, name), _columns(empty, name)
+                there, wanted = _columns(rows, name), _columns(_rows_of(empty), name)
                 yield from _changed_columns(name, there, wanted) or [
                     f"table {name} is declared as {found[name]}"
                 ]
@@ -190,13 +341,13 @@ def _changed_columns(table: str, there: Mapping[str, str], wanted: Mapping[str, 
     return lines
 
 
-def _columns(connection: sqlite3.Connection, table: str) -> dict[str, str]:
-    rows = connection.execute('SELECT name, type, "notnull", pk FROM pragma_table_info(?)', (table,))
+def _columns(rows: Rows, table: str) -> dict[str, str]:
+    query = 'SELECT name, type, "notnull", pk FROM pragma_table_info(?)'
     return {
         _text(name): (_text(kind) or "untyped")
         + (" NOT NULL" if is_required else "")
         + (" PRIMARY KEY" if place else "")
-        for name, kind, is_required, place in rows
+        for name, kind, is_required, place in rows(query, table)
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -55,35 +55,6 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
-
-
-def create(
-    path: Path,
-    connect: Connect,
-    schema: Mapping[str, str],
-    first: Sequence[tuple[str, Sequence[Row]]],
-) -> None:
-    """A new file with all tables, durable under its name at once: a file without them is never a new one.
-
-    `first` are statements, each with the rows that it puts in before anybody sees the file.
-    """
-    fresh = beside(path, ".new")
-    for ending in ("", "-wal", "-shm", "-journal"):
-        beside(fresh, ending).unlink(missing_ok=True)
-    os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection = connect(str(fresh))
-    try:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in schema.values():
-            connection.execute(statement)
-        for statement, rows in first:
-            connection.executemany(statement, rows)
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
-    fresh.rename(path)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

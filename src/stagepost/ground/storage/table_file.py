@@ -30,10 +30,13 @@ from stagepost.ground.storage.damage import Remains, counted, damage_in, open_wh
 from stagepost.ground.storage.layout import (
     BUSY_S,
     QUICK_CHECK_FAULTS_MAX,
+    Layout,
     UnreadableLayout,
     check_layout,
+    create,
     read_only,
     refuse_other_layout,
+    refuse_unmigrated,
 )
 from stagepost.ground.storage.rows import SET_ASIDE, DamagedRow, Row, content_of
 from stagepost.ground.storage.sqlite_file import (
@@ -42,7 +45,6 @@ from stagepost.ground.storage.sqlite_file import (
     SqliteFile,
     beside,
     connect,
-    create,
     is_damage,
 )
 from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table, empty
@@ -115,8 +117,10 @@ class Found:
     damage: list[str] = field(default_factory=list)
 
 
-def schema_of(tables: Sequence[AnyTable]) -> dict[str, str]:
-    return {table.name: table.schema for table in (*tables, COUNTS)} | {"set_aside": _SET_ASIDE_SCHEMA}
+def layout_of(tables: Sequence[AnyTable]) -> Layout:
+    return Layout(
+        {table.name: table.schema for table in (*tables, COUNTS)} | {"set_aside": _SET_ASIDE_SCHEMA}
+    )
 
 
 def read_found(rows: Callable[[str], Iterator[Row]], tables: Sequence[AnyTable]) -> Found:
@@ -159,7 +163,7 @@ class TableFile:
         self._by_name = {table.name: table for table in tables}
         self._what = what
         self._connect = connect
-        self._schema = schema_of(tables)
+        self._layout = layout_of(tables)
         self._joined = JoinedTables((*tables, COUNTS))
         self._is_syncing = True
         self.commit_s = 0.0
@@ -167,7 +171,8 @@ class TableFile:
         found, damage = open_whole(
             path,
             f"{what} in",
-            self._schema,
+            self._layout,
+            connect,
             create=lambda: self._create(path, empty(self._by_name)),
             read=self._open_first,
             salvage=self._salvage,
@@ -182,7 +187,7 @@ class TableFile:
             (f"INSERT INTO {table.name} VALUES (?, ?, ?)", [table.write(*pair) for pair in rows.items()])
             for table, rows in tables
         ]
-        create(path, self._connect, self._schema, first)
+        create(path, self._connect, self._layout, first)
 
     def _open(self) -> SqliteFile:
         self._is_syncing = True
@@ -278,7 +283,9 @@ class TableFile:
         try:
             if not self._path.exists():
                 raise DamagedFile("the file is gone")
-            fault = check_layout(self._path, self._schema, f"{self._what} in")
+            version, fault = check_layout(self._path, self._layout, f"{self._what} in")
+            if version != self._layout.version:
+                fault = f"it is of version {version}, not {self._layout.version}"
             if fault is not None:
                 raise DamagedFile(fault)
             file = self._open()
@@ -371,7 +378,9 @@ def _read(path: Path, tables: Sequence[AnyTable], what: str) -> Found:
     with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_S)) as connection:
         connection.text_factory = bytes
         connection.execute("BEGIN")
-        refuse_other_layout(connection, path, schema_of(tables), f"{what} in")
+        layout = layout_of(tables)
+        version = refuse_other_layout(connection, path, layout, f"{what} in")
+        refuse_unmigrated(version, path, layout, f"{what} in")
         faults = connection.execute(f"PRAGMA quick_check({QUICK_CHECK_FAULTS_MAX})").fetchall()
         found = read_found(lambda query: iter(connection.execute(query)), tables)
         if faults != [(b"ok",)]:

@@ -27,7 +27,7 @@ from stagepost.dmq.mempool import Entry
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StorageError
 from stagepost.ground.storage import damage as sqlite_damage
-from stagepost.ground.storage.layout import StoreRefused
+from stagepost.ground.storage.layout import APPLICATION_ID, StoreRefused
 from stagepost.ground.storage.sqlite_file import beside, sync_folder
 from stagepost.ground.storage.tables import AnyTable
 from stagepost.validator import session_store
@@ -240,9 +240,28 @@ def other_program_killed(path: Path, table: str) -> None:
             statement("CREATE TABLE later (number INTEGER)"), "it holds the table later", id="a table more"
         ),
         pytest.param(statement("DROP TABLE set_aside"), "it lacks the table set_aside", id="a table less"),
-        pytest.param(statement("PRAGMA user_version = 2"), "its user_version is 2, not 0", id="user_version"),
         pytest.param(
-            statement("PRAGMA application_id = 77"), "its application_id is 77, not 0", id="application_id"
+            statement("PRAGMA user_version = 2"),
+            "it is of version 2, and this release knows version 1",
+            id="a later version",
+        ),
+        pytest.param(
+            killed_after("PRAGMA user_version = 2"),
+            "it is of version 2, and this release knows version 1",
+            id="a later version in the log",
+        ),
+        pytest.param(
+            statement("PRAGMA user_version = -1"), "it is of version -1", id="a version below the first"
+        ),
+        pytest.param(
+            statement("PRAGMA application_id = 77"),
+            f"its application_id is 77, not {APPLICATION_ID}",
+            id="application_id",
+        ),
+        pytest.param(
+            statement("PRAGMA user_version = 0"),
+            f"its application_id is {APPLICATION_ID}, not 0",
+            id="the id without a version",
         ),
         pytest.param(written(b"these are my notes" * 500), "it is not a SQLite database", id="no SQLite"),
         pytest.param(written(b""), "it is empty", id="an empty file"),
