@@ -1,6 +1,6 @@
-"""Where the processor time of a network in one process goes: a sample at every few milliseconds of it, by named group.
+"""Samples of where the processor time of a network in one process goes, by named group.
 
-A sample belongs to the innermost function of ours that is in a group; what threads beside the loop use is the disk's.
+A sample belongs to the innermost function that is in a group. Time of threads beside the loop belongs to the disk.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections import Counter
 from types import FrameType, TracebackType
 
 EVERY_S = 0.004
+"""Seconds of processor time between two samples."""
 SIGNATURES, DISK, REST = "signatures", "disk", "the rest"
 
 GROUPS = (
     (SIGNATURES, ("/ground/crypto/", "/ground/signatures/", "/nacl/")),
-    (DISK, ("/ground/storage/", "/chain/node/store", "/validator/session_store", "/stagepost/topics/", "/full_node/status_topic")),
+    (DISK, ("/ground/storage/", "/ground/files/", "/chain/node/store", "/validator/session_store", "/stagepost/topics/",
+            "/full_node/status_topic")),
     ("agreement", ("/chain/agreement/", "/chain/node/agreement_runner")),
-    ("queue", ("/stagepost/catchain/", "/remp/queue/", "/remp/receipts/", "/stagepost/validator/")),
+    ("links", ("/ground/", "/remp/links/", "/validator/links", "/full_node/links", "/asyncio/", "/selectors.py")),
+    ("queue", ("/stagepost/catchain/", "/stagepost/remp/", "/stagepost/validator/")),
     ("chain", ("/stagepost/chain/",)),
-    ("links", ("/ground/", "/remp/links/", "/stagepost/full_node/links", "/asyncio/", "/selectors.py")),
+    ("full node", ("/stagepost/full_node/",)),
 )  # fmt: skip
-"""From the most particular to the least: the first that holds a file has it."""
+"""Groups from the most particular to the least: the first group that holds a file has the file."""
 
 
 def group_of(path: str) -> str | None:
@@ -57,7 +60,10 @@ class CpuGroups:
         self._loop_s, self._others_s = thread, process - thread
 
     def shares(self, beside_s: float = 0.0) -> dict[str, float]:
-        """Of all processor time; the greatest first. `beside_s`: what processes used that check signatures for this one."""
+        """Return each group's share of all processor time, the greatest first.
+
+        `beside_s`: seconds that processes used which check signatures for this one.
+        """
         samples = sum(self._samples.values())
         used = self._loop_s + self._others_s + beside_s
         if not samples or not used:

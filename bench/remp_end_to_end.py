@@ -1,7 +1,11 @@
-"""How long an external message takes from a sender's hand to finality, and what it costs: seven validators and a full node
-over TCP on the loopback address with their durable stores, two shards; all in one process, and each a process of its own.
+"""Time and cost of an external message from the sender's hand to finality: seven validators and a full node over TCP on
+the loopback address with their durable stores, two shards; all in one process, and each a process of its own.
 
-A message's time begins when it is handed to the full node, and is taken where the full node publishes the receipt.
+A message's time begins when the benchmark hands it to the full node, and ends where the full node publishes the receipt.
+
+Processor time is stated gross and net: net is gross without what the idle network used in the same time, and the idle
+network is measured for twenty seconds because it works in bursts. Both are stated as ratios to one signature check (the
+unit). The unit is measured before, during and after the load: a unit that changed says that something else ran beside.
 """
 
 from __future__ import annotations
@@ -9,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 from bench.cpu_groups import CpuGroups
-from bench.remp_cost import Cost, ratios, without_remp
+from bench.remp_cost import Cost, cost_of, ratios, without_remp
 from bench.steps import unit
 from bench.whole_path import Reading
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
@@ -33,11 +37,19 @@ ENOUGH = VALIDATORS // 3 + 1
 SLOW_RATE, CHECKED_RATE = 10, 100
 SECONDS_AT = {SLOW_RATE: 5.0, CHECKED_RATE: 8.0}
 WARM_UP_S = 1.0
-IDLE_S = 1.5
+IDLE_S = 20.0
+"""Seconds in which nothing is sent: long enough that blocks, sessions and keep-alives each come round many times."""
 COMPARED_S = 5.0
 SETTLED_WITHIN_S = 60.0
 ACCOUNTS = 16
-CHECKS = 500
+UNIT_CHECKS = 500
+"""Signature checks in one measurement of the unit, before and after the load."""
+UNIT_CHECKS_DURING = 25
+"""Signature checks in one measurement during the load: about two milliseconds, which hold no message up for long."""
+UNIT_EVERY_S = 0.5
+"""Seconds between two measurements during the load."""
+UNIT_CHANGE_MAX = 0.10
+"""Part of the unit by which it may change from before to after; beyond it the result says that it changed."""
 
 FIRST_P99_MS_MAX = 200.0
 FINAL_P99_MS_MAX = 2_000.0
@@ -45,7 +57,7 @@ FINAL_P99_MS_MAX = 2_000.0
 RAMP = (125, 150, 200, 300, 400, 600, 800, 1_200)
 RAMP_STEP_S = 3.0
 RAMP_BEHIND_S = 1.0
-"""The queue grows when more is open at the end of a step than comes in so long."""
+"""Seconds of traffic: the queue grows when more messages than that are open at the end of a step."""
 
 FIRST, ENOUGH_HAVE, IN_BLOCK, IN_ACCEPTED, FINAL = STAGES = (
     "PutIntoQueue of the first",
@@ -57,27 +69,27 @@ FIRST, ENOUGH_HAVE, IN_BLOCK, IN_ACCEPTED, FINAL = STAGES = (
 
 
 def measure() -> tuple[list[Reading], list[str]]:
-    """What was read, and each target that was missed, as a sentence."""
+    """Return the readings, and each target that was missed, as a sentence."""
     readings, missed, with_remp = asyncio.run(in_network("in one process", one_process=True))
     messages = [message_of(b"without", number) for number in range(round(CHECKED_RATE * COMPARED_S))]
-    readings += ratios(with_remp, without_remp(VALIDATORS, messages, CHECKED_RATE))
+    readings += ratios(with_remp, without_remp(VALIDATORS, messages, CHECKED_RATE, IDLE_S))
     of_processes, _, _ = asyncio.run(in_network("as processes", one_process=False))
     return readings + of_processes, missed
 
 
 def message_of(run: bytes, number: int) -> bytes:
-    """Each another one, to accounts of all shards in turn."""
+    """Return a message that differs from all others, to the accounts of all shards in turn."""
     return SumMessage(account_of(run, number % ACCOUNTS), 2 + number // ACCOUNTS).data
 
 
 @dataclass
 class Stopwatch:
-    """When messages were handed over, and how long each then took to each stage."""
+    """Times of handing over, by message, and the seconds that each message then took to each stage."""
 
     began: dict[bytes, float] = field(default_factory=dict)
     took: dict[str, dict[bytes, float]] = field(default_factory=lambda: {stage: {} for stage in STAGES})
     blocks: set[BlockId] = field(default_factory=set)
-    """Final ones."""
+    """Final blocks."""
     _sources: dict[bytes, set[bytes]] = field(default_factory=dict)
 
     def __call__(self, receipt: Receipt) -> None:
@@ -113,7 +125,7 @@ class Stopwatch:
 
 
 class Sender:
-    """Messages that were never sent before, at an even pace, whatever comes back."""
+    """Sender of new messages at an even pace, which does not wait for receipts."""
 
     def __init__(self, network: Devnet, watch: Stopwatch) -> None:
         self._network = network
@@ -135,46 +147,96 @@ class Sender:
             self._network.full_node.submit(message)
 
     async def settled(self) -> None:
-        """Receipts of a message may still come when it is final."""
+        """Wait until all messages are final, and for the receipts that may come after that."""
         await until(lambda: not self._watch.open_count, "all messages are final", SETTLED_WITHIN_S)
         await until(lambda: self._watch.is_complete, "all receipts are here", SETTLED_WITHIN_S)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """Processor seconds of one signature check by libsodium, before, during and after the load."""
+
+    before_s: float
+    during_s: float
+    after_s: float
+
+    @property
+    def change(self) -> float:
+        return self.after_s / self.before_s - 1.0
+
+    @property
+    def has_changed(self) -> bool:
+        return abs(self.change) > UNIT_CHANGE_MAX
+
+
+class UnitProbe:
+    """Measurements of the unit in the thread of the loop, and the processor time that they cost themselves."""
+
+    def __init__(self, check: Callable[[int], object] | None = None) -> None:
+        self._check = check or unit()
+        self.used_s = 0.0
+
+    def measure(self, checks: int = UNIT_CHECKS) -> float:
+        began = time.thread_time()
+        self._check(checks)
+        taken_s = time.thread_time() - began
+        self.used_s += taken_s
+        return taken_s / checks
+
+    async def measure_until(self, done: asyncio.Event) -> float:
+        """Return the median of short measurements, one every half second until `done` is set; at least one."""
+        found = [self.measure(UNIT_CHECKS_DURING)]
+        while not done.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), UNIT_EVERY_S)
+            found.append(self.measure(UNIT_CHECKS_DURING))
+        return median(found)
+
+
 async def in_network(where: str, *, one_process: bool) -> tuple[list[Reading], list[str], Cost]:
+    """Return the readings of one network, the targets that it missed, and the cost of a message at the checked rate."""
     watch = Stopwatch()
     readings: list[Reading] = []
     missed: list[str] = []
-    cost = Cost(0.0, 0.0)
     async with _network(watch, one_process=one_process) as (network, started_s):
         readings.append(Reading(f"{where}: from nothing to a network that is ready", started_s, "s"))
         sender = Sender(network, watch)
+        probe = UnitProbe()
         await sender.send(CHECKED_RATE, WARM_UP_S)
         await sender.settled()
         look_less_often()
+        unit_before_s = probe.measure()
         idle_from = cpu_s()
         await asyncio.sleep(IDLE_S)
         idle = (cpu_s() - idle_from) / IDLE_S
-        readings.append(Reading(f"{where}: processor time with nothing to do", idle * 1e3, "ms/s"))
-        for rate, seconds in SECONDS_AT.items():
-            watch.clear()
-            with CpuGroups() as groups:
-                began, cpu_from, beside_from = time.perf_counter(), cpu_s(), beside_s()
-                await sender.send(rate, seconds)
-                await sender.settled()
-                cpu, beside, lasted = (
-                    cpu_s() - cpu_from,
-                    beside_s() - beside_from,
-                    time.perf_counter() - began,
-                )
-            readings += read_times(f"{where} at {rate}/s", watch.took)
-            if rate == CHECKED_RATE:
-                each = (cpu - idle * seconds) / len(watch.began)
-                shares = groups.shares(beside) if one_process else {}
-                readings += read_cost(f"{where} at {rate}/s", each, shares)
-                if one_process:
-                    missed += targets_missed(f"{where} at {rate}/s", watch.took)
-                cost = Cost(each, len(watch.blocks) / lasted)
+        watch.clear()
+        await sender.send(SLOW_RATE, SECONDS_AT[SLOW_RATE])
+        await sender.settled()
+        readings += read_times(f"{where} at {SLOW_RATE}/s", watch.took)
+        watch.clear()
+        where_checked = f"{where} at {CHECKED_RATE}/s"
+        with CpuGroups() as groups:
+            done = asyncio.Event()
+            probe.used_s = 0.0
+            began, cpu_from, beside_from = time.perf_counter(), cpu_s(), beside_s()
+            during = asyncio.create_task(probe.measure_until(done))
+            await sender.send(CHECKED_RATE, SECONDS_AT[CHECKED_RATE])
+            await sender.settled()
+            done.set()
+            unit_during_s = await during
+            cpu, beside, lasted = (
+                cpu_s() - cpu_from - probe.used_s,
+                beside_s() - beside_from,
+                time.perf_counter() - began,
+            )
+        unit_s = Unit(unit_before_s, unit_during_s, probe.measure())
+        cost = cost_of(cpu, lasted, idle, len(watch.began), len(watch.blocks))
+        readings += read_times(where_checked, watch.took)
+        readings += read_unit(where, unit_s)
+        readings += read_cost(where_checked, idle, cost, unit_s.during_s)
         if one_process:
+            readings += read_shares(where_checked, groups.shares(beside))
+            missed += targets_missed(where_checked, watch.took)
             readings.append(
                 Reading(f"{where}: most before the queue grows", await _ramp(sender, watch), "/s")
             )
@@ -182,12 +244,12 @@ async def in_network(where: str, *, one_process: bool) -> tuple[list[Reading], l
 
 
 def cpu_s() -> float:
-    """Of this process and of those that it has started, since each began."""
+    """Return the processor seconds of this process and of those that it has started, since each began."""
     return time.process_time() + beside_s()
 
 
 def beside_s() -> float:
-    """Of the processes beside this one: validators, and those that check signatures."""
+    """Return the processor seconds of the processes beside this one: validators, and those that check signatures."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
@@ -221,7 +283,7 @@ async def _ramp(sender: Sender, watch: Stopwatch) -> float:
     return held
 
 
-# What was read
+# Readings
 
 
 def read_times(where: str, took: Mapping[str, Mapping[bytes, float]]) -> list[Reading]:
@@ -247,14 +309,34 @@ def targets_missed(where: str, took: Mapping[str, Mapping[bytes, float]]) -> lis
     return missed
 
 
-def read_cost(where: str, each_s: float, shares: Mapping[str, float]) -> list[Reading]:
-    one_check = unit()
-    began = time.process_time()
-    one_check(CHECKS)
-    check_s = (time.process_time() - began) / CHECKS
+def read_unit(where: str, unit_s: Unit) -> list[Reading]:
+    """Return the unit three times, and a line that says so when it changed from before to after."""
     readings = [
-        Reading(f"{where}: processor time of a message", each_s * 1e3, "ms"),
-        Reading(f"{where}: the same in signature checks", each_s / check_s, ""),
+        Reading(f"{where}: the unit (one signature check) {when}", seconds * 1e6, "us")
+        for when, seconds in (
+            ("before", unit_s.before_s),
+            ("during", unit_s.during_s),
+            ("after", unit_s.after_s),
+        )
     ]
-    readings += [Reading(f"{where}: of it {name}", share * 100, "%") for name, share in shares.items()]
+    if unit_s.has_changed:
+        readings.append(Reading(f"{where}: DISTURBED, the unit changed by", unit_s.change * 100, "%"))
     return readings
+
+
+def read_cost(where: str, idle: float, cost: Cost, unit_s: float) -> list[Reading]:
+    """Return the idle cost, and a message's gross and net cost, each in time and in units of `unit_s`."""
+    readings = [
+        Reading(f"{where}: idle, processor time", idle * 1e3, "ms/s"),
+        Reading(f"{where}: idle, in units", idle / unit_s, "/s"),
+    ]
+    for name, seconds in (("gross", cost.gross_s), ("net", cost.net_s)):
+        readings += [
+            Reading(f"{where}: a message {name}, processor time", seconds * 1e3, "ms"),
+            Reading(f"{where}: a message {name}, in units", seconds / unit_s, ""),
+        ]
+    return readings
+
+
+def read_shares(where: str, shares: Mapping[str, float]) -> list[Reading]:
+    return [Reading(f"{where}: of gross {name}", share * 100, "%") for name, share in shares.items()]

@@ -1,10 +1,16 @@
-"""The bench of REMP end to end reads stages from receipts, names a target that is missed, and tells where time goes. No time
-is asserted."""
+"""The bench of REMP end to end reads stages from receipts, names a target that is missed, states gross and net cost with
+the unit beside them, and tells where time goes. No time is asserted."""
 
 from __future__ import annotations
 
-from bench.cpu_groups import CpuGroups, group_of
-from bench.remp_cost import Cost, ratios
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import stagepost
+from bench.cpu_groups import GROUPS, CpuGroups, group_of
+from bench.remp_cost import Cost, cost_of, ratios
 from bench.remp_end_to_end import (
     ENOUGH,
     ENOUGH_HAVE,
@@ -12,9 +18,15 @@ from bench.remp_end_to_end import (
     FINAL_P99_MS_MAX,
     FIRST,
     FIRST_P99_MS_MAX,
+    IDLE_S,
     STAGES,
+    UNIT_CHECKS_DURING,
     Stopwatch,
+    Unit,
+    UnitProbe,
+    read_cost,
     read_times,
+    read_unit,
     targets_missed,
 )
 from stagepost.ground.crypto import ed25519
@@ -61,10 +73,52 @@ def test_a_target_that_is_missed_is_named() -> None:
     assert len(read_times("here", took(1.0, 2.0))) == 3 * len(STAGES)
 
 
+def test_net_cost_is_gross_cost_without_the_idle_network_of_the_same_time() -> None:
+    cost = cost_of(cpu_s=6.0, lasted_s=10.0, idle=0.2, messages=800, blocks=40)
+    assert cost == Cost(gross_s=6.0 / 800, net_s=4.0 / 800, blocks_per_s=4.0)
+
+
 def test_what_remp_costs_is_a_ratio() -> None:
-    found = {reading.name: reading.value for reading in ratios(Cost(0.006, 8.0), Cost(0.003, 10.0))}
+    found = {
+        reading.name: reading.value for reading in ratios(Cost(0.008, 0.006, 8.0), Cost(0.004, 0.002, 10.0))
+    }
     assert found["blocks with REMP against without"] == 0.8
-    assert found["processor time with REMP against without"] == 2.0
+    assert found["gross processor time with REMP against without"] == 2.0
+    assert found["net processor time with REMP against without"] == 3.0
+
+
+def test_cost_is_stated_idle_gross_and_net_in_time_and_in_units() -> None:
+    found = {r.name: r.value for r in read_cost("here", idle=0.3, cost=Cost(0.008, 0.006, 8.0), unit_s=1e-4)}
+    expected = {
+        "here: idle, processor time": 300.0,
+        "here: idle, in units": 3_000.0,
+        "here: a message gross, processor time": 8.0,
+        "here: a message gross, in units": 80.0,
+        "here: a message net, processor time": 6.0,
+        "here: a message net, in units": 60.0,
+    }
+    assert found == pytest.approx(expected)
+    assert IDLE_S >= 20
+
+
+@pytest.mark.parametrize(("after_us", "is_disturbed"), [(109, False), (91, False), (111, True), (89, True)])
+def test_a_unit_that_changed_is_said(after_us: int, is_disturbed: bool) -> None:
+    readings = read_unit("here", Unit(100e-6, 100e-6, after_us * 1e-6))
+    assert [round(reading.value) for reading in readings[:3]] == [100, 100, after_us]
+    assert ["DISTURBED" in reading.name for reading in readings[3:]] == [True] * is_disturbed
+
+
+def test_the_unit_is_measured_during_the_load_and_counts_its_own_time() -> None:
+    counts: list[int] = []
+    probe = UnitProbe(lambda checks: [counts.append(checks), sum(range(20_000))])
+
+    async def measure() -> float:
+        done = asyncio.Event()
+        asyncio.get_running_loop().call_soon(done.set)
+        return await probe.measure_until(done)
+
+    assert 0 < asyncio.run(measure()) < probe.used_s
+    assert counts == [UNIT_CHECKS_DURING] * 2
 
 
 def test_the_most_particular_group_has_a_file() -> None:
@@ -75,6 +129,13 @@ def test_the_most_particular_group_has_a_file() -> None:
     assert group_of("/x/stagepost/catchain/graph.py") == "queue"
     assert group_of("/x/stagepost/ground/net/bearer.py") == "links"
     assert group_of("/x/elsewhere.py") is None
+
+
+def test_every_part_of_a_group_names_a_file_that_exists() -> None:
+    names = [str(path) for path in Path(stagepost.__file__).parent.rglob("*.py")]
+    parts = [part for _, parts in GROUPS for part in parts]
+    outside = {"/nacl/", "/asyncio/", "/selectors.py"}
+    assert [part for part in parts if part not in outside and not any(part in name for name in names)] == []
 
 
 def test_signatures_are_seen_where_they_are_most_of_the_work() -> None:
