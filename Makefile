@@ -4,7 +4,7 @@
 PYTHON ?= python3.13 python3.12 python3.11 python3   # candidates; the first that is new enough is taken
 VENV := .venv
 BIN := $(VENV)/bin
-CHECKED := $(wildcard src tests tools bench examples)
+CHECKED := $(wildcard src rigs tests tools bench examples)
 SCALE ?= commit
 
 .DEFAULT_GOAL := help
@@ -69,7 +69,7 @@ requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 m
 
 clean: ## remove the virtual environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src rigs tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment holds absolute paths, so one that came along with a copied folder is made anew.
 ifneq ($(shell cat $(VENV)/made-for 2>/dev/null),$(CURDIR))

@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from bench.whole_path import Reading
+from rigs.peer_builds import Unavailable, build_go_program
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
 from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, ValidationRules, Validator, check_expiry, check_proof
 from stagepost.ground.crypto import ed25519, kes
@@ -35,7 +36,6 @@ from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
-from tests.interop.peer_builds import Unavailable, build_go_program
 
 MESSAGES = 6_000
 ROUNDS = 12

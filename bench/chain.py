@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.whole_path import Reading
-from tests.worlds.chain.chain_processes import ChainNode, ChainProcess, Orders, say
-from tests.worlds.ground.line_reports import Report
-from tests.worlds.validator.validator_processes import free_ports, until
+from rigs.chain_processes import ChainNode, ChainProcess, Orders, say
+from rigs.line_reports import Report
+from rigs.validator_processes import free_ports, until
 
 VALIDATORS = 7
 IDLE_EVERY_S = 0.3

@@ -28,6 +28,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.whole_path import Reading
+from rigs.receipt_lines import EPOCH_MS, a_block, a_master_block, line_of, signed
+from rigs.remp_world import FULL_NODE, session, session_name, sets_file
+from rigs.spark_cluster import SparkCluster
 from stagepost.errors import ConfigError
 from stagepost.pipeline.sources.dumps import Dump, lines_of, read_line, survey
 from stagepost.pipeline.spark import cache_folder, find_java_home, refuse_missing_packages
@@ -35,9 +38,6 @@ from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.validator_sets import parse_validator_sets
-from tests.worlds.pipeline.pipeline_world import EPOCH_MS, a_block, a_master_block, line_of, signed
-from tests.worlds.pipeline.spark_cluster import SparkCluster
-from tests.worlds.remp.remp_world import FULL_NODE, session, session_name, sets_file
 
 RECEIPTS = 200_000
 WARM_UP_RECEIPTS = 20_000

@@ -79,7 +79,7 @@ def help_time_ms() -> float:
 
 def drawing_ms() -> float:
     """Without reading and checking: the drawing alone, in processor time."""
-    from tests.browser.dashboard_world import DashboardWorld, message_id
+    from rigs.dashboard_world import DashboardWorld, message_id
 
     with tempfile.TemporaryDirectory() as folder:
         world = DashboardWorld(Path(folder) / "data", 1_800_000_000_000)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.whole_path import Reading
+from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.history import TraceHash
@@ -29,7 +30,6 @@ from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.programs import submit
 from stagepost.simulation.world import NODE_PORT, World
-from tests.simulation.dmq_worlds import NodeFactory, config_of
 
 BODY_BYTES = 900
 """Makes a message of 1.5 kB, as everywhere in these measurements."""

@@ -19,6 +19,7 @@ from _pytest.outcomes import Skipped
 from bench.pipeline_processes import used_by
 from bench.receipts import SETS, receipts
 from bench.whole_path import Reading
+from rigs.kafka_world import WorldBroker, world_broker
 from stagepost.devnet.demo.kafka_broker import read_note
 from stagepost.errors import ConfigError
 from stagepost.topics.kafka.access import KafkaAccess
@@ -27,7 +28,6 @@ from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record, TopicReader, TopicWriter
-from tests.worlds.topics.kafka_world import WorldBroker, world_broker
 
 RECORDS = 100_000
 RECEIPTS = 40_000

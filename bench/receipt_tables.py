@@ -30,15 +30,15 @@ from typing import NamedTuple
 from bench.pipeline_processes import Memory, used_by
 from bench.receipts import SETS, write_dump
 from bench.whole_path import Reading
+from rigs.receipt_lines import EPOCH_MS, signed
+from rigs.remp_world import seed_of
+from rigs.results import write_lines
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
 from stagepost.pipeline.sources.dumps import PIECE_BYTES, Dump, Piece, lines_of, read_line, survey
 from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets
-from tests.soak.results import write_lines
-from tests.worlds.pipeline.pipeline_world import EPOCH_MS, signed
-from tests.worlds.remp.remp_world import seed_of
 
 RECEIPTS = 1_000_000
 LARGE = 10_000_000

@@ -15,20 +15,12 @@ from shutil import copyfileobj
 
 import msgspec
 
+from rigs.receipt_lines import EPOCH_MS, a_block, a_master_block, message_id
+from rigs.remp_world import FULL_NODE, public_key_of, seed_of, session, session_name, sets_file, source_of
 from stagepost.ground.crypto import ed25519
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level
-from tests.worlds.pipeline.pipeline_world import EPOCH_MS, a_block, a_master_block, message_id
-from tests.worlds.remp.remp_world import (
-    FULL_NODE,
-    public_key_of,
-    seed_of,
-    session,
-    session_name,
-    sets_file,
-    source_of,
-)
 
 VALIDATORS = range(7)
 SETS = json.dumps(sets_file(session(1, VALIDATORS), timeout_ms=240_000)).encode()

@@ -14,15 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.whole_path import Reading
+from rigs.chain_processes import ChainNode, Orders
+from rigs.line_reports import Report
+from rigs.validator_processes import free_ports, until
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.messages import read_message
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.load import look_less_often
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
-from tests.worlds.chain.chain_processes import ChainNode, Orders
-from tests.worlds.ground.line_reports import Report
-from tests.worlds.validator.validator_processes import free_ports, until
 
 WHOLE = Shard(0, 1 << 63)
 WARM_UP_MESSAGES = 50

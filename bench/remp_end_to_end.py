@@ -24,13 +24,13 @@ from bench.cpu_groups import CpuGroups
 from bench.remp_cost import Cost, cost_of, ratios, without_remp
 from bench.steps import unit
 from bench.whole_path import Reading
+from rigs.validator_processes import until
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
 from stagepost.devnet.messages import SumMessage, account_of
 from stagepost.ground.loop.load import look_less_often
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.shard import BlockId
-from tests.worlds.validator.validator_processes import until
 
 VALIDATORS, SHARDS = 7, 2
 ENOUGH = VALIDATORS // 3 + 1

@@ -15,13 +15,13 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 
 from bench.whole_path import Reading
+from rigs.remp_overlay_world import OverlayWorld, message_bytes
+from rigs.remp_world import shard_block
+from rigs.validator_processes import OurFullNode, free_ports, until, validators_over_sockets
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.collation import Executed
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Status
-from tests.worlds.remp.remp_overlay_world import OverlayWorld, message_bytes
-from tests.worlds.remp.remp_world import shard_block
-from tests.worlds.validator.validator_processes import OurFullNode, free_ports, until, validators_over_sockets
 
 # Traffic
 

@@ -36,7 +36,7 @@ from bench import (
 from bench.measure import ROUNDS, Figure, measure
 from bench.steps import steps, unit
 from bench.whole_path import Reading
-from tests.soak.results import circumstances, write_lines
+from rigs.results import circumstances, write_lines
 
 PARTS = (
     "steps",

@@ -1,42 +1,25 @@
-"""Settings shared by every test: one seed per run, and the one switch that turns skips into failures."""
+"""Settings shared by every test: one seed per run, groups that stay together, and the broker of the tests."""
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
-if TYPE_CHECKING:
-    from tests.worlds.topics.kafka_world import WorldBroker
+from rigs.optional import OPTIONAL_THINGS, required_things
+from rigs.results import revision
 
-OPTIONAL_THINGS = frozenset({"atheris", "browser", "go", "java", "kafka", "rust"})
+if TYPE_CHECKING:
+    from rigs.kafka_world import WorldBroker
 
 # No deadline: a busy machine is no defect. Every failure prints the blob that replays it.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=2_000)
 settings.load_profile("ci")
-
-
-def required_things() -> frozenset[str]:
-    """What `STAGEPOST_REQUIRE` names: tests that need it may not skip."""
-    return frozenset(
-        filter(None, (name.strip() for name in os.environ.get("STAGEPOST_REQUIRE", "").split(",")))
-    )
-
-
-def require(name: str, reason: str) -> NoReturn:
-    """Called where an optional thing is missing: skips, or fails when `STAGEPOST_REQUIRE` names it."""
-    assert name in OPTIONAL_THINGS, f"{name} is not one of {sorted(OPTIONAL_THINGS)}"
-    if name in required_things():
-        pytest.fail(f"{name} is required by STAGEPOST_REQUIRE: {reason}", pytrace=False)
-    pytest.skip(f"{name}: {reason}", allow_module_level=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,7 +59,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     seed = config.option.hypothesis_seed
-    return f"seed {seed} · revision {_revision(config.rootpath)} · again with: make test SEED={seed}"
+    return f"seed {seed} · revision {revision()} · again with: make test SEED={seed}"
 
 
 @pytest.fixture(scope="session")
@@ -88,17 +71,7 @@ def run_seed(pytestconfig: pytest.Config) -> int:
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[WorldBroker]:
     """One for all tests of a process, which are of the group "kafka" so that there is one such process."""
-    from tests.worlds.topics.kafka_world import world_broker
+    from rigs.kafka_world import world_broker
 
     with world_broker() as broker:
         yield broker
-
-
-def _revision(root: Path) -> str:
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return described.stdout.strip()

@@ -20,9 +20,9 @@ from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from rigs.dashboard_world import DashboardWorld
 from stagepost.web.access.settings import WebSettings
 from tests.browser.chromium import chromium_path
-from tests.browser.dashboard_world import DashboardWorld
 from tests.browser.served import a_node, an_outbox, served
 from tests.browser.tables_world import write_tables
 

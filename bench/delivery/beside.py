@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(outcome: Outcome, full: bool) -> None:
-    from tests.soak.results import write_lines
+    from rigs.results import write_lines
 
     command = f"python -m bench.delivery.beside{' --full' if full else ''}"
     write_lines("bench-delivery", command, [asdict(row) for row in outcome.figures])

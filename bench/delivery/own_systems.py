@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.delivery.processes import Processes, until
-from bench.delivery.socket_transport import SocketTransport
 from bench.delivery.systems import Promise
+from rigs.socket_transport import SocketTransport
 from stagepost.delivery import Receiver, ReceiverConfig, ReliablePublisher, ReliablePublisherConfig
 
 TOPIC = "bench"

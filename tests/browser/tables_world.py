@@ -9,9 +9,9 @@ from typing import Any
 
 import duckdb
 
+from rigs.dashboard_world import message_id
+from rigs.remp_world import session_name, source_of
 from stagepost.pipeline.tables.manifest import LIVES, RECORDS, Batch, Manifest, Reports, write_manifest
-from tests.browser.dashboard_world import message_id
-from tests.worlds.remp.remp_world import session_name, source_of
 
 _MESSAGE = (
     "message_id", "verdict", "sent_ms", "queued_ms", "included_ms", "accepted_ms", "finalized_ms", "rejected_ms",

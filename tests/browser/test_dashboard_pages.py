@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rigs.dashboard_world import DashboardWorld
+from rigs.optional import require
 from stagepost.web.access.settings import WebSettings
 from tests.browser.chromium import chromium_path
-from tests.browser.dashboard_world import DashboardWorld
-from tests.conftest import require
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

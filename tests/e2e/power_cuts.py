@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import tests.e2e.test_kill_intake as intake_process
+from rigs.line_reports import open_report
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted
@@ -31,7 +32,6 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.storage.layout import StoreRefused
 from tests.e2e.test_kill_intake import BATCH, LANES, ROOT, Node, load_lines, look
 from tests.worlds.dmq.pool_signers import Signer
-from tests.worlds.ground.line_reports import open_report
 
 IMAGE_BYTES = 64 * 1024 * 1024
 LIFE_S_MAX = 0.4

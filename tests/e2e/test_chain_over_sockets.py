@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rigs.chain_processes import ChainProcess, Orders, say
+from rigs.validator_processes import until
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.final_proof import Proof
 from stagepost.chain.node.reading import read_chain
@@ -21,8 +23,6 @@ from stagepost.chain.replay import replay
 from stagepost.cli.chain import chain
 from stagepost.remp.ledger import MasterApplied
 from tests.worlds.chain import agreement_checker
-from tests.worlds.chain.chain_processes import ChainProcess, Orders, say
-from tests.worlds.validator.validator_processes import until
 
 pytestmark = pytest.mark.xdist_group("chain over sockets")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rigs.kafka_world import WorldBroker
+from rigs.spark_cluster import SparkCluster, small_cluster
 from stagepost.pipeline.cluster.pack import pack
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
@@ -23,8 +25,6 @@ from tests.worlds.pipeline.pipeline_driver_process import KILLED
 from tests.worlds.pipeline.pipeline_oracle import recompute
 from tests.worlds.pipeline.pipeline_topics import a_topic
 from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes, world_sets
-from tests.worlds.pipeline.spark_cluster import SparkCluster, small_cluster
-from tests.worlds.topics.kafka_world import WorldBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rigs.chain_messages import address
+from rigs.kafka_world import WorldBroker, seen_by_another_library
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.devnet.devnet import devnet
@@ -15,9 +17,7 @@ from stagepost.devnet.messages import StatusBook
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.topic import Record
-from tests.worlds.chain.chain_world import address
 from tests.worlds.topics.kafka_runs import PLAN, WITHIN_S, differences, drained, local_records, outages
-from tests.worlds.topics.kafka_world import WorldBroker, seen_by_another_library
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

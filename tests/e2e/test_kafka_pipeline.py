@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.kafka_world import WorldBroker
 from stagepost.devnet.devnet import devnet
 from stagepost.devnet.messages import StatusBook
 from stagepost.pipeline.schemas import TABLES
@@ -20,7 +21,6 @@ from tests.worlds.pipeline.kafka_driver_process import KILLED, run_driver
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import a_dump
 from tests.worlds.topics.kafka_runs import PLAN, drained, local_records, send, table_rows
-from tests.worlds.topics.kafka_world import WorldBroker
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.kafka_world import PASSWORD, USER, WEAK_PASSWORD, WEAK_USER, WorldBroker
 from stagepost.cli.main import run
 from stagepost.devnet.demo.kafka_broker import BrokerPlan, start_broker
 from stagepost.errors import ConfigError
@@ -15,7 +16,6 @@ from stagepost.topics.kafka.access import PASSWORD_VARIABLE
 from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
-from tests.worlds.topics.kafka_world import PASSWORD, USER, WEAK_PASSWORD, WEAK_USER, WorldBroker
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

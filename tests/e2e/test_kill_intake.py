@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.line_reports import open_report
 from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.node.intake import Intake
@@ -22,7 +23,6 @@ from stagepost.dmq.validation import Validator, rules_for
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.signatures.verifier import Verifier
 from tests.worlds.dmq.pool_signers import KnownPools, Signer
-from tests.worlds.ground.line_reports import open_report
 
 CYCLES = 10
 LANES = 6

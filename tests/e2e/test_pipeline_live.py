@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from rigs.optional import require
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
@@ -28,7 +29,6 @@ from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record
-from tests.conftest import require
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
 from tests.worlds.ground.waiting import WITHIN_S, wait_until
 from tests.worlds.pipeline.pipeline_devnet import play

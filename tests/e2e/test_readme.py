@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rigs.optional import require
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import find_java_home
-from tests.conftest import require
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
 pytestmark = pytest.mark.xdist_group("devnet")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rigs.remp_overlay_world import message_bytes
+from rigs.validator_processes import ValidatorProcess, until, validators_over_sockets
 from stagepost.remp.receipts.receipt import Receipt
-from tests.worlds.remp.remp_overlay_world import message_bytes
-from tests.worlds.validator.validator_processes import ValidatorProcess, until, validators_over_sockets
 
 pytestmark = pytest.mark.xdist_group("validators over sockets")
 

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rigs.chain_messages import a_transfer, address, some_primes
 from stagepost.chain import cell_messages
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.contracts import ContractKind
@@ -24,7 +25,7 @@ from stagepost.chain.snapshots import snapshot_of
 from stagepost.errors import DecodeError
 from stagepost.remp.shard import BlockId
 from tests.fuzz.harness import Verdict, attempt, require
-from tests.worlds.chain.chain_world import DecidedChain, a_genesis, a_set, a_transfer, address, some_primes
+from tests.worlds.chain.chain_world import DecidedChain, a_genesis, a_set
 
 # Loaded when a bag is first read; an input must not pay for that.
 assert cell_messages.CELLS_MAX

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz.harness import ROOT, Target
+from rigs.results import ROOT
+from tests.fuzz.harness import Target
 from tests.fuzz.kept_inputs import keep_reached, kept_for
 from tests.fuzz.targets import TARGET_NAMES, target
 

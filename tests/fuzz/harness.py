@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import resource
 import signal
-import subprocess
 import time
 import traceback
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
 from stagepost.errors import RemoteProtocolError, StagepostError
 from tests.fuzz.mutate import input_for
-
-ROOT = Path(__file__).parents[2]
 
 # A value decoded from one byte of input costs at most an object and its place in a list. What lies beyond that and
 # a fixed amount (one multiplexer buffer, one error with its traceback) was allocated on the input's word alone.
@@ -212,16 +208,6 @@ def _time_is_over(number: int, frame: FrameType | None) -> None:
 def resident_bytes_peak() -> int:
     """The most memory this process has ever held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def revision() -> str:
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return described.stdout.strip()
 
 
 def pieces(data: bytes, count: int) -> Sequence[bytes]:

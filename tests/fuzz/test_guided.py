@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
+from rigs.optional import require
 from tests.fuzz import kept_inputs
 from tests.fuzz.guided import missing_reason, run_guided
 from tests.fuzz.harness import Target, Verdict, run_inputs, run_range

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.peer_builds import go_program
 from stagepost.client import AsyncClient
 from stagepost.dmq.message import BODY_BYTES_MAX
 from stagepost.dmq.outcome import Accepted
@@ -23,7 +24,6 @@ from tests.interop.local_talks import (
     serves_submissions,
     submits_and_is_answered,
 )
-from tests.interop.peer_builds import go_program
 from tests.interop.peer_programs import InteropPool, PeerProgram
 from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending, heard, write_pools
 

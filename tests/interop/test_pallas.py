@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.peer_builds import rust_program
 from stagepost.endpoints import (
     ConnectionKind,
     LocalMessageNotificationClient,
@@ -25,7 +26,6 @@ from tests.interop.local_talks import (
     serves_submissions,
     submits_and_is_answered,
 )
-from tests.interop.peer_builds import rust_program
 from tests.interop.peer_programs import InteropPool, PeerProgram
 from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending, write_pools
 

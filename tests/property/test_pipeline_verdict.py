@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rigs.remp_world import FULL_NODE, session, session_name, sets_file, source_of
 from stagepost.remp.hex_text import read_hash
 from stagepost.remp.receipts.receipt import Counting, ExternalMessageId, Receipt
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
@@ -19,7 +20,6 @@ from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import evaluate
 from tests.worlds.pipeline.pipeline_spark import small_spark
 from tests.worlds.pipeline.pipeline_world import any_status
-from tests.worlds.remp.remp_world import FULL_NODE, session, session_name, sets_file, source_of
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from rigs.dmq_nodes import NodeFactory
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
@@ -28,7 +29,7 @@ from stagepost.simulation.history import History
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.traffic import Shares, Traffic
 from stagepost.simulation.world import World
-from tests.simulation.dmq_worlds import NodeFactory, a_world, close_the_run, converge
+from tests.simulation.dmq_worlds import a_world, close_the_run, converge
 
 NODES = 7
 POOLS = 12

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
+from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.profiles import DMQ_NODE
 from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -14,7 +15,6 @@ from stagepost.simulation.link import Link
 from stagepost.simulation.pools import SimulatedPools, a_body
 from stagepost.simulation.programs import submit
 from stagepost.simulation.world import NODE_PORT, World
-from tests.simulation.dmq_worlds import NodeFactory, config_of
 
 SKEWS_S = (0.0, 1.0, -1.0, 5.0, -5.0, 30.0, -30.0, 3_600.0, -3_600.0)
 SKEW_ALLOWED_S = 5.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.validator import LOAD_PAUSE_EACH_S, LOAD_PAUSE_MAX_S, MASTER_PAUSE_S, SHARD_PAUSE_S
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipts.receipt import Receipt
-from tests.worlds.chain.chain_world import address
 from tests.worlds.ground.memoised_signatures import memoised_signatures
 from tests.worlds.remp.primes_checks import committed_blocks
 from tests.worlds.remp.primes_world import PrimesWorld

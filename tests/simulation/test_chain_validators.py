@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from rigs.chain_messages import a_transfer, address
 from stagepost.chain.agreement.certificate import check, decode_certificate
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
 from tests.worlds.chain.chain_oracle import Oracle
 from tests.worlds.chain.chain_validators import LIFETIME_MS, ChainWorld
-from tests.worlds.chain.chain_world import a_transfer, address
 
 RUN_S = 3 * LIFETIME_MS / 1_000
 ACCOUNTS = [address(ContractKind.BALANCE, number) for number in range(12)]

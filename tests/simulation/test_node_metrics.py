@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
@@ -29,7 +30,6 @@ from stagepost.simulation.hostile import SUPPLIERS, HostilePeer, Loot
 from stagepost.simulation.pools import PAUPER, START_KES_PERIOD, SimulatedPools, simulated_pool
 from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World
-from tests.simulation.dmq_worlds import NodeFactory, config_of
 
 POOLS = SimulatedPools(3)
 HOSTS = {"one": "10.0.0.1", "two": "10.0.0.2", "three": "10.0.0.3"}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.validator.receipts import Statements
-from tests.worlds.chain.chain_world import address
 from tests.worlds.remp.primes_world import PrimesWorld, ValidatorHouse
 
 SIZE = 4

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.declined import Choice
 from stagepost.chain.messages import CanonicalMessage
@@ -20,7 +21,6 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.shard import BlockId
-from tests.worlds.chain.chain_world import address
 from tests.worlds.remp.primes_world import PrimesWorld
 
 SIZE = 4

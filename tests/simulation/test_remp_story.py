@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.delivery import ErrNacked, MemoryNetwork, Receiver, ReceiverConfig, ReliablePublisher
@@ -15,7 +16,6 @@ from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.verdict.trace import trace_of
-from tests.worlds.chain.chain_world import address
 from tests.worlds.delivery.delivery_world import an_acked_config, settle
 from tests.worlds.remp.primes_world import PrimesWorld
 

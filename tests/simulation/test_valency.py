@@ -8,13 +8,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NODE_PORT, World
-from tests.simulation.dmq_worlds import NodeFactory, config_of
 
 POOLS = SimulatedPools(3)
 HOSTS = {"hub": "10.0.0.1", "one": "10.0.0.2", "two": "10.0.0.3", "three": "10.0.0.4"}

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from tests.soak.results import Result, result
+from rigs.results import Result, result
 from tests.soak.runs import Run
 from tests.worlds.catchain.catchain_runs import run_once
 

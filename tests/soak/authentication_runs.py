@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from rigs.results import Result, result, result_of
 from tests.hostile.canaries import searching
 from tests.hostile.key_evolution import LAST_PERIOD, evolving
 from tests.hostile.key_permissions import permissions
 from tests.simulation.intake_model import Findings, run_life
-from tests.soak.results import Result, result, result_of
 from tests.soak.runs import Run
 
 LIVES_BY_SCALE = {"commit": 250, "release": 5_000}

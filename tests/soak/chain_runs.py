@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from rigs.results import Result, result
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 from tests.worlds.chain.agreement_runs import run_once, run_without_quorum
 from tests.worlds.chain.chain_overlay_runs import run_once as run_on_links

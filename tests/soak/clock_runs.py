@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rigs.results import Result, result, result_of
 from tests.hostile.clock_steps import SKEWS_S, STEPS_BACK_S, skewed, stepping
 from tests.hostile.disk_shim import NotToBeHad
 from tests.simulation import skews
-from tests.soak.results import Result, result, result_of
 from tests.soak.runs import Run
 
 REPLAYS = 250

@@ -8,9 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.fuzz.harness import ROOT
+from rigs.results import ROOT, Result, result
 from tests.simulation.days import NODES, SLOPE_MAX, Day
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 HOURS_BY_SCALE = {"commit": 24, "release": 240}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rigs.results import Result, result
 from tests.e2e.test_kill_publisher import kill_loop
 from tests.soak.node_runs import kill_again
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 PUBLISHER_KILLS_BY_SCALE = {"commit": 200, "release": 1_000}

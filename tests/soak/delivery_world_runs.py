@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from rigs.results import Result, result
 from tests.simulation.delivery_worlds import SCENARIOS, faults_found, run_delivery, told
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 DELIVERY_SEEDS_BY_SCALE = {"commit": 200, "release": 1_000}

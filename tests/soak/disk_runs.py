@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from rigs.results import Result, result, result_of
 from tests.hostile.bad_disks import failing_calls, full_files, full_filesystem
 from tests.hostile.disk_shim import NotToBeHad
 from tests.hostile.storms import Figure
-from tests.soak.results import Result, result, result_of
 from tests.soak.runs import Run
 
 DISKS: dict[str, Callable[[], tuple[Figure, list[str]]]] = {

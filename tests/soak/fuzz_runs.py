@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
+from rigs.results import Result, result
 from tests.fuzz.guided import GuidedOutcome, missing_reason, run_guided
 from tests.fuzz.harness import Outcome, run_for, run_range
 from tests.fuzz.signed_bits import flip_every_bit, sample_messages
 from tests.fuzz.targets import COMPARED_TARGETS, TARGET_NAMES, target
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 INPUTS_BY_SCALE = {"commit": 1_000_000, "release": 50_000_000}

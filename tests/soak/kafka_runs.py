@@ -23,6 +23,8 @@ from tempfile import TemporaryDirectory
 
 from _pytest.outcomes import Skipped
 
+from rigs.kafka_world import WorldBroker, world_broker
+from rigs.results import Result, result
 from stagepost.devnet.devnet import Devnet, devnet
 from stagepost.devnet.messages import DevnetMessages, StatusBook
 from stagepost.pipeline.tables.account import counts
@@ -33,12 +35,10 @@ from stagepost.topics.dump import dump_lines
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.kafka.spool import GROUP
 from stagepost.topics.log.file_topic import open_topic
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 from tests.worlds.pipeline.kafka_driver_process import run_driver
 from tests.worlds.pipeline.pipeline_oracle import recompute
 from tests.worlds.topics.kafka_runs import PLAN, differences, drained, local_records, table_rows
-from tests.worlds.topics.kafka_world import WorldBroker, world_broker
 
 BROKER_KILLS_BY_SCALE = {"commit": 20, "release": 20}
 KILLS_PER_FULL_NODE = 5

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from rigs.results import Result, result
 from tests.e2e.test_kill_intake import kill_loop
 from tests.simulation.dmq_scenarios import SCENARIOS, run_seed
 from tests.simulation.dmq_scenarios import Result as WorldResult
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 SEEDS_BY_SCALE = {"commit": 300, "release": 10_000}

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rigs.results import OWN_COUNT, Result, result
 from tests.soak.agreement_runs import PROMISES as AGREEMENT_PROMISES
 from tests.soak.agreement_runs import agree
 from tests.soak.authentication_runs import keys, ways_in
@@ -24,7 +25,6 @@ from tests.soak.power_runs import power_cuts
 from tests.soak.primes_runs import PROMISES as PRIMES_PROMISES
 from tests.soak.primes_runs import primes, primes_of_processes
 from tests.soak.restart_runs import starts, stops
-from tests.soak.results import OWN_COUNT, Result, result
 from tests.soak.runs import Run
 from tests.soak.session_switch_runs import SESSION_PROMISES, lose_quorums, switch_sessions
 from tests.soak.storm_runs import storms

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from rigs.results import Result, result
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import cache_folder, find_java_home, refuse_missing_packages, start_session
 from stagepost.pipeline.tables.account import counts
@@ -15,7 +16,6 @@ from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import FileTopic, create_topic
 from stagepost.topics.names import STATUSES
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 from tests.worlds.pipeline.pipeline_driver_process import KILLED, POINTS, ROWS_MAX, run_driver
 from tests.worlds.pipeline.pipeline_oracle import recompute

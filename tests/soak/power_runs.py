@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rigs.results import Result, result
 from tests.e2e.power_cuts import CUTS_ON_ONE_DISK, PowerCutImpossible, cut_loop, lost_by_the_control
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 CUTS_BY_SCALE = {"commit": 40, "release": 500}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from rigs.results import Result, result
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 from tests.worlds.devnet.devnet_runs import devnet
 from tests.worlds.remp.primes_runs import PrimesOutcome, PrimesPlan, run_primes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rigs.results import Result, result, result_of
 from tests.hostile.big_store import restarting
 from tests.hostile.stops import stopping
-from tests.soak.results import Result, result, result_of
 from tests.soak.runs import Run
 
 STOPS_BY_SCALE = {"commit": 100, "release": 1_000}

@@ -21,12 +21,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.fuzz.harness import revision, run_range
+from rigs.results import Result, by_promise, revision, write_lines
+from tests.fuzz.harness import run_range
 from tests.fuzz.mutate import input_for
 from tests.fuzz.targets import TARGET_NAMES, target
 from tests.soak.fuzz_runs import INPUTS_BY_SCALE
 from tests.soak.parts import PART_NAMES, PARTS, play
-from tests.soak.results import Result, by_promise, write_lines
 from tests.soak.runs import Run, say
 
 TARGETED_PARTS = ("fuzz", "guided")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.soak.results import OWN_COUNT
+from rigs.results import OWN_COUNT
 
 
 def say(text: str) -> None:

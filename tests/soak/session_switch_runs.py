@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.soak.results import Result, result
+from rigs.results import Result, result
 from tests.soak.runs import Run
 from tests.worlds.catchain.quorum_runs import run_quiet, run_quorum
 from tests.worlds.remp.receipt_runs import check_receipts

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rigs.results import Result, result_of
 from tests.hostile.crowd import gathering
 from tests.hostile.floods import forging, stalling
 from tests.hostile.pool_flood import flooding
 from tests.hostile.storms import Figure, Storm, dripping, holding_much, play
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim
-from tests.soak.results import Result, result_of
 from tests.soak.runs import Run
 
 FLOOD_S = 60.0

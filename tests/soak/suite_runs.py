@@ -7,8 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.fuzz.harness import ROOT
-from tests.soak.results import Result, result
+from rigs.results import ROOT, Result, result
 from tests.soak.runs import Run
 
 SUITE: dict[str, tuple[str, ...]] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rigs.results import Result, result
 from stagepost.errors import StorageError
 from tests.e2e.power_cuts import PowerCutImpossible
 from tests.e2e.test_kill_topic_writer import kill_loop
 from tests.e2e.test_topic_power_cut import cut_loop
 from tests.soak.node_runs import kill_again
-from tests.soak.results import Result, result
 from tests.soak.runs import Run
 
 TOPIC_KILLS_BY_SCALE = {"commit": 100, "release": 1_000}

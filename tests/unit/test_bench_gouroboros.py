@@ -20,9 +20,9 @@ from bench.beside_gouroboros import (
     readings,
     record,
 )
+from rigs.peer_builds import Unavailable, go_program
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.validation import check_certificate, check_id, check_kes_signature
-from tests.interop.peer_builds import Unavailable, go_program
 
 FEW = POOLS + 10  # some pools twice
 

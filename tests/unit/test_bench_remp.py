@@ -29,8 +29,8 @@ from bench.remp_end_to_end import (
     read_unit,
     targets_missed,
 )
+from rigs.remp_world import FULL_NODE, MESSAGE, said
 from stagepost.ground.crypto import ed25519
-from tests.worlds.remp.remp_world import FULL_NODE, MESSAGE, said
 
 
 def test_each_stage_is_reached_once_and_by_the_first() -> None:
@@ -110,7 +110,12 @@ def test_a_unit_that_changed_is_said(after_us: int, is_disturbed: bool) -> None:
 
 def test_the_unit_is_measured_during_the_load_and_counts_its_own_time() -> None:
     counts: list[int] = []
-    probe = UnitProbe(lambda checks: [counts.append(checks), sum(range(20_000))])
+
+    def check(checks: int) -> None:
+        counts.append(checks)
+        sum(range(20_000))
+
+    probe = UnitProbe(check)
 
     async def measure() -> float:
         done = asyncio.Event()

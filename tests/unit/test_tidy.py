@@ -18,6 +18,7 @@ from tests.worlds.ground.tidiness import (
     NEIGHBOUR_FOLDER,
     OUTSIDE_WORLD,
     TOP_ENTRIES_MAX,
+    crossed_folders,
     crowded_folders,
     cycles,
     dead_modules,
@@ -43,7 +44,7 @@ SOURCES = {module_name(path.relative_to(SOURCE)): path.read_text() for path in s
 PACKAGES = {module_name(path.relative_to(SOURCE)) for path in SOURCE.rglob("__init__.py")}
 OUTSIDERS = {
     path: path.read_text()
-    for folder in ("tests", "tools", "bench")
+    for folder in ("rigs", "tests", "tools", "bench")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
 
@@ -84,6 +85,14 @@ def test_imports_point_in_the_allowed_direction() -> None:
     faults = (forbidden_imports(text, m, known, is_package=m in PACKAGES) for m, text in SOURCES.items())
 
     assert_none(chain.from_iterable(faults))
+
+
+def test_tests_and_benchmarks_do_not_import_each_other() -> None:
+    paths = [*SOURCE.rglob("*.py"), *OUTSIDERS]
+
+    assert_none(
+        chain.from_iterable(crossed_folders(path.read_text(), path.relative_to(ROOT)) for path in paths)
+    )
 
 
 def test_core_does_not_touch_the_outside_world() -> None:
@@ -195,6 +204,23 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
 )
 def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
     assert forbidden_imports(source, module, set(SOURCES), is_package=module == "stagepost.delivery") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "count"),
+    [
+        ("bench/chain.py", "from tests.worlds.chain.chain_world import a_genesis", 1),
+        ("bench/delivery/beside.py", "def f():\n    import tests.conftest", 1),
+        ("tests/worlds/delivery/delivery_world.py", "from bench.traffic import Signers", 1),
+        ("tests/unit/dmq/test_bench.py", "from bench import traffic", 1),
+        ("rigs/remp_world.py", "from tests.worlds.chain import chain_world", 1),
+        ("src/stagepost/devnet/devnet.py", "from rigs.results import write_lines", 1),
+        ("tests/unit/test_bench_chain.py", "from bench.chain import Times", 0),
+        ("bench/chain.py", "from rigs.chain_processes import ChainNode", 0),
+    ],
+)
+def test_an_import_between_tests_and_benchmarks_is_found(path: str, source: str, count: int) -> None:
+    assert len(crossed_folders(source, Path(path))) == count
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.catching_up import CALM_MAX, SYNC_MAX_S, SYNC_MIN_S, SyncOptions
 from stagepost.catchain.effects import Ask, Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
 from stagepost.catchain.queries import Difference, GetDifference, decode_query, encode_answer
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of, verify_once
+from tests.worlds.catchain.catchain_world import verify_once
 
 SIZE = 4
 

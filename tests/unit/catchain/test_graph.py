@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, Dependency, HashVersion, block_id, data_hash, root_reference
 from stagepost.catchain.graph import Graph, GraphRules, State, Vertex
 from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
 from stagepost.ground.crypto import ed25519
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of, verify_once
+from tests.worlds.catchain.catchain_world import verify_once
 
 SIZE = 5
 INCARNATION = bytes([7]) * 32

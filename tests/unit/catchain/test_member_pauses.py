@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of, verify_once
+from tests.worlds.catchain.catchain_world import verify_once
 
 PAUSE_S = MemberOptions().speak_pause_s
 

@@ -6,13 +6,14 @@ from random import Random
 
 import pytest
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import incarnation_of
 from stagepost.catchain.effects import Ask, Effect, Persist
 from stagepost.catchain.graph import Graph
 from stagepost.catchain.member import Member, MemberOptions
 from stagepost.catchain.queries import BlockNotFound, Difference, Sent, encode_answer
 from stagepost.ground.wire.tl import key_id
-from tests.worlds.catchain.catchain_world import SESSION, public_key_of, seed_of
+from tests.worlds.catchain.catchain_world import SESSION
 
 SIZE = 4
 NOTHING_NEW = encode_answer(Difference((0,) * SIZE))

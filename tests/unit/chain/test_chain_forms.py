@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.chain_messages import address
 from stagepost.chain.configuration import (
     BLOCK_MESSAGES_MAX,
     CALL_WEIGHT_MAX,
@@ -36,7 +37,7 @@ from stagepost.chain.shard_state import PREVIOUS_MAX, ShardState, decode_state
 from stagepost.errors import ConfigError, DecodeError
 from stagepost.remp.shard import BlockId
 from tests.fuzz.checks_chain import chain_samples
-from tests.worlds.chain.chain_world import START_MS, a_configuration, a_genesis, a_set, address, validators
+from tests.worlds.chain.chain_world import START_MS, a_configuration, a_genesis, a_set, validators
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src" / "stagepost" / "chain"

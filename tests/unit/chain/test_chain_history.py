@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rigs.chain_messages import a_transfer, address, some_primes
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.history import KeptBlock, KeptSessions, MemoryHistory
 from stagepost.chain.master_state import PlanKind
@@ -20,7 +21,7 @@ from stagepost.errors import DecodeError, StorageError
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD
 from tests.worlds.chain.chain_oracle import Oracle
-from tests.worlds.chain.chain_world import DecidedChain, a_genesis, a_transfer, address, some_primes
+from tests.worlds.chain.chain_world import DecidedChain, a_genesis
 
 WHOLE = Shard(0, WHOLE_SHARD)
 RICH = address(ContractKind.BALANCE, 1, first_bits=0x10)

@@ -8,6 +8,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
+from rigs.chain_messages import a_transfer, address, external, some_primes
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.declined import Declined, Rule
 from stagepost.chain.following import ENDED_MAX, WAITING_MAX
@@ -38,10 +39,6 @@ from tests.worlds.chain.chain_world import (
     a_configuration,
     a_genesis,
     a_set,
-    a_transfer,
-    address,
-    external,
-    some_primes,
 )
 
 WHOLE = Shard(0, WHOLE_SHARD)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytoniq_core.boc import Builder, Cell
 
+from rigs.chain_messages import address
 from stagepost.chain.cell_messages import CELLS_MAX, DEPTH_MAX
 from stagepost.chain.contracts import ContractKind, transfer_body
 from stagepost.chain.message_values import NEVER
 from stagepost.chain.messages import REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.message import MESSAGE_BYTES_MAX
-from tests.worlds.chain.chain_world import address
 
 VECTOR = Path(__file__).parents[2] / "vectors" / "remp" / "message_id_uid.json"
 ACCOUNT = address(ContractKind.BALANCE)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.chain_messages import a_transfer, address, external, some_primes
 from stagepost.chain.accounts import Transfer
 from stagepost.chain.configuration import (
     CALL_WEIGHT_MAX,
@@ -34,15 +35,7 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Executed, LeftOut, Refused
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.chain_oracle import Oracle
-from tests.worlds.chain.chain_world import (
-    DecidedChain,
-    a_configuration,
-    a_genesis,
-    a_transfer,
-    address,
-    external,
-    some_primes,
-)
+from tests.worlds.chain.chain_world import DecidedChain, a_configuration, a_genesis
 
 RICH = address(ContractKind.BALANCE, 1, first_bits=0x10)
 POOR = address(ContractKind.BALANCE, 2, first_bits=0xF0)

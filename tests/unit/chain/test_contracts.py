@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.chain_messages import address
 from stagepost.chain.accounts import EMPTY_ACCOUNT, SUPPLY_MAX, Account, Transfer
 from stagepost.chain.configuration import CALL_WEIGHT_MAX
 from stagepost.chain.contracts import (
@@ -25,7 +26,6 @@ from stagepost.chain.contracts import (
     sum_of_primes,
     transfer_body,
 )
-from tests.worlds.chain.chain_world import address
 
 LIMIT = 50_000
 HERE = address(ContractKind.BALANCE, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rigs.chain_messages import address, external, some_primes
 from stagepost.chain.contracts import ContractKind
 from stagepost.remp.ledger import (
     CandidateBuilt,
@@ -22,15 +23,7 @@ from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import to_forward
 from stagepost.remp.queue.state import QueueSession
 from stagepost.remp.receipts.message_status import MessageStatus, kind_of
-from tests.worlds.chain.chain_world import (
-    LIFETIME_MS,
-    DecidedChain,
-    a_configuration,
-    a_genesis,
-    address,
-    external,
-    some_primes,
-)
+from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain, a_configuration, a_genesis
 
 FULL_NODE = b"f" * 32
 

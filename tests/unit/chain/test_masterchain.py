@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from rigs.chain_messages import a_transfer, address, some_primes
 from stagepost.chain.configuration import SHARD_BITS_MAX, Configuration
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.declined import Declined, Rule
@@ -27,16 +28,7 @@ from stagepost.remp.ledger import MasterApplied
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import session_id
 from stagepost.remp.shard import WHOLE_SHARD, BlockId
-from tests.worlds.chain.chain_world import (
-    LIFETIME_MS,
-    DecidedChain,
-    a_configuration,
-    a_genesis,
-    a_set,
-    a_transfer,
-    address,
-    some_primes,
-)
+from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain, a_configuration, a_genesis, a_set
 
 WHOLE = Shard(0, WHOLE_SHARD)
 RICH = address(ContractKind.BALANCE, 1, first_bits=0x10)

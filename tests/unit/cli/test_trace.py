@@ -9,20 +9,12 @@ from typing import Any
 
 import pytest
 
+from rigs.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file, status_named
 from stagepost.cli import main as command
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
-from tests.worlds.remp.remp_world import (
-    FULL_NODE,
-    MESSAGE,
-    seed_of,
-    session,
-    session_name,
-    sets_file,
-    status_named,
-)
 
 START_MS = 1_700_000_000_000
 BLOCK = BlockId(0, 0x3800_0000_0000_0000, 17, b"r" * 32, b"f" * 32)

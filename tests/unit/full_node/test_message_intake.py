@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from random import Random
 
+from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.full_node.earlier_life import EarlierLife, earlier_life
@@ -23,7 +24,7 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, address
+from tests.worlds.chain.chain_world import START_MS, DecidedChain
 
 SEED = sha256(b"a full node").digest()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
+from rigs.remp_world import FULL_NODE, said, session, sets_of
 from stagepost.errors import ErrorCode
 from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.ground.signatures.verifier import KEPT_MESSAGES_MAX, Verifier
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
-from tests.worlds.remp.remp_world import FULL_NODE, said, session, sets_of
 
 SETS = sets_of(session(1, range(7)))
 ARRIVED_MS = 1_000

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rigs.chain_messages import address
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.master_state import PlanKind
@@ -34,7 +35,7 @@ from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import RetryingWriter
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
+from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
 
 SEED = sha256(b"a full node").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rigs.remp_world import FULL_NODE, public_key_of, session, session_name, sets_file, source_of
 from stagepost.errors import ConfigFaults, StorageError
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, ValidatorSets, parse_validator_sets
-from tests.worlds.remp.remp_world import FULL_NODE, public_key_of, session, session_name, sets_file, source_of
 
 
 def faults_of(file: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from rigs.optional import require
 from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import require_client
@@ -15,7 +16,6 @@ from stagepost.topics.kafka.topic import KafkaTopic, KafkaTopicWriter, batches_o
 from stagepost.topics.log.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, RECORDS_MAX, VALUE_BYTES_MAX
 from stagepost.topics.log.group_commit import ROW_BYTES
 from stagepost.topics.topic import Place, Record, RecordRefused, partition_of
-from tests.conftest import require
 
 PARTITIONS = 4
 """That the small broker gives to every topic."""

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from rigs.remp_overlay_world import OverlayWorld, message_bytes, parse
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, StagedSending, Subset
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.shard import BlockId
-from tests.worlds.remp.remp_overlay_world import OverlayWorld, message_bytes, parse
 
 BLOCK = BlockId(0, 1 << 63, 1, b"r" * 32, b"f" * 32)
 SLOW_S = 0.3

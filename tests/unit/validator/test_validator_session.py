@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs.catchain_keys import seed_of
+from rigs.remp_overlay_world import FULL_NODE_SEED, OPTIONS, House, OverlayWorld, message_bytes, parse
 from stagepost.catchain.effects import Blamed, Halt, Recovered
 from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
@@ -38,15 +40,6 @@ from stagepost.validator.held_messages import (
 from stagepost.validator.receipts import ReceiptSending
 from stagepost.validator.session_plan import SessionOptions
 from stagepost.validator.session_runner import SessionRunner
-from tests.worlds.catchain.catchain_world import seed_of
-from tests.worlds.remp.remp_overlay_world import (
-    FULL_NODE_SEED,
-    OPTIONS,
-    House,
-    OverlayWorld,
-    message_bytes,
-    parse,
-)
 
 STARTED_S = 1.0
 SETTLED_S = 2.0

@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 
+from rigs.catchain_keys import public_key_of, seed_of
+from rigs.remp_overlay_world import SEQNO, WHOLE_SHARD, message_bytes, parse
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import SystemClock
@@ -18,10 +20,8 @@ from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.validator.session_plan import SessionOptions, SessionPlan
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.session_store import STORE_FILE, BodyRow, SessionStore, open_session_store
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of
 from tests.worlds.ground.damaged_files import change_row
 from tests.worlds.ground.failing_disk import Disk
-from tests.worlds.remp.remp_overlay_world import SEQNO, WHOLE_SHARD, message_bytes, parse
 
 ONE, TWO = b"1" * 32, b"2" * 32
 

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from rigs.remp_overlay_world import SEQNO, House, OverlayWorld, message_bytes, parse
+from rigs.remp_world import shard_block
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.collation import Executed, Refused
 from stagepost.remp.queue.session_switch import Shard
@@ -14,8 +16,6 @@ from stagepost.remp.receipts.status import Level, Status
 from stagepost.validator.session_plan import SessionPlan
 from stagepost.validator.session_store import BLOCKS, BODIES, SESSIONS
 from stagepost.validator.sessions import LINGER_S
-from tests.worlds.remp.remp_overlay_world import SEQNO, House, OverlayWorld, message_bytes, parse
-from tests.worlds.remp.remp_world import shard_block
 
 SETTLED_S = 2.0
 

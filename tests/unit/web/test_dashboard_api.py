@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 
-from stagepost.errors import ErrorCode  # noqa: E402  # below what may be absent
+from rigs.dashboard_world import DashboardWorld  # noqa: E402  # below what may be absent
+from stagepost.errors import ErrorCode  # noqa: E402
 from stagepost.web.access.settings import WebSettings  # noqa: E402
-from tests.browser.dashboard_world import DashboardWorld  # noqa: E402
 from tests.browser.served import Served, a_node, an_outbox, served  # noqa: E402
 from tests.browser.tables_world import write_tables  # noqa: E402
 from tests.worlds.ground.damaged_files import change_row  # noqa: E402

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rigs.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
+from rigs.remp_world import session, sets_file
 from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.topic import Record
@@ -25,10 +27,8 @@ from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.tables import Tables
-from tests.browser.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
 from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
 from tests.worlds.ground.damaged_files import UNREADABLE, change_row, made_unreadable
-from tests.worlds.remp.remp_world import session, sets_file
 
 NOW_MS = 1_800_000_000_000
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rigs.remp_world import FULL_NODE, MESSAGE, seed_of, session, sets_of, shard_block, status_named
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
@@ -16,15 +17,6 @@ from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.shard import BlockId
 from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.trace.drawing import FOLD_WIDTH, TimeScale, draw_trace
-from tests.worlds.remp.remp_world import (
-    FULL_NODE,
-    MESSAGE,
-    seed_of,
-    session,
-    sets_of,
-    shard_block,
-    status_named,
-)
 
 SVG = "{http://www.w3.org/2000/svg}"
 BLOCK = shard_block(1 << 63)

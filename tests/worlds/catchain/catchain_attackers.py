@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from hashlib import sha256
 
+from rigs.catchain_keys import seed_of
 from stagepost.catchain.block import (
     BLOCK_BYTES_MAX,
     Block,
@@ -26,7 +27,7 @@ from stagepost.catchain.queries import (
 from stagepost.ground.crypto import ed25519
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.records import Digest, Header, Ids, Reject, encode_payload
-from tests.worlds.catchain.catchain_world import Peer, World, _answer_came, _frame_came, _query_came, seed_of
+from tests.worlds.catchain.catchain_world import Peer, World, _answer_came, _frame_came, _query_came
 from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
 STORM_UNTIL_S = 8.0

@@ -13,6 +13,7 @@ from hashlib import sha256
 from itertools import count
 from random import Random
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, incarnation_of
 from stagepost.catchain.effects import (
     Ask,
@@ -32,16 +33,6 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 
 SESSION = sha256(b"session").digest()
-
-
-@lru_cache(maxsize=64)
-def seed_of(index: int) -> bytes:
-    return sha256(b"member %d" % index).digest()
-
-
-@lru_cache(maxsize=64)
-def public_key_of(index: int) -> bytes:
-    return ed25519.public_key(seed_of(index))
 
 
 @lru_cache(maxsize=200_000)

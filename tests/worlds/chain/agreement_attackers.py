@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from rigs.agreement_keys import seed_of
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import Ask, Broadcast, Effect, Reply
@@ -12,7 +13,7 @@ from stagepost.chain.agreement.queries import Progress, decode_answer
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, quorum, signed_bytes
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
-from tests.worlds.chain.agreement_world import SESSION_ID, Peer, World, payload_of, seed_of
+from tests.worlds.chain.agreement_world import SESSION_ID, Peer, World, payload_of
 
 
 class Attacker(Peer):

@@ -16,6 +16,7 @@ from hashlib import sha256
 from itertools import count
 from random import Random
 
+from rigs.agreement_keys import public_key_of, seed_of
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import (
     Ask,
@@ -49,16 +50,6 @@ START = sha256(b"start of the chain").digest()
 OPTIONS = MemberOptions(
     start_wait_s=0.3, query_timeout_s=0.5, ask_every_s=0.3, ask_when_idle_s=2.0, want_pause_s=2.0
 )
-
-
-@lru_cache(maxsize=64)
-def seed_of(index: int) -> bytes:
-    return sha256(b"validator %d" % index).digest()
-
-
-@lru_cache(maxsize=64)
-def public_key_of(index: int) -> bytes:
-    return ed25519.public_key(seed_of(index))
 
 
 @lru_cache(maxsize=500_000)

@@ -11,6 +11,7 @@ from random import Random
 
 import msgspec
 
+from rigs.chain_messages import a_transfer, address, external
 from stagepost.chain.configuration import CALL_WEIGHT_MAX, Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.declined import Declined, Switches
@@ -33,16 +34,7 @@ from stagepost.remp.queue.collation import Executed, LeftOut, Refused
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.chain_oracle import Oracle
-from tests.worlds.chain.chain_world import (
-    LIFETIME_MS,
-    DecidedChain,
-    a_configuration,
-    a_genesis,
-    a_set,
-    a_transfer,
-    address,
-    external,
-)
+from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain, a_configuration, a_genesis, a_set
 
 ACCOUNTS = 40
 START_BALANCE = 1_000

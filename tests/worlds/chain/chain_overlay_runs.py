@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from rigs.chain_messages import some_primes
 from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Recovered
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
@@ -17,7 +18,6 @@ from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from tests.worlds.chain.chain_overlay_world import ChainHouse, ChainOverlayWorld
-from tests.worlds.chain.chain_world import some_primes
 
 MESSAGES = 60
 SHARDS_MAX = 4

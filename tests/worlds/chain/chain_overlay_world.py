@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
+from rigs.agreement_keys import public_key_of, seed_of
+from rigs.remp_overlay_world import Wires
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.chain.agreement.effects import Finalised
 from stagepost.chain.agreement.pacing import MemberOptions
@@ -38,10 +40,8 @@ from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain import agreement_checker
-from tests.worlds.chain.agreement_world import public_key_of, seed_of
 from tests.worlds.chain.chain_validators import genesis_of
 from tests.worlds.chain.chain_world import START_MS
-from tests.worlds.remp.remp_overlay_world import Wires
 
 OPTIONS = ChainOptions(
     MemberOptions(start_wait_s=0.2, ask_every_s=0.2, ask_when_idle_s=1.0), FollowerOptions(ask_every_s=0.5)

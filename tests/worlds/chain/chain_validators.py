@@ -12,6 +12,7 @@ from hashlib import sha256
 from itertools import count
 from random import Random
 
+from rigs.agreement_keys import public_key_of, seed_of
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.effects import (
     Ask,
@@ -36,7 +37,7 @@ from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.rotation import Plan
 from stagepost.remp.ledger import LedgerSession, MasterApplied, ShardCommitted, ShardDropped
 from stagepost.remp.message import ExternalMessage
-from tests.worlds.chain.agreement_world import public_key_of, seed_of, verify_once
+from tests.worlds.chain.agreement_world import verify_once
 from tests.worlds.chain.chain_world import START_MS
 
 LIFETIME_MS = 6_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from stagepost.chain.accounts import WORKCHAIN
 from stagepost.chain.configuration import (
     ChainValidator,
     Configuration,
@@ -13,13 +12,10 @@ from stagepost.chain.configuration import (
     Ordering,
     ValidatorSet,
 )
-from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import MemoryHistory
 from stagepost.chain.ledger import EmbeddedLedger
-from stagepost.chain.message_values import NEVER
-from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.chain.rotation import Plan
 from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage
@@ -63,32 +59,10 @@ def a_configuration(
     )
 
 
-def address(kind: ContractKind, number: int = 0, first_bits: int | None = None) -> bytes:
-    """`first_bits`: the first byte, if it matters in which shard the account is."""
-    middle = sha256(b"account %d of %d" % (number, kind)).digest()
-    first = middle[:1] if first_bits is None else bytes([first_bits])
-    return first + middle[1:31] + bytes([kind])
-
-
 def a_genesis(
     configuration: Configuration | None = None, balances: Sequence[tuple[bytes, int]] = (), name: str = "test"
 ) -> Genesis:
     return Genesis(name, START_MS, configuration or a_configuration(), tuple(balances))
-
-
-def external(
-    account: bytes, body: bytes, salt: int = 0, expires_at_s: int = NEVER, workchain: int = WORKCHAIN
-) -> ExternalMessage:
-    data = CanonicalMessage(account, body, expires_at_s, salt, workchain).encode()
-    return read_message(data, takes_cells=False).external
-
-
-def a_transfer(source: bytes, to: bytes, amount: int, salt: int = 0) -> ExternalMessage:
-    return external(source, transfer_body(to, amount, salt), salt)
-
-
-def some_primes(number: int, up_to: int = 10, salt: int = 0) -> ExternalMessage:
-    return external(address(ContractKind.SUM_OF_PRIMES, number), primes_body(up_to), salt)
 
 
 class DecidedChain:

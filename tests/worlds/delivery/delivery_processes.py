@@ -14,7 +14,8 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from bench.delivery.socket_transport import SocketTransport
+from rigs.line_reports import Report
+from rigs.socket_transport import SocketTransport
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.shell.publisher import ReliablePublisher
@@ -25,7 +26,6 @@ from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.delivery.transport import Outgoing, Published
 from tests.worlds.delivery.outbox_records import sent
-from tests.worlds.ground.line_reports import Report
 
 LANES_PER_KIND = 3
 WAITING_MAX = 200

@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
+from rigs.chain_messages import address
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
@@ -29,7 +30,7 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
+from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
 
 SEED = sha256(b"a full node with a desk").digest()
 MAGIC = 77

@@ -11,6 +11,7 @@ from collections import Counter
 from hashlib import sha256
 from random import Random
 
+from rigs.chain_messages import address
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
@@ -28,7 +29,7 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.memory import MemoryFaults, MemoryTopic
 from stagepost.topics.topic import Record
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis, address
+from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
 
 SEED = sha256(b"a full node that is killed").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)

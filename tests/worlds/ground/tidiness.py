@@ -93,6 +93,14 @@ RULES_IN_SHELLS = {
     "stagepost.remp.links.protocols",
 }
 ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "topics"}
+# Folders beside the sources, and the folders that each may not import.
+APART: Mapping[str, set[str]] = {
+    "src": {"rigs", "tests", "bench", "tools"},
+    "rigs": {"tests", "bench", "tools"},
+    "bench": {"tests", "tools"},
+    "tests": {"bench"},
+    "tools": {"bench"},
+}
 TOP_ENTRIES_MAX = 20
 """Rooms and modules directly under the package, without `__init__.py` and `py.typed`."""
 FOLDER_FILES_MAX = 25
@@ -163,6 +171,16 @@ def forbidden_imports(source: str, module: str, known: set[str], *, is_package: 
         elif target in known and unit_of(target) and is_rule(module) and not is_rule(target):
             found.append(f"{module}: rules do not import {target}, which is not one of rules")
     return found
+
+
+def crossed_folders(source: str, path: Path) -> list[str]:
+    """Find imports between the folders beside the sources that would close a circle; `path` is relative to the repository.
+
+    `bench` and `tests` share what is in `rigs`. Only the tests of the benchmarks themselves import `bench`.
+    """
+    forbidden = APART[path.parts[0]] - ({"bench"} if path.match("tests/unit/test_bench*.py") else set())
+    imported = imports_of(ast.parse(source), "", set(), is_package=False)
+    return [f"{path}: may not import {name}" for name in imported if name.split(".")[0] in forbidden]
 
 
 def outside_world(source: str, module: str) -> list[str]:

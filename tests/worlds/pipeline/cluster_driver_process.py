@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rigs.spark_cluster import SETTINGS, SparkCluster, executors_of
 from stagepost.errors import StagepostError
-from tests.worlds.pipeline.spark_cluster import SETTINGS, SparkCluster, executors_of
 
 LOOK_EVERY_S = 0.02
 HAPPENS_WITHIN_S = 300.0

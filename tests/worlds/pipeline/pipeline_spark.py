@@ -7,9 +7,9 @@ import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from rigs.optional import require
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import refuse_missing_packages, start_session
-from tests.conftest import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

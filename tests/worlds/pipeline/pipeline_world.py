@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from hashlib import sha256
 from random import Random
 from typing import Any
 
+from rigs.receipt_lines import EPOCH_MS, SHARDS, a_block, a_master_block, line_of, signed
+from rigs.remp_world import FULL_NODE, seed_of, session, session_name, sets_file, status_named
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -20,14 +20,11 @@ from stagepost.remp.receipts.message_status import (
     SentToValidators,
     Timeout,
 )
-from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId
+from stagepost.remp.shard import BlockId
 from tests.worlds.pipeline.pipeline_oracle import recompute
-from tests.worlds.remp.remp_world import FULL_NODE, seed_of, session, session_name, sets_file, status_named
 
-EPOCH_MS = 1_700_000_000_000
-SHARDS = ("4000000000000000", "c000000000000000")
 SIZES = (4, 7, 21, 60)
 TIMEOUT_MS = 240_000
 
@@ -55,31 +52,6 @@ def world_sets() -> dict[str, Any]:
 
 def sets_bytes(sets: dict[str, Any] | None = None) -> bytes:
     return json.dumps(sets or world_sets()).encode()
-
-
-@lru_cache(maxsize=20_000)
-def message_id(number: int) -> ExternalMessageId:
-    return ExternalMessageId(sha256(b"message %d" % number).digest())
-
-
-def signed(number: int, who: int, status: MessageStatus, at_ms: int) -> Receipt:
-    return Receipt(message_id(number), status, at_ms, b"").sign(seed_of(who))
-
-
-def a_block(seqno: int, shard: str = SHARDS[0]) -> BlockId:
-    root = sha256(b"block %d" % seqno).digest()
-    return BlockId(0, int(shard, 16), seqno, root, sha256(root).digest())
-
-
-def a_master_block(seqno: int) -> BlockId:
-    root = sha256(b"master block %d" % seqno).digest()
-    return BlockId(MASTERCHAIN, WHOLE_SHARD, seqno, root, sha256(root).digest())
-
-
-def line_of(receipt: Receipt, arrived_ms: int | None = None, **more: Any) -> dict[str, Any]:
-    """A line of a dump, as an object; `more` replaces or adds members."""
-    found = {"key": receipt.message_id.hex(), "value": receipt.to_json(), "timestamp_ms": arrived_ms, **more}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def written(line: dict[str, Any] | bytes) -> bytes:

@@ -7,13 +7,13 @@ from random import Random
 
 import msgspec
 
+from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.session_switch import Shard
 from tests.worlds.chain.chain_oracle import Oracle
-from tests.worlds.chain.chain_world import address
 from tests.worlds.ground.memoised_signatures import memoised_signatures
 from tests.worlds.remp.primes_checks import (
     committed_blocks,

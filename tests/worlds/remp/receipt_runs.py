@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.errors import ErrorCode
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipts.message_status import Accepted, SentToValidators, kind_of
@@ -22,7 +23,6 @@ from stagepost.remp.receipts.receipt import (
 from stagepost.remp.receipts.status import Level, Status, is_legal_step, kind_named
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of
 from tests.worlds.remp.session_chain import MasterBlock
 from tests.worlds.remp.session_checks import SessionRun
 

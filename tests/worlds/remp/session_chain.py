@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from rigs.catchain_keys import public_key_of
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import Member, SessionFacts, queue_id, queue_members
 from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId
-from tests.worlds.catchain.catchain_world import public_key_of
 
 WHOLE = Shard(0, WHOLE_SHARD)
 FIRST_SEQNO = 10

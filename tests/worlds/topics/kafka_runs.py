@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from rigs.kafka_world import Seen, WorldBroker, seen_by_another_library
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
 from stagepost.devnet.messages import DevnetMessages, StatusBook
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.log.file_topic import open_topic
-from tests.worlds.topics.kafka_world import Seen, WorldBroker, seen_by_another_library
 
 WITHIN_S = 120.0
 PLACES = ("partition", "offset")

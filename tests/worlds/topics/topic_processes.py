@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
+from rigs.line_reports import open_report
 from stagepost.errors import StorageError
 from stagepost.ground.files.small_files import Files, write_all
 from stagepost.topics.log import file_topic
@@ -18,7 +19,6 @@ from stagepost.topics.log.end_mark import write_mark
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.log.partition_log import PartitionLog
 from stagepost.topics.topic import Place, Record
-from tests.worlds.ground.line_reports import open_report
 from tests.worlds.topics.topic_disks import QuickFiles
 
 NAME = "stagepost.remp.statuses"

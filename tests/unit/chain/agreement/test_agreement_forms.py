@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.agreement_keys import public_key_of, seed_of
 from stagepost.chain.agreement import candidate, certificate, evidence, messages, queries, votes
 from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX, Candidate
 from stagepost.chain.agreement.certificate import Certificate, check, decode_certificate
@@ -46,7 +47,7 @@ from stagepost.chain.agreement.votes import (
 from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
 from stagepost.ground.crypto import ed25519
 from tests.worlds.chain import agreement_checker
-from tests.worlds.chain.agreement_world import SESSION_ID, START, public_key_of, seed_of, session_of
+from tests.worlds.chain.agreement_world import SESSION_ID, START, session_of
 
 ROOT = Path(__file__).parents[4]
 BLOCK = bytes(range(32))

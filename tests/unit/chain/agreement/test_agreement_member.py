@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from rigs.agreement_keys import seed_of
 from stagepost.chain.agreement import ballot
 from stagepost.chain.agreement.book import SLOTS_AHEAD_MAX, VOTES_KEPT_SLOTS
 from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX, Candidate
@@ -37,7 +38,7 @@ from stagepost.chain.agreement.queries import Progress
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, signed_bytes
 from stagepost.errors import LocalProtocolError
 from stagepost.ground.crypto import ed25519
-from tests.worlds.chain.agreement_world import SESSION_ID, START, seed_of, session_of
+from tests.worlds.chain.agreement_world import SESSION_ID, START, session_of
 
 ROOT = Path(__file__).parents[4]
 OPTIONS = MemberOptions(start_wait_s=1.0, idle_period_s=None)

@@ -8,6 +8,8 @@ from hashlib import sha256
 import msgspec
 import pytest
 
+from rigs.agreement_keys import public_key_of, seed_of
+from rigs.chain_messages import some_primes
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.messages import FinalBlock
@@ -17,8 +19,7 @@ from stagepost.chain.node.final_proof import PENDING_MAX, FinalChain, Proof, fin
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import DecodeError, ErrorCode, RemoteProtocolError
 from stagepost.ground.crypto import ed25519
-from tests.worlds.chain.agreement_world import public_key_of, seed_of
-from tests.worlds.chain.chain_world import DecidedChain, some_primes
+from tests.worlds.chain.chain_world import DecidedChain
 
 SESSION = sha256(b"a session").digest()
 OTHER = sha256(b"another session").digest()

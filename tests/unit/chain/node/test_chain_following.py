@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import pytest
 
+from rigs.chain_messages import some_primes
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.following_messages import (
     BLOCKS_BYTES_MAX,
@@ -23,7 +24,6 @@ from stagepost.chain.node.large_objects import LARGE_BYTES_MAX
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from tests.worlds.chain.chain_overlay_world import ChainOverlayWorld
-from tests.worlds.chain.chain_world import some_primes
 
 SESSION = sha256(b"a session").digest()
 BLOCK = Final(SESSION, 7, b"record of a block")

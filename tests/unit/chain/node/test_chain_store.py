@@ -13,6 +13,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from rigs.agreement_keys import public_key_of, seed_of
+from rigs.chain_messages import some_primes
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import Record
@@ -28,8 +30,7 @@ from stagepost.cli.chain import chain as chain_command
 from stagepost.errors import StorageError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.owner_lock import HeldByAnother
-from tests.worlds.chain.agreement_world import public_key_of, seed_of
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, some_primes
+from tests.worlds.chain.chain_world import START_MS, DecidedChain
 
 SIZE = 4
 

@@ -11,6 +11,8 @@ from itertools import count
 import msgspec
 import pytest
 
+from rigs.agreement_keys import public_key_of
+from rigs.chain_messages import address, external, some_primes
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
@@ -32,11 +34,10 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.storage.tables import Held
 from stagepost.remp.ledger import CandidateLost, LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
-from tests.worlds.chain.agreement_world import public_key_of
 from tests.worlds.chain.chain_overlay_runs import run_once
 from tests.worlds.chain.chain_overlay_world import OPTIONS, ChainHouse, ChainOverlayWorld
 from tests.worlds.chain.chain_validators import genesis_of
-from tests.worlds.chain.chain_world import START_MS, address, external, some_primes
+from tests.worlds.chain.chain_world import START_MS
 
 
 def masters(world: ChainOverlayWorld) -> set[bytes]:

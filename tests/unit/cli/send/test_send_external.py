@@ -10,6 +10,7 @@ import click
 import msgspec
 import pytest
 
+from rigs.remp_world import MESSAGE, seed_of
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
@@ -24,7 +25,6 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
-from tests.worlds.remp.remp_world import MESSAGE, seed_of
 
 ROW = Verdict("sent", 1, None, None, None, None, None, None, "ab" * 32, 7, (), (), (1, 5), 1)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file
 from stagepost.cli import main as command
 from stagepost.cli.trace.follow import follow_trace
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
@@ -20,7 +21,6 @@ from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicReader, create_topic
 from stagepost.topics.topic import Record, partition_of
 from stagepost.trace.reading import NotOneMessage, TraceTail, read_trace, require_prefix
-from tests.worlds.remp.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file
 
 START_MS = 1_700_000_000_000
 BLOCK = BlockId(0, 0x3800_0000_0000_0000, 17, b"r" * 32, b"f" * 32)

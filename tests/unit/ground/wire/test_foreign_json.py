@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.receipt_lines import line_of, signed
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
 from stagepost.full_node.network import load_network
@@ -26,7 +27,7 @@ from stagepost.remp.receipts.status_records import read_dump_line, read_record
 from stagepost.remp.validator_sets import parse_validator_sets
 from stagepost.topics.names import DELIVERY_EVENTS
 from tests.worlds.pipeline.pipeline_others import EVENT
-from tests.worlds.pipeline.pipeline_world import line_of, sets_bytes, signed
+from tests.worlds.pipeline.pipeline_world import sets_bytes
 
 DEEP = 100_000
 FRAMES = 400

@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from rigs.receipt_lines import EPOCH_MS, line_of, signed
+from rigs.remp_world import FULL_NODE
 from stagepost.pipeline.schemas import STATE
 from stagepost.pipeline.sources.dumps import Record, read_line
 from stagepost.pipeline.steps.partial_state import OF_MESSAGES, QUARANTINE, VALIDATORS, PartialState
@@ -12,16 +14,7 @@ from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.message_status import New, SentToValidators, Timeout
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from stagepost.remp.validator_sets import parse_validator_sets
-from tests.worlds.pipeline.pipeline_world import (
-    EPOCH_MS,
-    FAULTS,
-    a_dump,
-    line_of,
-    sets_bytes,
-    signed,
-    written,
-)
-from tests.worlds.remp.remp_world import FULL_NODE
+from tests.worlds.pipeline.pipeline_world import FAULTS, a_dump, sets_bytes, written
 
 SETS = parse_validator_sets(sets_bytes(), "sets")
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rigs.receipt_lines import EPOCH_MS, line_of, signed
+from rigs.remp_world import FULL_NODE
 from stagepost.cli.main import run
 from stagepost.errors import StorageError
 from stagepost.pipeline.sources.dumps import survey
@@ -21,16 +23,7 @@ from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from tests.worlds.pipeline.pipeline_oracle import Recomputed, recompute
 from tests.worlds.pipeline.pipeline_spark import small_spark
 from tests.worlds.pipeline.pipeline_topics import a_topic
-from tests.worlds.pipeline.pipeline_world import (
-    EPOCH_MS,
-    FAULTS,
-    a_dump,
-    line_of,
-    sets_bytes,
-    signed,
-    world_sets,
-)
-from tests.worlds.remp.remp_world import FULL_NODE
+from tests.worlds.pipeline.pipeline_world import FAULTS, a_dump, sets_bytes, world_sets
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 

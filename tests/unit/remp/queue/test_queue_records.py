@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.remp_world import public_key_of, seed_of
 from stagepost.errors import DecodeError
 from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue.records import (
@@ -31,7 +32,6 @@ from stagepost.remp.queue.records import (
 )
 from stagepost.remp.queue.state import PendingRecords, RecordLimits
 from stagepost.remp.shard import BlockId
-from tests.worlds.remp.remp_world import public_key_of, seed_of
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "remp" / "rmq_payload_derived.json"
 ZERO, ONE = bytes(32), bytes([1]) * 32

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from rigs.remp_world import seed_of, source_of
 from stagepost.remp.receipts import packing as receipt_packing
 from stagepost.remp.receipts.compact import BLOCK_IDS_MAX, RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected, Timeout
@@ -27,7 +28,6 @@ from stagepost.remp.receipts.packing import (
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
-from tests.worlds.remp.remp_world import seed_of, source_of
 
 NODE = sha256(b"full node").digest()
 SOURCE = source_of(1)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.errors import StagepostError
 from stagepost.full_node import complaints
@@ -25,7 +26,6 @@ from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator
 from tests.unit.full_node.test_remp_full_node import Desk, at_a_desk, primes
 from tests.unit.validator.test_queue_bridge import genesis_of
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of
 
 BLOCK = BlockId(0, 1 << 63, 1, b"r" * 32, b"f" * 32)
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.remp_world import FULL_NODE, said, seed_of, session, session_name, sets_of, shard_block
 from stagepost.errors import ErrorCode
 from stagepost.remp.receipts.receipt import Counting, Quarantined, check
 from stagepost.remp.receipts.status import KINDS, Level
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import Verdict, evaluate, verdict
-from tests.worlds.remp.remp_world import FULL_NODE, said, seed_of, session, session_name, sets_of, shard_block
 
 SEVEN = sets_of(session(1, range(7)))
 NOT_OVER, OVER = 1_000, 10_000_000

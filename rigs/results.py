@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.fuzz.harness import ROOT, revision
-
+ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 OWN_COUNT = "sample"
 """The scale of a run whose counts were chosen by hand: a try, and no proof of a promise."""
@@ -82,6 +82,16 @@ def write_lines(name: str, command: str, figures: Iterable[Mapping[str, object]]
         for figure in figures:
             file.write(json.dumps({**figure, **shared}, ensure_ascii=False) + "\n")
     return path
+
+
+def revision() -> str:
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return described.stdout.strip()
 
 
 def _shown(value: object) -> str:

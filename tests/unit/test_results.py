@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rigs import results as results_module
+from rigs.results import Result, by_promise, result, result_of
 from tests.soak import fuzz_runs
-from tests.soak import results as results_module
 from tests.soak.parts import Part, play
-from tests.soak.results import Result, by_promise, result, result_of
 from tests.soak.run import main
 from tests.soak.runs import Run
 from tests.soak.suite_runs import SUITE

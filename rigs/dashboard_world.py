@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
+from rigs.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -24,7 +25,6 @@ from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
 from stagepost.topics.topic import Record
-from tests.worlds.remp.remp_world import FULL_NODE, seed_of, session, session_name, sets_file
 
 TIMEOUT_MS = 240_000
 FEW = range(7)

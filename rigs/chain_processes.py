@@ -1,7 +1,7 @@
 """Validators of the embedded chain over real, authenticated sockets with their real stores: each a process of its own, or
 several in one.
 
-    python -m tests.worlds.chain.chain_processes '{"number": 0, "size": 4, "folder": "…", …}'
+    python -m rigs.chain_processes '{"number": 0, "size": 4, "folder": "…", …}'
 
 Messages are numbers in a file that everybody reads: so every validator has them, as the queue would see to. A process
 reports what it meets as it happens, line by line, and the times that it took when it is asked to end.
@@ -23,6 +23,10 @@ from random import Random
 
 import msgspec
 
+from rigs.agreement_keys import public_key_of, seed_of
+from rigs.chain_messages import some_primes
+from rigs.line_reports import Report
+from rigs.validator_processes import address_of, our_end
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
@@ -47,12 +51,8 @@ from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.shard import BlockId
-from tests.worlds.chain.agreement_world import public_key_of, seed_of
-from tests.worlds.chain.chain_world import some_primes
-from tests.worlds.ground.line_reports import Report
-from tests.worlds.validator.validator_processes import address_of, our_end
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 MESSAGES_FILE = "messages"
 LOOK_FOR_MESSAGES_S = 0.01
 STOP_WITHIN_S = 30.0
@@ -321,7 +321,7 @@ class ChainProcess:
             [
                 sys.executable,
                 "-m",
-                "tests.worlds.chain.chain_processes",
+                "rigs.chain_processes",
                 msgspec.json.encode(orders).decode(),
             ],
             cwd=ROOT,

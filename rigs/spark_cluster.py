@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from rigs.optional import require
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import QUICK_START, cache_folder, find_java_home, refuse_missing_packages
-from tests.conftest import require
 
 STARTS_WITHIN_S = 300.0
 WORKER_MEMORY = "1g"

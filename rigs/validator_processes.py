@@ -1,6 +1,6 @@
 """Validators as processes of their own over sockets, with their real stores, and a full node in this one.
 
-    python -m tests.worlds.validator.validator_processes '{"number": 0, "size": 4, "folder": "…"}'
+    python -m rigs.validator_processes '{"number": 0, "size": 4, "folder": "…"}'
 
 A process reports what it meets as it happens, line by line, and what it knows when it is asked to end.
 """
@@ -22,6 +22,9 @@ from random import Random
 
 import msgspec
 
+from rigs.catchain_keys import public_key_of, seed_of
+from rigs.line_reports import Report
+from rigs.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Deliver
 from stagepost.catchain.member import MemberOptions
@@ -43,11 +46,8 @@ from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import SessionStore, Written, open_session_store
 from stagepost.validator.sessions import Validator
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of
-from tests.worlds.ground.line_reports import Report
-from tests.worlds.remp.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 MAGIC = 4_711
 SESSION_ID = sha256(b"session over sockets").digest()
 START_WITHIN_S = 30.0
@@ -200,7 +200,7 @@ class ValidatorProcess:
             [
                 sys.executable,
                 "-m",
-                "tests.worlds.validator.validator_processes",
+                "rigs.validator_processes",
                 msgspec.json.encode(orders).decode(),
             ],
             cwd=ROOT,

@@ -12,13 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from rigs.optional import require
 from stagepost.devnet.demo.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import cache_folder, find_java_home
 from stagepost.topics.kafka.access import KafkaAccess, Secret
 from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, TopicPlan, require_client
 from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
-from tests.conftest import require
 
 USER, PASSWORD = "alice", "open sesame"
 WEAK_USER, WEAK_PASSWORD = "mallory", "let me in"

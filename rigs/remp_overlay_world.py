@@ -12,6 +12,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from random import Random
 
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
@@ -31,7 +32,6 @@ from stagepost.remp.validator_sets import Validator as SetMember
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator
-from tests.worlds.catchain.catchain_world import public_key_of, seed_of
 
 START_UNIX_S = 1_800_000_000.0
 SEQNO = 10

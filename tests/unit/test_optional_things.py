@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import require, required_things
+from rigs.optional import require, required_things
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.conftest import require
+from rigs.optional import require
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "tests" / "interop"
 BUILDS = HERE.parents[1] / ".cache" / "interop"
 BUILT_WITHIN_S = 900.0
 SOURCES = ("*.go", "go.mod", "go.sum", "Cargo.toml", "*.rs")
