@@ -59,14 +59,18 @@ def test_a_file_is_sent_and_told_stage_by_stage_until_it_is_final(
     running: RunningDevnet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "message.bin").write_bytes(a_message("by command"))
-    status, out, _ = run(capsys, "send", tmp_path / "message.bin", "--wait", "final", "--data", running.data)
-    assert status == 0
+    asked = (tmp_path / "message.bin", "--wait", "final", "--data", running.data)
+    status, out, err = run(capsys, "submit", *asked)
+    assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("taken ")
     assert {line.split()[0] for line in lines[1:]} == {"queued", "sent", "included", "accepted", "finalized"}
     assert lines[-1].startswith("finalized ")
     assert "shard 0:8000000000000000 · master block" in lines[-1]
     shown = lines[0].split()[1]
+    status, again, err = run(capsys, "send", *asked)
+    assert (status, again.splitlines()[-1].split()[:2]) == (0, ["finalized", shown])
+    assert err == f"this form is now: stagepost submit {shlex.join(map(str, asked))}\n"
     status, out, _ = run(capsys, "trace", shown[:8], "--data", running.data)
     assert status == 0
     assert "Finalized" in out.splitlines()[0]
@@ -76,13 +80,13 @@ def test_in_json_each_stage_is_an_object_and_the_last_one_is_the_row(
     running: RunningDevnet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--to", "json", "--number", "60", "--data", running.data, "--json")
-    status, out, _ = run(capsys, "send", *options, "--wait", "accepted")
+    status, out, _ = run(capsys, "submit", *options, "--wait", "accepted")
     assert status == 0
     said = [json.loads(line) for line in out.splitlines()]
     assert (said[0]["stage"], said[0]["is_new"]) == ("taken", True)
     assert (said[-1]["stage"], said[-1]["is_reached"], said[-1]["validators"]) == ("end", True, 4)
     assert len({one["message_id"] for one in said}) == 1
-    status, out, _ = run(capsys, "send", *options, "--wait", "final")
+    status, out, _ = run(capsys, "submit", *options, "--wait", "final")
     assert status == 0
     assert json.loads(out.splitlines()[0])["is_new"] is False, "the same message is not taken twice"
 
@@ -92,12 +96,12 @@ def test_what_is_refused_ends_with_one_and_says_why(
 ) -> None:
     (tmp_path / "refused.bin").write_bytes(REFUSED)
     status, out, err = run(
-        capsys, "send", tmp_path / "refused.bin", "--wait", "final", "--data", running.data
+        capsys, "submit", tmp_path / "refused.bin", "--wait", "final", "--data", running.data
     )
     assert (status, out) == (1, "")
     assert "error code 52" in err
     assert err.splitlines()[-1] == "PROTOCOL_REQUEST"
-    status, out, err = run(capsys, "send", "just some words", "--data", running.data, "--json")
+    status, out, err = run(capsys, "submit", "just some words", "--data", running.data, "--json")
     assert status == 1
     assert json.loads(out)["code"] == "TL_INVALID"
 

@@ -79,7 +79,7 @@ def devnet(
 
     With --messages it sends distinct sums of primes to accounts of all shards, waits until each message has its end,
     compares what the accounts hold, and ends with 0 if all is right. Otherwise it runs until Ctrl-C, and takes messages from
-    `stagepost send --wait final --data DIR`, from programs, and by HTTP with --http.
+    `stagepost submit --wait final --data DIR`, from programs, and by HTTP with --http.
 
     With --faults the summary names those that broke the rules (silent, equivocating or lying, from the seed), how often
     members were killed while messages were sent, and what the full node can prove against whom. In one process only

@@ -79,9 +79,13 @@ SUBCOMMANDS = {
     "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
     "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
     "node": ("stagepost.cli.node", "run one node"),
-    "message": ("stagepost.cli.message", "one DMQ message: make, inspect, verify"),
+    "message": ("stagepost.cli.message", "one DMQ message: make, send, inspect, verify"),
     "wire": ("stagepost.cli.wire.command", "a captured byte stream, explained"),
-    "send": ("stagepost.cli.send.command", "sign a message and hand it to a node, or deliver it reliably"),
+    "send": ("stagepost.cli.send.command", "a message to a topic: signed, sent once or delivered reliably"),
+    "submit": (
+        "stagepost.cli.submit.command",
+        "an external message to the chain, followed until it is final",
+    ),
     "listen": (
         "stagepost.cli.listen.command",
         "messages of a DMQ node, receipts of a full node, as they come",

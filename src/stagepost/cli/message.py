@@ -1,4 +1,4 @@
-"""`stagepost message`: make one DMQ message, look into it, and check what it proves."""
+"""`stagepost message`: make one DMQ message, send it to a node, look into it, and check what it proves."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.options.delivery import evolved_key_option, is_given, with_signing_options
+from stagepost.cli.options.shared import json_option, socket_and_magic, with_local_node
+
 if TYPE_CHECKING:
     from stagepost.dmq.message import DmqMessage
 
 TTL_S = 1_790
-"""Ten seconds below what networks allow: a clock that is a little fast must not make a message too far ahead."""
+"""Seconds, ten seconds below what networks allow: a clock that is a little fast must not make a message too far ahead."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-evolved_key_option = click.option(
-    "--evolved-key",
-    type=click.Path(path_type=Path),
-    help="Sign with this KES key file, which is past its first period, in place of kes.skey.",
-)
 profile_option = click.option(
     "--profile",
     type=click.Choice(["dmq-node", "gouroboros", "seed"]),
@@ -31,7 +28,7 @@ profile_option = click.option(
 
 @click.group()
 def message() -> None:
-    """Make, inspect or verify one DMQ message.
+    """Make, send, inspect or verify one DMQ message.
 
     \b
     Example:
@@ -100,6 +97,64 @@ def make(
         click.echo(signed.raw.hex())
     else:
         click.echo(f"{signed.message_id.hex()}   {len(signed.raw)} bytes in {out}   expires in {ttl_s} s")
+
+
+_SIGNING_ONLY = {"ttl_s": "--ttl", "kes_period": "--kes-period", "evolved_key": "--evolved-key"}
+"""Parameter name to flag: options that a message has no use for once it is signed."""
+
+
+@message.command("send")
+@click.argument("source", metavar="FILE|-|TEXT")
+@click.option(
+    "--keys", "folder", type=click.Path(path_type=Path), help="Folder of `keys new`; to sign the bytes with."
+)
+@with_local_node
+@with_signing_options
+@json_option
+@click.pass_context
+def send_message(
+    context: click.Context,
+    source: str,
+    folder: Path | None,
+    socket: str | None,
+    network_magic: int | None,
+    profile: str,
+    data: Path | None,
+    ttl_s: float,
+    kes_period: int | None,
+    evolved_key: Path | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Submit a raw DMQ message to a node, once. Exit code 1 if the node rejects it.
+
+    With --keys, the bytes of FILE, standard input (-) or TEXT are signed as the whole body: no envelope, no topic, no
+    padding. Without --keys, FILE is a signed message (raw or hex), as `message make` writes it.
+
+    \b
+    Example:
+      stagepost message send note.cbor --data stagepost-data
+      stagepost message send body.bin --keys my-pool --data stagepost-data
+    """
+    import time
+
+    from stagepost.cli.options.shared import disable_core_dumps, read_bytes, read_content
+    from stagepost.cli.send.once import NodeAddress, Signer, sign_and_submit, submit_once
+    from stagepost.dmq.message import BODY_BYTES_MAX, DmqMessage
+
+    if folder is not None:
+        disable_core_dumps()
+        content = read_content(source, BODY_BYTES_MAX, "stagepost message send")
+        node = NodeAddress(*socket_and_magic(socket, network_magic, data), profile)
+        signer = Signer(folder, evolved_key, kes_period, ttl_s)
+        context.exit(sign_and_submit(content, None, signer, node, timeout_s, as_json))
+    given = next((name for name in _SIGNING_ONLY if is_given(context, name)), None)
+    if given is not None:
+        raise click.UsageError(f"{_SIGNING_ONLY[given]} needs --keys: {source} is signed already", context)
+    signed = DmqMessage.decode(read_bytes(source), profile=profile)
+    node = NodeAddress(*socket_and_magic(socket, network_magic, data), profile)
+    left_s = max(0.0, signed.expires_at - time.time())
+    context.exit(submit_once(signed, None, left_s, node, timeout_s, as_json))
 
 
 @message.command()

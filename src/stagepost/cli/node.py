@@ -168,7 +168,7 @@ def full(
 ) -> None:
     """Run a full node until SIGTERM or Ctrl-C: messages to validators, every status onto a topic.
 
-    It takes messages from programs of its user on a local socket (`stagepost send --wait final`), by HTTP with --http, and
+    It takes messages from programs of its user on a local socket (`stagepost submit --wait final`), by HTTP with --http, and
     from the topic stagepost.remp.messages in its data folder; it writes stagepost.remp.statuses there. With --dmq-keys it
     takes messages from a DMQ network as well, as a critical peer of those who publish them; with --kafka from a broker,
     where the statuses go, too.

@@ -122,7 +122,17 @@ def test_no_node_is_exit_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [("send",), ("listen",), ("peers",), ("check",), ("queue",), ("queue", "ls")]
+    "name",
+    [
+        ("send",),
+        ("submit",),
+        ("message", "send"),
+        ("listen",),
+        ("peers",),
+        ("check",),
+        ("queue",),
+        ("queue", "ls"),
+    ],
 )
 def test_every_command_has_help_with_an_example(
     name: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -1,9 +1,10 @@
-"""`stagepost send` against a small node on a real Unix socket."""
+"""`stagepost send` and `message send` against a small node on a real Unix socket."""
 
 from __future__ import annotations
 
 import json
 import resource
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,12 @@ def socket(tmp_path: Path) -> Path:
 def node(socket: Path) -> Iterator[SmallNode]:
     with node_in_background(socket) as started:
         yield started
+
+
+def send_raw(keys: Path | None, socket: Path, *arguments: object) -> int:
+    signing = () if keys is None else ("--keys", str(keys))
+    reach = ("--socket", str(socket), "--network-magic", str(MAGIC))
+    return command.run(["message", "send", *signing, *reach, *map(str, arguments)])
 
 
 def send(keys: Path, socket: Path, *arguments: object, magic: int = MAGIC) -> int:
@@ -193,6 +200,78 @@ def test_raw_content_of_the_wrong_size_is_refused_before_anything_is_sent(
 
     assert node.messages == []
     assert capsys.readouterr().err.splitlines()[-1] == "MSG_BODY_SIZE"
+
+
+def test_message_send_signs_the_bytes_as_the_whole_body(
+    node: SmallNode, keys: Path, socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "note.bin"
+    file.write_bytes(b"\x00\x01" * 100)
+
+    assert send_raw(keys, socket, file, "--ttl", "5m") == 0
+    (message,) = node.messages
+    assert message.body == file.read_bytes()
+    assert check_proof(message) is None
+    shown = capsys.readouterr()
+    shown_id = f"{message.message_id.hex()[:8]}…{message.message_id.hex()[-6:]}"
+    assert shown.out == f"sent     {shown_id}   the node holds it   expires in 5m\n"
+    assert shown.err == ""
+    assert send_raw(keys, socket, "too short") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "MSG_BODY_SIZE"
+    assert len(node.messages) == 1
+
+
+def test_former_form_of_a_raw_message_says_the_present_one(
+    node: SmallNode, keys: Path, socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "note.bin"
+    file.write_bytes(b"\x00\x01" * 100)
+
+    assert send(keys, socket, file, "--raw", "--topic", "ignored", "--json") == 0
+    shown = capsys.readouterr()
+    assert shown.err == (
+        f"this form is now: stagepost message send --keys {keys} --socket {socket} --network-magic {MAGIC} "
+        f"{file} --json\n"
+    )
+    line = shown.err.partition(": stagepost ")[2]
+    assert (
+        command.run([*shlex.split(line), "--ttl", "5m"]) == 0
+    )  # another date: the node takes a message once
+    again = capsys.readouterr()
+    assert again.err == ""
+    former, present = json.loads(shown.out), json.loads(again.out)
+    assert former.keys() == present.keys()
+    assert (former["outcome"], former["delivery_id"]) == (present["outcome"], present["delivery_id"])
+    assert [message.body for message in node.messages] == [file.read_bytes()] * 2
+
+
+def test_message_that_was_made_before_is_sent_as_it_stands(
+    node: SmallNode, keys: Path, socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body, made = tmp_path / "body", tmp_path / "made.cbor"
+    body.write_bytes(b"x" * 120)
+    assert command.run(["message", "make", str(body), "--keys", str(keys), "--out", str(made)]) == 0
+    capsys.readouterr()
+
+    assert send_raw(None, socket, made, "--json") == 0
+    (message,) = node.messages
+    assert message.raw == made.read_bytes()
+    assert json.loads(capsys.readouterr().out)["message_id"] == message.message_id.hex()
+    (tmp_path / "made.hex").write_text(made.read_bytes().hex())
+    assert send_raw(None, socket, tmp_path / "made.hex") == 1, "the node has this message"
+    assert capsys.readouterr().err.splitlines()[-1] == "MSG_DUPLICATE"
+
+    for flag, value in (("--ttl", "5m"), ("--kes-period", 3), ("--evolved-key", "k")):
+        assert send_raw(None, socket, made, flag, value) == 2
+        assert f"{flag} needs --keys" in capsys.readouterr().err
+    assert send_raw(None, socket, body) == 1, "bytes that are not a message"
+
+
+def test_rejected_raw_message_is_exit_1(keys: Path, socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with node_in_background(socket, refusal=rejected(ErrorCode.MSG_DUPLICATE, "held")):
+        assert send_raw(keys, socket, "x" * 100) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "MSG_DUPLICATE"
+    assert send_raw(keys, socket, "x" * 100) == 3, "the node is gone"
 
 
 def test_mistyped_file_name_is_not_published(

@@ -1,11 +1,13 @@
-"""The options of commands that deliver reliably, and what they mean for a publisher.
+"""Options of commands that sign and deliver messages, and what these options mean for a publisher.
 
-Which options of `stagepost send` go together; what does not is told before anything is done.
+Options of `stagepost send` that do not go together are refused before anything is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from stagepost.cli.main import file_and_context
+from stagepost.cli.options.shared import duration_given
 from stagepost.delivery.config import OUTBOX_DIR
 
 if TYPE_CHECKING:
@@ -34,6 +37,11 @@ Required = int | str
 keys_option = click.option(
     "--keys", "folder", required=True, type=click.Path(path_type=Path), help="Folder of `keys new`."
 )
+evolved_key_option = click.option(
+    "--evolved-key",
+    type=click.Path(path_type=Path),
+    help="Sign with this KES key file, which is past its first period, in place of kes.skey.",
+)
 outbox_option = click.option(
     "--outbox",
     type=click.Path(path_type=Path),
@@ -43,10 +51,16 @@ outbox_option = click.option(
 )
 
 
+TTL = "29m50s"
+"""Duration, ten seconds below what networks allow: a clock that is a little fast must not make a message too far ahead."""
+ANSWER_TIMEOUT = "30s"
+"""Duration, for a node to answer a submitted message."""
+
+
 def pools_given(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Each as 56 hex digits; one option may name several, separated by commas."""
+    """Return each pool as 56 hex digits; one option may name several, separated by commas."""
     from stagepost.errors import ConfigError
     from stagepost.ground.crypto.pool_ids import parse_pool_id
 
@@ -66,7 +80,7 @@ def required_given(context: click.Context, parameter: click.Parameter, value: st
 
 
 class EntryName(NamedTuple):
-    """A message of an outbox as people name it: `5f0c91aa`, or one copy of it, `5f0c91aa@12`."""
+    """Name that a person gives a message of an outbox: `5f0c91aa`, or one copy of the message, `5f0c91aa@12`."""
 
     prefix: str
     place: int | None = None
@@ -93,7 +107,7 @@ def entry_given(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def with_settings_file(command: F) -> F:
-    """Adds `config_file` and `config_context`: where settings come from that no flag gives."""
+    """Add `config_file` and `config_context`: the source of settings that no flag gives."""
     options = (
         click.option(
             "--config",
@@ -111,7 +125,7 @@ def with_settings_file(command: F) -> F:
 
 
 def delivery_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
-    """What the file sets of `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
+    """Return what the file sets in `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
     from stagepost.config.effective import ConfigRequest, effective_config
 
     file, name = file_and_context(None if config_file is None else str(config_file), config_context)
@@ -140,6 +154,98 @@ def _pools_in(names: tuple[str, ...], config: EffectiveConfig) -> tuple[str, ...
         raise
 
 
+@dataclass(frozen=True)
+class DeliveryOptions:
+    """Options that only a reliable delivery (--tier) has."""
+
+    critical: tuple[str, ...]
+    required: Required | None
+    ack_timeout_s: float | None
+    max_retries: int | None
+    outbox: Path | None
+    key: str | None
+    config_file: Path | None
+    config_context: str | None
+
+
+def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a reliable delivery, as one parameter `delivery` of `command`."""
+
+    @wraps(command)
+    def with_bundle(*arguments: Any, **values: Any) -> None:
+        bundle = DeliveryOptions(**{one.name: values.pop(one.name) for one in fields(DeliveryOptions)})
+        command(*arguments, delivery=bundle, **values)
+
+    options = (
+        click.option(
+            "--critical",
+            metavar="POOL",
+            multiple=True,
+            callback=pools_given,
+            help="Who shall acknowledge; may be repeated.",
+        ),
+        click.option(
+            "--require",
+            "required",
+            metavar="any|all|K",
+            callback=required_given,
+            help="How many of them. [any]",
+        ),
+        click.option(
+            "--ack-timeout",
+            "ack_timeout_s",
+            metavar="DURATION",
+            callback=duration_given,
+            help="How long to wait for them after each attempt. [5s]",
+        ),
+        click.option("--max-retries", type=click.IntRange(0, 100), help="Attempts after the first one. [3]"),
+        click.option(
+            "--outbox",
+            type=click.Path(path_type=Path),
+            help=f"Folder where the message is kept until it is delivered. [{OUTBOX_DIR} for --tier queued]",
+        ),
+        click.option("--key", help="Idempotency key: the same key, topic and content are one message."),
+        with_settings_file,
+    )
+    for option in reversed(options):
+        with_bundle = option(with_bundle)
+    return with_bundle
+
+
+def with_signing_options(command: F) -> F:
+    """Add `ttl_s`, `kes_period`, `evolved_key` and `timeout_s`: dates of a message, its key, and the wait for an answer."""
+    options = (
+        click.option(
+            "--ttl",
+            "ttl_s",
+            metavar="DURATION",
+            default=TTL,
+            show_default=True,
+            callback=duration_given,
+            help="Time to live.",
+        ),
+        click.option(
+            "--kes-period",
+            type=click.IntRange(min=0),
+            help="For networks without a known clock. "
+            "Default: the present period; without a clock, that of the key file.",
+        ),
+        evolved_key_option,
+        click.option(
+            "--timeout",
+            "timeout_s",
+            metavar="DURATION",
+            default=ANSWER_TIMEOUT,
+            show_default=True,
+            callback=duration_given,
+            help="How long to wait for the node's answer.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def publisher_config(
     outbox: Path | None,
     settings: Mapping[str, Any],
@@ -149,7 +255,7 @@ def publisher_config(
     ack_timeout_s: float | None = None,
     max_retries: int | None = None,
 ) -> ReliablePublisherConfig:
-    """Flags first, then the settings of the file; what neither gives is as the library has it."""
+    """Return a configuration from flags first, then from the file's settings, then from the library's defaults."""
     from stagepost.delivery.config import ReliablePublisherConfig
 
     chosen = dict(settings)
@@ -169,43 +275,6 @@ def publisher_config(
     return ReliablePublisherConfig(**chosen)
 
 
-EXTERNAL_WAITS = frozenset({"optimistic", "accepted", "final"})
-
-
-def goes_to_full_node(
-    context: click.Context,
-    keys: Path | None,
-    data: Path | None,
-    to: str | None,
-    number: int | None,
-    source: str | None,
-) -> bool:
-    """Whether it is an external message: who signs nothing, hands it to the full node of the data folder."""
-    from stagepost.ground.files.running_nodes import DATA_DIR, FULL_NODE_FILE
-
-    wait = context.params["wait"]
-    if wait not in EXTERNAL_WAITS and to is None and number is None:
-        signs = keys is not None or context.params["tier"] is not None
-        if signs or not ((data or Path(DATA_DIR)) / FULL_NODE_FILE).exists():
-            return False
-    if keys is not None:
-        raise click.UsageError(
-            "an external message is not signed here: --keys does not go with --to, nor with --wait "
-            + ", ".join(sorted(EXTERNAL_WAITS)),
-            context,
-        )
-    given = next((name for name in _NOT_EXTERNAL if is_given(context, name)), None)
-    if given is not None:
-        raise click.UsageError(f"{_NOT_EXTERNAL[given]} is not for external messages", context)
-    if wait == "acked":
-        raise click.UsageError("an external message is not acknowledged: wait for queued … final", context)
-    if (to is None) is not (number is None):
-        raise click.UsageError("--to and --number belong together", context)
-    if (to is None) is (source is None):
-        raise click.UsageError("give either a message (FILE|-|TEXT), or --to and --number", context)
-    return True
-
-
 def require_fitting_options(
     context: click.Context,
     tier: str | None,
@@ -214,13 +283,13 @@ def require_fitting_options(
     required: Required | None,
 ) -> None:
     if tier is None:
-        given = next((name for name in _FLAGS if is_given(context, name)), None)
+        given = next((name for name in TIER_FLAGS if is_given(context, name)), None)
         if given is not None:
-            raise click.UsageError(f"{_FLAGS[given]} needs --tier: best-effort, queued or acked", context)
+            raise click.UsageError(f"{TIER_FLAGS[given]} needs --tier: best-effort, queued or acked", context)
         return
-    unfitting = next((name for name in _PLAIN_ONLY if is_given(context, name)), None)
+    unfitting = next((name for name in PLAIN_ONLY if is_given(context, name)), None)
     if unfitting is not None:
-        raise click.UsageError(f"{_PLAIN_ONLY[unfitting]} and --tier do not go together", context)
+        raise click.UsageError(f"{PLAIN_ONLY[unfitting]} and --tier do not go together", context)
     ends = {"best-effort": ("sent",), "queued": ("queued", "sent"), "acked": ("acked",)}[tier]
     if wait is not None and wait not in ends:
         raise click.UsageError(
@@ -239,7 +308,7 @@ def require_fitting_options(
         raise click.UsageError("--critical is for --tier acked: nobody else is asked to acknowledge", context)
 
 
-_FLAGS = {
+TIER_FLAGS = {
     "wait": "--wait",
     "critical": "--critical",
     "required": "--require",
@@ -252,20 +321,9 @@ _FLAGS = {
 }
 
 
-_PLAIN_ONLY = {"kes_period": "--kes-period", "evolved_key": "--evolved-key", "raw": "--raw"}
-"""What does not go with --tier: there the signer chooses the period and reads the folder for each message."""
-
-_NOT_EXTERNAL = {
-    "tier": "--tier",
-    "socket": "--socket",
-    "network_magic": "--network-magic",
-    "profile": "--profile",
-    "topic": "--topic",
-    "ttl_s": "--ttl",
-    **_PLAIN_ONLY,
-    **{name: flag for name, flag in _FLAGS.items() if name != "wait"},
-}
-"""What only a message that is signed and published has."""
+PLAIN_ONLY = {"kes_period": "--kes-period", "evolved_key": "--evolved-key", "raw": "--raw"}
+"""Parameter name to flag: options that do not go with --tier, where the signer chooses the period and reads the folder for
+each message."""
 
 
 def is_given(context: click.Context, name: str) -> bool:

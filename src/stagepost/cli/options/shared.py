@@ -1,16 +1,12 @@
-"""Bytes that a person hands to a command: a file or standard input, raw or written as hex.
+"""Parts that several commands share.
 
-The options of commands that speak with a node over its local socket.
-
-Options of commands that take a duration, such as `250ms`, `5s` or `10m`.
-
-Rows as columns for people to read.
-
-Commands that hold a secret in memory leave no image of it on disk.
+Input: a file, standard input or text; raw or written as hex. Options: `--json`, `--data`, the node's local socket,
+durations such as `250ms`, `5s` or `10m`. Output: rows as columns, text without control characters. Secrets: no core dumps.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +24,7 @@ _BLANKS = b" \t\r\n"
 
 
 def read_input(source: str, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
-    """All of a file, or of standard input for `-`; no more than `bytes_max`."""
+    """Return all of a file, or of standard input for `-`; refuse more than `bytes_max` bytes."""
     require_local_path(source)
     try:
         if source == "-":
@@ -47,8 +43,24 @@ def read_input(source: str, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
     return content
 
 
+def read_content(source: str, bytes_max: int, command: str) -> bytes:
+    """Return the content of the file `source`, of standard input for `-`, or `source` itself as text.
+
+    A mistyped file name should not be published to the world in place of the file: a word that looks like the name of a
+    file, and names none, is refused. `command` is the command that takes the words from standard input.
+    """
+    if source == "-" or os.path.isfile(source):  # long texts are not names, and not an error either
+        return read_input(source, bytes_max)
+    has_blanks = any(character.isspace() for character in source)
+    if not has_blanks and ("/" in source or Path(source).suffix != ""):
+        raise StorageError(
+            f"there is no file {source}", advice=f"to send these very words, pipe them in: … | {command} -"
+        )
+    return source.encode()
+
+
 def looks_like_hex(content: bytes) -> bool:
-    """Text made of hex digits only. CBOR and segments hold bytes that no such text has."""
+    """Return whether `content` is text of hex digits only. CBOR and segments hold bytes that no such text has."""
     digits = content.translate(None, _BLANKS)
     return bool(digits) and _HEX_DIGITS.issuperset(digits)
 
@@ -68,7 +80,7 @@ def from_hex(content: bytes, source: str) -> bytes:
 
 
 def read_bytes(source: str) -> bytes:
-    """The bytes meant by `source`, whichever way they are written."""
+    """Return the bytes of `source`, which is written raw or as hex."""
     content = read_input(source)
     return from_hex(content, source) if looks_like_hex(content) else content
 
@@ -77,7 +89,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LOCAL_SOCKET = "dmq-node.socket"
 NETWORK_MAGIC = 2_912_307_721
-"""What dmq-node takes without further word: its main network."""
+"""Network magic of dmq-node's main network, its own default."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 data_option = click.option(
@@ -88,7 +100,7 @@ data_option = click.option(
 
 
 def with_local_node(command: F) -> F:
-    """Adds `socket`, `network_magic`, `profile` and `data`; `socket_and_magic` makes sense of them."""
+    """Add `socket`, `network_magic`, `profile` and `data`; `socket_and_magic` makes sense of these options."""
     options = (
         click.option(
             "--socket", metavar="PATH", help="The node's local socket. [from --data, else dmq-node.socket]"
@@ -113,7 +125,7 @@ def with_local_node(command: F) -> F:
 
 
 def socket_and_magic(socket: str | None, network_magic: int | None, data: Path | None) -> tuple[str, int]:
-    """What was given; what was not, as the node in the data folder says; else what dmq-node would take."""
+    """Return what was given; for what was not, the word of the node in the data folder, else dmq-node's default."""
     from stagepost.ground.files.data_folder import NODE_FILE
     from stagepost.ground.files.running_nodes import DATA_DIR, find_node
 
@@ -127,7 +139,7 @@ def socket_and_magic(socket: str | None, network_magic: int | None, data: Path |
 
 
 def duration_given(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """The callback of an option that takes a duration."""
+    """Parse the value of an option that takes a duration; Click calls this."""
     if value is None:
         return None
     try:
@@ -137,7 +149,7 @@ def duration_given(context: click.Context, parameter: click.Parameter, value: st
 
 
 def duration_option(*names: str, default: str, help: str) -> Callable[[F], F]:  # as Click calls it
-    """Its value is in seconds."""
+    """Return an option that takes a duration, whose value is in seconds."""
 
     def read(context: click.Context, parameter: click.Parameter, value: str) -> float:
         try:
@@ -152,20 +164,21 @@ GAP = "  "
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Each column as wide as its widest cell. What strangers had a say in must not steer the terminal."""
-    cells = [[_printable(cell) for cell in row] for row in (header, *rows)]
+    """Print rows, each column as wide as its widest cell."""
+    cells = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for number, row in enumerate(cells):
         line = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         click.echo(click.style(line, bold=True) if number == 0 else line)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return `text` without control characters: text in which strangers had a say must not steer the terminal."""
     return "".join(character if character.isprintable() else "·" for character in text)
 
 
 def disable_core_dumps() -> None:
-    """A crash while a secret is in memory must not write it to disk."""
+    """Disable core dumps: a crash while a secret is in memory must not write it to disk."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)

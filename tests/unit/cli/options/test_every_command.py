@@ -22,6 +22,7 @@ VERBS = (
         "devnet",
         "node",
         "send",
+        "submit",
         "listen",
         "trace",
         "verify",
@@ -41,7 +42,7 @@ SUBVERBS = {
     "pipeline": {"run", "backfill", "report", "compact", "check", "export", "submit"},
     "kafka": {"start", "stop"},
     "keys": {"new", "show", "evolve"},
-    "message": {"make", "inspect", "verify"},
+    "message": {"make", "send", "inspect", "verify"},
     "wire": {"inspect"},
     "config": {"init", "check", "show"},
 }
@@ -275,3 +276,18 @@ def test_completion_knows_commands_and_options() -> None:
     assert completed([], "qu") == {"queue"}
     assert completed(["queue"], "fl") == {"flush"}
     assert completed(["trace"], "--only") == {"--only-trouble"}
+    assert completed(["message"], "se") == {"send"}
+    assert completed(["submit", "--wait"], "") == {"queued", "optimistic", "accepted", "final"}
+
+
+def test_completion_offers_no_former_form_of_send() -> None:
+    complete = BashComplete(main.stagepost, {}, "stagepost", COMPLETE_VARIABLE)
+
+    assert {item.value for item in complete.get_completions(["send", "--wait"], "")} == {
+        "queued",
+        "sent",
+        "acked",
+    }
+    offered = {item.value for item in complete.get_completions(["send"], "--")}
+    assert offered >= {"--topic", "--tier"}
+    assert not offered & {"--raw", "--to", "--number"}

@@ -1,4 +1,4 @@
-"""`stagepost send --wait optimistic|final`: an external message to a full node, told stage by stage."""
+"""External message to a full node: submit it, and print each stage that it reaches."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 import click
 import msgspec
 
+from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
+from stagepost.cli.options.shared import printable
 from stagepost.cli.send.reliably import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.full_node.local_client import ExternalMessages, Progress, RefusedByFullNode
@@ -27,10 +29,10 @@ from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
 from stagepost.remp.verdict.words import silent_words, verdict_words
 
+ANSWER_TIMEOUT_S = 30.0
+"""Seconds, for a full node to take the message."""
 WAIT_TIMEOUT_S = 300.0
-"""A little more than a message lives."""
-DONE = 0
-NOT_THAT_OUTCOME = 1
+"""Seconds: a little more than a message lives."""
 
 _STAGES = ("sent", "queued", "included", "accepted", "finalized")
 _CODES = {
@@ -41,8 +43,8 @@ _CODES = {
 
 
 @dataclass(frozen=True)
-class Handing:
-    """What was asked for. `data` is the full node's folder. `awaited` None: whoever hands it over does not wait."""
+class Submission:
+    """Message and outcome that a user asked for. `data` is the full node's folder. `awaited` None: do not wait."""
 
     data: Path
     content: bytes
@@ -51,56 +53,58 @@ class Handing:
     as_json: bool
 
 
-async def hand_over(handing: Handing) -> int:
-    """The exit status. Everything has been told by then."""
+async def submit_and_follow(submission: Submission) -> int:
+    """Submit the message, print every stage, and return the exit status."""
     quiet_logs()
-    messages = ExternalMessages(find_full_node(handing.data))
-    telling = Telling(handing)
+    messages = ExternalMessages(find_full_node(submission.data))
+    report = ProgressReport(submission)
     try:
-        return await _hand_over(messages, handing, telling)
+        return await _submit_and_follow(messages, submission, report)
     except RefusedByFullNode as error:
-        telling.refused(error)
+        report.refused(error)
         return NOT_THAT_OUTCOME
     finally:
         await messages.close()
 
 
-async def _hand_over(messages: ExternalMessages, handing: Handing, telling: Telling) -> int:
-    taken = await messages.submit(handing.content, handing.timeout_s)
-    telling.taken(taken.message_id, is_new=taken.is_new)
-    if handing.awaited is None:
+async def _submit_and_follow(
+    messages: ExternalMessages, submission: Submission, report: ProgressReport
+) -> int:
+    taken = await messages.submit(submission.content, submission.timeout_s)
+    report.taken(taken.message_id, is_new=taken.is_new)
+    if submission.awaited is None:
         return DONE
     found: MessageVerdict | None = None
     try:
         async with (
-            asyncio.timeout(handing.timeout_s),
+            asyncio.timeout(submission.timeout_s),
             aclosing(messages.follow(taken.message_id)) as progresses,
         ):
             async for progress in progresses:
-                telling.progress(progress)
+                report.progress(progress)
                 found = MessageVerdict(
-                    taken.message_id.hex(), handing.awaited, progress.verdict, progress.as_of_ms
+                    taken.message_id.hex(), submission.awaited, progress.verdict, progress.as_of_ms
                 )
                 if found.is_reached or found.has_ended:
                     break
     except TimeoutError:
         if found is None:
             raise ProtocolTimeout(
-                f"the full node took the message, and said nothing more within {format_duration(handing.timeout_s)}",
+                f"the full node took the message, and said nothing more within {format_duration(submission.timeout_s)}",
                 advice="check that it runs",
                 message_id=taken.message_id,
             ) from None
     assert found is not None, "there was an answer at least"
-    return telling.end(found)
+    return report.end(found)
 
 
-class Telling:
-    """Each stage once, as it is reached."""
+class ProgressReport:
+    """Printer of the stages of one message: each stage once, when the message reaches it."""
 
-    def __init__(self, handing: Handing) -> None:
-        self._as_json = handing.as_json
-        self._timeout_s = handing.timeout_s
-        self._data = handing.data
+    def __init__(self, submission: Submission) -> None:
+        self._as_json = submission.as_json
+        self._timeout_s = submission.timeout_s
+        self._data = submission.data
         self._message_id = b""
         self._began_ms = int(time.time() * 1_000)
         self._is_new = True
@@ -177,7 +181,7 @@ class Telling:
                 self._line(stage, "   ".join(filter(None, [after, self._block()])))
 
     def _block(self) -> str:
-        """Of the receipt that is nearest to finality."""
+        """Return the block of the receipt that is nearest to finality, for people."""
         named = [one.status for one in self._receipts if isinstance(one.status, Accepted)]
         if not named:
             return ""
@@ -226,24 +230,21 @@ def _receipts(records: tuple[StatusRecord, ...]) -> list[Receipt]:
 
 
 def _show_fault(text: str, advice: str, code: ErrorCode) -> None:
-    click.echo(_printable(text), err=True)
+    # A contract or a validator had a say in this text, which must not steer the terminal.
+    click.echo(printable(text), err=True)
     if advice:
         click.echo(f"  {advice}", err=True)
     click.echo(str(code), err=True)
-
-
-def _printable(text: str) -> str:
-    """What a contract or a validator had a say in must not steer the terminal."""
-    return "".join(character if character.isprintable() else "·" for character in text)
 
 
 # Messages of the embedded chain
 
 
 def sum_message(to: str, number: int, context: click.Context) -> bytes:
-    """For the embedded chain: add the primes up to `number` to an account, named by its address or by any word.
+    """Return a message of the embedded chain that adds the primes up to `number` to the account `to`.
 
-    An account takes the same number once: the chain knows a body that it has carried out.
+    The account is named by its address or by any word. It takes the same number once: the chain knows a body that it
+    has carried out.
     """
     from stagepost.chain.contracts import PRIMES_UP_TO_MAX, primes_body
     from stagepost.chain.messages import CanonicalMessage

@@ -1,8 +1,9 @@
-"""`stagepost send` of external messages: which options go together, and what is told when it does not go well."""
+"""`stagepost submit` and its former forms under `send`: options that go together, and reports of what went wrong."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from stagepost.chain.contracts import ContractKind
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
 from stagepost.cli.options import http as http_options
-from stagepost.cli.send.external import Handing, Telling, account_named, sum_message
+from stagepost.cli.submit.external import ProgressReport, Submission, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
 from stagepost.full_node.local_client import Progress
 from stagepost.ground.files.running_nodes import FullNodeFacts
@@ -59,6 +60,77 @@ def test_options_that_do_not_go_together_are_told_before_anything_is_done(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("x", "--keys", "k"), "No such option"),
+        (("x", "--topic", "t"), "No such option"),
+        (("x", "--wait", "acked"), "'acked' is not one of 'queued', 'optimistic', 'accepted', 'final'"),
+        ((), "give either a message"),
+        (("--wait", "final"), "give either a message"),
+        (("x", "--to", "alice", "--number", "5"), "give either a message"),
+        (("--to", "alice"), "--to and --number belong together"),
+        (("--number", "5"), "--to and --number belong together"),
+        (("--to", "alice", "--number", "1"), "--number is 2 to 10000"),
+        (("--to", "alice", "--number", "10001"), "--number is 2 to 10000"),
+    ],
+)
+def test_submit_refuses_what_does_not_go_together(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run(["submit", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        (("some words",), "'some words'"),
+        (("some words", "--wait", "final"), "'some words' --wait final"),
+        (("some words", "--wait", "sent", "--json"), "'some words' --json"),
+        (("some words", "--wait=sent", "--timeout", "5s"), "'some words' --timeout 5s"),
+        (("--to", "alice", "--number", "100", "--wait", "queued"), "--to alice --number 100 --wait queued"),
+    ],
+)
+def test_a_former_form_says_the_present_one_in_one_line_and_does_the_same(
+    former: tuple[str, ...], present: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FullNodeFacts(1, str(tmp_path / "gone.socket"), 5, "sets").write(tmp_path)
+    data = ("--data", str(tmp_path))
+
+    former_status = command.run(["send", *former, *data])
+    said = capsys.readouterr()
+    line, _, rest = said.err.partition("\n")
+    assert line == f"this form is now: stagepost submit {present} --data {tmp_path}"
+
+    # The line can be typed as it stands.
+    assert command.run(shlex.split(line.partition(": stagepost ")[2])) == former_status == 3
+    again = capsys.readouterr()
+    assert (again.out, again.err) == (said.out, rest)
+
+    assert command.run(["-q", "send", *former, *data]) == 3
+    assert "this form is now" not in capsys.readouterr().err
+
+
+def test_what_is_repeated_of_a_former_form_does_not_steer_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FullNodeFacts(1, str(tmp_path / "gone.socket"), 5, "sets").write(tmp_path)
+    assert command.run(["send", "two\nlines \x1b[2J", "--data", str(tmp_path)]) == 3
+    line, *_ = capsys.readouterr().err.splitlines()
+    assert line == f"this form is now: stagepost submit 'two·lines ·[2J' --data {tmp_path}"
+
+
+def test_submit_without_a_full_node_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "message.bin").write_bytes(b"bytes")
+    assert command.run(["submit", str(tmp_path / "message.bin"), "--data", str(tmp_path)]) == 3
+    assert "no full node runs in" in capsys.readouterr().err
+    assert command.run(["submit", "message.bn", "--data", str(tmp_path)]) == 3
+    assert "… | stagepost submit -" in capsys.readouterr().err
+
+
 def test_without_keys_the_full_node_of_the_folder_is_meant(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,8 +148,9 @@ def test_a_file_larger_than_any_message_is_refused_at_once(
 ) -> None:
     FullNodeFacts(1, str(tmp_path / "gone.socket"), 5, "sets").write(tmp_path)
     (tmp_path / "big").write_bytes(bytes(65_536))
-    assert command.run(["send", str(tmp_path / "big"), "--data", str(tmp_path), "--wait", "final"]) == 2
-    assert "more than 65535 bytes" in capsys.readouterr().err
+    for name in ("send", "submit"):
+        assert command.run([name, str(tmp_path / "big"), "--data", str(tmp_path), "--wait", "final"]) == 2
+        assert "more than 65535 bytes" in capsys.readouterr().err
 
 
 def test_accounts_are_named_by_address_or_by_any_word() -> None:
@@ -89,10 +162,10 @@ def test_accounts_are_named_by_address_or_by_any_word() -> None:
     assert message.account == account_named("alice")
 
 
-def a_telling(*, as_json: bool = False) -> Telling:
-    telling = Telling(Handing(Path("a folder"), b"", Awaited.FINAL, 30.0, as_json))
-    telling.taken(MESSAGE, is_new=True)
-    return telling
+def a_telling(*, as_json: bool = False) -> ProgressReport:
+    report = ProgressReport(Submission(Path("a folder"), b"", Awaited.FINAL, 30.0, as_json))
+    report.taken(MESSAGE, is_new=True)
+    return report
 
 
 def an_end(conclusion: Conclusion | None, **more: Any) -> MessageVerdict:
@@ -108,9 +181,9 @@ def rejection(error: str) -> StatusRecord:
 def test_a_rejection_is_told_with_the_reasons_and_cannot_steer_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    telling = a_telling()
-    telling.progress(Progress((rejection("no funds\x1b[2J"), rejection("no funds\x1b[2J")), None, 1))
-    assert telling.end(an_end(Conclusion.REJECTED)) == 1
+    report = a_telling()
+    report.progress(Progress((rejection("no funds\x1b[2J"), rejection("no funds\x1b[2J")), None, 1))
+    assert report.end(an_end(Conclusion.REJECTED)) == 1
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("rejected ")
     assert said[0].endswith(": rejected: no funds·[2J")
@@ -140,11 +213,11 @@ def test_what_did_not_come_is_told_with_who_is_silent(
 
 
 def test_each_stage_is_told_once_in_order_of_time(capsys: pytest.CaptureFixture[str]) -> None:
-    telling = a_telling(as_json=True)
+    report = a_telling(as_json=True)
     capsys.readouterr()
     first = msgspec.structs.replace(ROW, sent_ms=300, queued_ms=100)
-    telling.progress(Progress((), first, 1))
-    telling.progress(Progress((), msgspec.structs.replace(first, included_ms=200), 1))
+    report.progress(Progress((), first, 1))
+    report.progress(Progress((), msgspec.structs.replace(first, included_ms=200), 1))
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["stage"] for one in said] == ["queued", "sent", "included"]
     assert {one["message_id"] for one in said} == {MESSAGE.hex()}
