@@ -31,6 +31,11 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 _NO_HASH = b""
 
 
+def is_more_than_a_third(count: int, size: int) -> bool:
+    """Return whether `count` of `size` validators include an honest one: at most a third of them are dishonest."""
+    return 3 * count > size
+
+
 class Role(Enum):
     FULL_NODE = "full node"
     VALIDATOR = "validator"

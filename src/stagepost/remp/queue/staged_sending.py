@@ -22,6 +22,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.remp.queue.message_states import CLOSED, FINAL, place_of
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.validator_sets import is_more_than_a_third
 
 LOOK_AHEAD_S = 15.0
 """Seconds: a change of sets or catchains, a split or a merge within this time is taken into account."""
@@ -62,13 +63,13 @@ class Targets:
         return len(self.all)
 
     def have_it(self, answered: frozenset[bytes] | set[bytes]) -> bool:
-        return all(3 * len(subset & answered) > len(subset) for subset in self._subsets)
+        return all(is_more_than_a_third(len(subset & answered), len(subset)) for subset in self._subsets)
 
     def wanting(self, answered: frozenset[bytes] | set[bytes]) -> set[bytes]:
         """Return the validators that have not answered, of all subsets in which too few have answered."""
         found: set[bytes] = set()
         for subset in self._subsets:
-            if 3 * len(subset & answered) <= len(subset):
+            if not is_more_than_a_third(len(subset & answered), len(subset)):
                 found |= subset
         return found - answered
 

@@ -15,7 +15,7 @@ import msgspec
 
 from stagepost.remp.receipts.receipt import Counting, Receipt, check
 from stagepost.remp.receipts.status import Kind, Level, Stage, Status, is_closed
-from stagepost.remp.validator_sets import Session, ValidatorSets
+from stagepost.remp.validator_sets import Session, ValidatorSets, is_more_than_a_third
 from stagepost.remp.verdict.state import MessageState, RowKey, ValidatorRow
 
 
@@ -151,7 +151,11 @@ def _deciding(
         if key.hint is not None and key.hint in sessions:
             hinted[key.hint].add(key.source_id)
     known = sets.sessions
-    heard = [known[session_id] for session_id, who in hinted.items() if 3 * len(who) > known[session_id].size]
+    heard = [
+        known[session_id]
+        for session_id, who in hinted.items()
+        if is_more_than_a_third(len(who), known[session_id].size)
+    ]
     if heard:
         return max(heard, key=lambda session: session.age_key)
     if not speakers:
@@ -216,7 +220,9 @@ def _is_finalized(state: MessageState, sets: ValidatorSets) -> bool:
             for session_id, (session, _) in sets.memberships(key.source_id).items():
                 if session.meets(row.first_ms, row.last_ms):
                     signers[session_id].add(key.source_id)
-    return any(3 * len(who) > sets.sessions[session_id].size for session_id, who in signers.items())
+    return any(
+        is_more_than_a_third(len(who), sets.sessions[session_id].size) for session_id, who in signers.items()
+    )
 
 
 def _conclude(
@@ -231,7 +237,7 @@ def _conclude(
     if _is_finalized(state, sets):
         return Conclusion.FINALIZED
     accepting = sum(_is_in_accepted_block(kind) for kind in lasts)
-    if accepting and (not is_life_over or 3 * accepting > size):
+    if accepting and (not is_life_over or is_more_than_a_third(accepting, size)):
         return Conclusion.ACCEPTED
     if (
         state.first_of_full_nodes("RejectedByFullnode") is not None
