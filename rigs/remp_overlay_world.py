@@ -13,10 +13,13 @@ from hashlib import sha256
 from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
+from rigs.one_session_ledger import WHOLE_SHARD, OneSessionLedger
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
-from stagepost.full_node.sending import FullNode
+from stagepost.full_node.full_node import FullNode
+from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, OverlayEvents
@@ -24,18 +27,17 @@ from stagepost.remp.message import BODY_ID, ExternalMessage
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.records import decode_payload
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.staged_sending import SendingOptions, Subset
+from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.packing import Packing
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.remp.validator_sets import Session, ValidatorSets
-from stagepost.remp.validator_sets import Validator as SetMember
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.memory import MemoryTopic
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator
 
 START_UNIX_S = 1_800_000_000.0
 SEQNO = 10
-WHOLE_SHARD = Shard(0, 1 << 63)
 FULL_NODE_SEED = sha256(b"a full node").digest()
 OPTIONS = SessionOptions(member=MemberOptions(start_wait_s=0.5, idle_timeout_s=4.0))
 
@@ -181,7 +183,7 @@ class House:
             cache=MessageCache(),
             options=world.options,
             packing=world.make_packing(),
-            full_node_keys={world.full_node.source_id: world.full_node_key},
+            full_node_keys={world.full_node.source_id: world.full_node.public_key},
             on_event=lambda plan, event: self.events.append(event),
         )
         for plan in self.plans:
@@ -237,19 +239,18 @@ class OverlayWorld:
         self._lives = 0
         self.houses = [House(self, number) for number in range(size)]
         self.receipts: list[Receipt] = []
-        sets = self.sets_of(size)
         self.full_node = FullNode(
-            FULL_NODE_SEED, self, sets, self.clock, Random(seed + 2), self.receipts.append, sending
+            FULL_NODE_SEED,
+            OneSessionLedger(parse, map(public_key_of, range(size)), SEQNO),
+            self,
+            StatusTopic(MemoryTopic(STATUSES_TOPIC).writer(retry_s=RETRY_S)),
+            KnownSets([]),
+            self.clock,
+            Random(seed + 2),
+            options=sending,
+            on_status=self.receipts.append,
         )
-        self.full_node_key = self.full_node._public_key
-        self.subset = Subset(tuple(house.key_id for house in self.houses))
-
-    @staticmethod
-    def sets_of(size: int) -> ValidatorSets:
-        members = tuple(
-            SetMember(index, public_key_of(index), key_id(public_key_of(index))) for index in range(size)
-        )
-        return ValidatorSets({}, [Session(sha256(b"set").digest(), 0, 1 << 63, SEQNO, members)])
+        self.full_node.start()
 
     def plan_for(
         self,
@@ -291,9 +292,7 @@ class OverlayWorld:
         return self.wires.carry("full node", house.number, arrive)
 
     def hand_over(self, data: bytes) -> bytes:
-        message_id = parse(data).message_id
-        self.full_node.send(message_id, data, [self.subset], SEQNO)
-        return message_id
+        return self.full_node.submit(data)
 
     def kinds_of(self, message_id: bytes) -> dict[bytes, list[str]]:
         """Receipt kinds by source, in order."""

@@ -24,12 +24,15 @@ import msgspec
 
 from rigs.catchain_keys import public_key_of, seed_of
 from rigs.line_reports import Report
-from rigs.remp_overlay_world import FULL_NODE_SEED, SEQNO, WHOLE_SHARD, parse
+from rigs.one_session_ledger import WHOLE_SHARD, OneSessionLedger
+from rigs.remp_overlay_world import FULL_NODE_SEED, SEQNO, parse
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Deliver
 from stagepost.catchain.member import MemberOptions
+from stagepost.full_node.full_node import FullNode
+from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.links import DiallingFullNodeLinks
-from stagepost.full_node.sending import FullNode
+from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address, SocketNetwork, TcpAddress, UnixAddress
@@ -38,10 +41,9 @@ from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
-from stagepost.remp.queue.staged_sending import Subset
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.remp.validator_sets import Session, ValidatorSets
-from stagepost.remp.validator_sets import Validator as SetMember
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.memory import MemoryTopic
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import SessionStore, Written, open_session_store
@@ -243,26 +245,32 @@ class OurFullNode:
         self.size = size
         self._addresses = [address_of(folder, number, ports) for number in range(size)]
         self.links = DiallingFullNodeLinks(our_end(FULL_NODE_SEED))
-        keys = [public_key_of(number) for number in range(size)]
-        members = tuple(SetMember(index, key, key_id(key)) for index, key in enumerate(keys))
-        sets = ValidatorSets({}, [Session(SESSION_ID, 0, 1 << 63, SEQNO, members)])
-        self.subset = Subset(tuple(key_id(key) for key in keys))
-        self.node = FullNode(FULL_NODE_SEED, self.links, sets, SystemClock(), Random(1), on_receipt)
+        self._statuses = StatusTopic(MemoryTopic(STATUSES_TOPIC).writer(retry_s=RETRY_S))
+        self.node = FullNode(
+            FULL_NODE_SEED,
+            OneSessionLedger(parse, map(public_key_of, range(size)), SEQNO),
+            self.links,
+            self._statuses,
+            KnownSets([]),
+            SystemClock(),
+            Random(1),
+            on_status=on_receipt,
+        )
 
     def start(self) -> None:
+        self.node.start()
         self.links.start(self.node)
         self.links.set_validators(
             {public_key_of(number): self._addresses[number] for number in range(self.size)}
         )
 
     def hand_over(self, data: bytes) -> bytes:
-        message_id = parse(data).message_id
-        self.node.send(message_id, data, [self.subset], SEQNO)
-        return message_id
+        return self.node.submit(data)
 
     async def close(self) -> None:
         self.node.close()
         await self.links.close()
+        await self._statuses.close()
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = START_WITHIN_S) -> None:

@@ -9,7 +9,8 @@ import pytest
 from stagepost.chain.accounts import Account
 from stagepost.chain.contracts import Ran
 from stagepost.chain.execution import Execution
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
+from stagepost.full_node.message_record import RecordState
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.effects import QueueEffect
 from stagepost.remp.queue.reliable_queue import ReliableQueue
@@ -45,14 +46,14 @@ def test_one_of_four_validators_may_be_dishonest(number: int, fault: str, run_se
 
 
 def test_a_full_node_that_says_final_twice_is_found(run_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = RempFullNode._final
+    finalize = FullNode._finalize
 
-    def twice(self: RempFullNode, message_id: bytes, status: Accepted) -> None:
-        told(self, message_id, status)
-        if message_id in self._handed:
-            self._receipt_came(self._signed(message_id, status))
+    def twice(self: FullNode, message_id: bytes, end: Accepted) -> None:
+        finalize(self, message_id, end)
+        if self._records[message_id].state is RecordState.ENDED:
+            self._publish_counted(self._signed(message_id, end))
 
-    monkeypatch.setattr(RempFullNode, "_final", twice)
+    monkeypatch.setattr(FullNode, "_finalize", twice)
     with pytest.raises(AssertionError, match="Finalized is published once"):
         run_primes(run_seed, SMALL)
 

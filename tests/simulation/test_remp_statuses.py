@@ -330,9 +330,8 @@ def test_validators_who_find_a_replay_in_a_candidate_close_its_message() -> None
         bad.misbehave("replays")
         for house in honest:
             house.running.bridge.take = lambda session_id: []  # type: ignore[method-assign]  # they leave it to others
-        (session,) = world.ledger.sessions()
-        seqno = world.ledger.master_session().master_catchain_seqno
-        second.node.node.send(message_id, a_sum(), [session.subset], seqno)
+        second.node._records.clear()
+        second.node._send(world.ledger.parse(a_sum()).message, None)
         await asyncio.sleep(8.0)
         for house in honest:
             said = [kind for source, kind in second.kinds[message_id] if source == house.key_id]

@@ -27,7 +27,7 @@ from stagepost.devnet.behaviours import Behaviour, Faulty
 from stagepost.devnet.front import DevnetFront, HereFront, ProcessFront
 from stagepost.devnet.member import COMMANDS, MemberProcess
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.full_node.full_node import OnStatus, RempFullNode
+from stagepost.full_node.full_node import FullNode, OnStatus
 from stagepost.full_node.kafka import require_kafka
 from stagepost.full_node.network import NETWORK_FILE, NetworkMember, RempNetwork, load_network
 from stagepost.full_node.running import RunningFullNode, start_full_node
@@ -109,7 +109,7 @@ class Devnet:
         return self._node
 
     @property
-    def full_node(self) -> RempFullNode:
+    def full_node(self) -> FullNode:
         return self.node.full_node
 
     @property

@@ -26,7 +26,7 @@ from stagepost.delivery.transport import (
 )
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC, NOT_YET
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.status_topic import REJECTED, EarlierIds
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt
@@ -41,7 +41,7 @@ KEPT_MAX = 10_000
 class DeliveryIntake:
     """`topic`: of reliable delivery, on which external messages come."""
 
-    def __init__(self, full_node: RempFullNode, topic: str = MESSAGES_TOPIC) -> None:
+    def __init__(self, full_node: FullNode, topic: str = MESSAGES_TOPIC) -> None:
         self.taken = 0
         self._full_node = full_node
         self._topic = topic

@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.status_topic import EarlierIds
 from stagepost.remp.message import MESSAGES_TOPIC as MESSAGES_TOPIC
 from stagepost.topics.batch import Read
@@ -44,7 +44,7 @@ class MessageIntake:
     """`refused` counts records that are no message."""
 
     def __init__(
-        self, reader: TopicReader, positions: Positions, full_node: RempFullNode, *, poll_s: float = POLL_S
+        self, reader: TopicReader, positions: Positions, full_node: FullNode, *, poll_s: float = POLL_S
     ) -> None:
         self.taken = 0
         self.refused = 0

@@ -1,66 +1,85 @@
-"""The full node of REMP: messages in, every status out on a topic.
+"""Full node of REMP: takes messages, sends them to validators, and publishes every status on a topic.
 
     submit ─ parse, dry run ─┬─ RejectedByFullnode ───────────────────────────┐
-                             └─ staged sending ─ validators ─ receipts, checked ─┴─ topic of statuses, on_status
-    the chain that it follows ─ heard ─ Finalized, once ─────────────────────────┘
+                             └─ staged sending ─ validators ─ receipts, checked ─┴─ statuses topic, on_status
+    the chain that the node follows ─ heard ─ Finalized, once ───────────────────┘
 
-Whoever submits hears of faults in the bytes themselves by an error; what the chain would not take now is a status of the
-message, signed by this node.
+A caller hears of faults in the bytes themselves by an error. A refusal by the account is a status of the message, signed
+by this node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 import msgspec
 
-from stagepost.errors import ErrorCode, StagepostError, StorageError
+from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
 from stagepost.full_node.complaints import Complaint, ComplaintBook
-from stagepost.full_node.earlier_life import FINALS_KEPT_MAX, EarlierLife
+from stagepost.full_node.earlier_life import FINALS_KEPT_MAX
 from stagepost.full_node.known_sets import KnownSets
-from stagepost.full_node.sending import FullNode
-from stagepost.full_node.status_topic import FINALIZED, REJECTED, SENT, EarlierIds, StatusTopic
+from stagepost.full_node.message_record import MessageRecord, RecordEvent, RecordState
+from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
+from stagepost.full_node.status_topic import FINALIZED, SENT, EarlierIds, StatusTopic
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.signatures.verifier import SignatureVerifier
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import FullNodeLinks
-from stagepost.remp.message import ExternalMessage
+from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.queue.staged_sending import (
     CATCHAINS_KEPT,
     LOOK_AHEAD_S,
+    Forget,
+    ReportSent,
+    SendingEffect,
     SendingOptions,
+    SendTo,
+    StagedSending,
     Subset,
     subsets_for,
 )
-from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected
-from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected, SentToValidators
+from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level, is_finally_accepted
 from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
 
 OnStatus = Callable[[Receipt], None]
+OnRefused = Callable[[Receipt, Quarantined], None]
 
 
-class Handed(msgspec.Struct, frozen=True):
-    """A message in processing. `account` is None for one of an earlier life, of which its bytes are not kept."""
-
-    workchain: int
-    account: bytes | None
-    earlier: EarlierIds
-
-
-class Taking(msgspec.Struct, frozen=True):
-    """A message that was handed in. `refused`: why nobody else hears of it, or None if it is on its way."""
+class Submission(msgspec.Struct, frozen=True):
+    """Message that was submitted. `refused`: why no validator hears of the message; None if the node sends it."""
 
     message_id: bytes
     refused: str | None = None
 
 
-class RempFullNode:
-    """`sets_changed` is called when validators that may sign have come or gone, `complain` with what a validator's own
-    receipts prove against it. `on_status` hears of a status once the topic holds it on disk.
+class FullNodeCounters(msgspec.Struct):
+    """Counts since the start. `quarantined` has receipts that do not count, by the code of the fault."""
+
+    messages: int = 0
+    sent: int = 0
+    not_sent: int = 0
+    receipts: int = 0
+    repeated: int = 0
+    of_unknown: int = 0
+    quarantined: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class FullNode:
+    """Full node without sockets and files. It keeps one `MessageRecord` for each message that is in processing, final, or
+    about to be refused, and for those that an earlier life left.
+
+    `on_status` hears of a status once the topic holds the status on disk; `on_settled` only of a status by which nobody
+    need submit the message again. `on_refused` hears of each receipt that does not count. `sets_changed` is called when
+    validators that may sign have come or gone, `complain` with what a validator's own receipts prove against it.
 
     While the topic cannot be written, or `disk_fault` returns why other files of the node cannot, no message is taken."""
 
@@ -81,97 +100,127 @@ class RempFullNode:
         verifier: SignatureVerifier | None = None,
         disk_fault: Callable[[], StorageError | None] = lambda: None,
     ) -> None:
+        self.counters = FullNodeCounters()
         self.rejected = 0
         self.finalized = 0
         self.known_sets = known_sets
+        self.sets = known_sets.sets
+        self.sending = StagedSending(random, options)
+        self.public_key = ed25519.public_key(seed)
+        self.source_id = key_id(self.public_key)
+        self.on_submitted: Callable[[bytes, Shard | None], None] = lambda message_id, shard: None
+        self.on_settled: OnStatus = lambda receipt: None
+        self.on_refused: OnRefused = lambda receipt, reason: None
         self._seed = seed
         self._ledger = ledger
+        self._links = links
         self._statuses = statuses
         self._clock = clock
         self._on_status = on_status
         self._disk_fault = disk_fault
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
-        self.on_taken: Callable[[bytes, Shard | None], None] = lambda message_id, shard: None
-        self.on_settled: OnStatus = lambda receipt: None
-        """Called with the status by which a message was handed over, when the topic holds it on disk."""
-        self._handed: dict[bytes, Handed] = {}
-        self._handing: dict[bytes, bool] = {}
-        """Messages that too few validators have yet, and whether SentToValidators was told of each."""
-        self._unsettled: set[bytes] = set()
-        self._begun: dict[bytes, EarlierIds] = {}
-        self._begun_until_seqno = 0
-        self._finals: dict[bytes, Accepted | None] = {}
-        """With what is still to be told if somebody brings it here; None if it was told."""
-        self.sets = known_sets.sets
-        self.node = FullNode(seed, links, self.sets, clock, random, self._receipt_came, options, verifier)
+        self._checks = ReceiptChecks(self._receipt_checked, verifier)
+        self._alarm = Alarm(clock, self._wake)
+        self._records: dict[bytes, MessageRecord] = {}
+        self._finals: deque[bytes] = deque()
+        """Ids of the records that are final, the oldest first."""
+        self._interrupted_until_seqno: int | None = None
+        """Master catchain at which the life of interrupted messages is over; None when no record is interrupted."""
 
-    @property
-    def source_id(self) -> bytes:
-        return self.node.source_id
-
-    def start(self, earlier: EarlierLife | None = None) -> None:
-        """From what the ledger knows, and with what the topic of statuses tells of an earlier life."""
-        earlier = earlier or EarlierLife()
-        self.known_sets.began(self._ledger.sessions())
+    def start(self, earlier: Mapping[bytes, MessageRecord] | None = None) -> None:
+        """Begin with what the ledger knows, and with the records that an earlier life left on the statuses topic."""
+        self._records = dict(earlier or {})
+        sessions = self._ledger.sessions()
+        self.known_sets.began(sessions)
         self._use_sets()
-        everybody = [session.subset for session in self._ledger.sessions()]
+        everybody = [session.subset for session in sessions]
         seqno = self._ledger.master_session().master_catchain_seqno
-        for message_id, ids in earlier.sent.items():
-            self._handed[message_id] = Handed(0, None, ids)
-            self.node.follow(message_id, everybody, seqno)
-        # These are not followed: what is in processing could not be sent to more validators when it is brought again.
-        self._begun = dict(earlier.begun)
-        self._begun_until_seqno = seqno + CATCHAINS_KEPT
-        told = frozenset(earlier.finals)
+        ended = [message_id for message_id, record in self._records.items() if record.is_final]
+        # Interrupted messages are not followed: a message in processing could not be sent to more validators when it is
+        # submitted again.
+        for message_id, record in self._records.items():
+            if record.state is RecordState.SETTLED:
+                self.sending.follow(message_id, everybody, seqno, self._clock.mono_s())
+        self._interrupted_until_seqno = seqno + CATCHAINS_KEPT
         for block in self._ledger.history(0):
-            self._block_is_final(block, told)
-        # Behind the others, however long the chain is: of these it need not know.
-        for message_id in earlier.finals:
-            self._remember_final(message_id, None)
+            self._block_is_final(block)
+        # These come behind the messages of the chain, however long it is: the chain may not know them.
+        for message_id in ended:
+            self._remember_final(message_id)
 
     def keep_refused(self) -> None:
-        """From now on receipts that do not count go to the topic as well, as they came: readers refuse them by themselves,
-        and see who sent them. A validator that means harm can fill a disk so; without this call they are only counted."""
-        self.node.on_refused = lambda receipt, reason: self._statuses.publish(receipt, None, EarlierIds())
+        """From now on write receipts that do not count to the topic as well, as they came: readers refuse them by themselves,
+        and see who sent them. A dishonest validator can fill a disk so; without this call they are only counted."""
+        self.on_refused = lambda receipt, reason: self._statuses.publish(receipt, None, EarlierIds())
 
     def close(self) -> None:
-        self.node.close()
+        self._alarm.cancel()
+
+    # Questions
+
+    def id_of(self, data: bytes) -> bytes:
+        """Return the id of the message in `data`; `DecodeError` if the bytes are not a message."""
+        return self._ledger.parse(data).message.message_id
+
+    def is_final(self, message_id: bytes) -> bool:
+        """Return whether a master block holds the message, as far as the node remembers."""
+        record = self._records.get(message_id)
+        return record is not None and record.is_final
+
+    def is_under_way(self, message_id: bytes) -> bool:
+        """Return True until the statuses topic holds on disk that more than a third of the validators have the message, or
+        its end. Until then the caller must be able to submit it again."""
+        record = self._records.get(message_id)
+        return record is not None and record.is_under_way
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._clock.unix_s() * 1_000)
 
     # Messages
 
     def submit(self, data: bytes, earlier: EarlierIds | None = None) -> bytes:
-        """As `take`; the id under which its statuses come."""
-        return self.take(data, earlier).message_id
+        """Take a message as `receive` does; return the id under which its statuses come."""
+        return self.receive(data, earlier).message_id
 
-    def take(self, data: bytes, earlier: EarlierIds | None = None) -> Taking:
-        """`DecodeError` if the bytes are no message, `StagepostError` if it is in processing, in a block or final
-        already: whoever sent it first hears of it. If nobody has, its end is told now, or when it comes. `StorageError`
-        if the disk refuses: then nothing is known of the message, and nobody hears of it."""
+    def receive(self, data: bytes, earlier: EarlierIds | None = None) -> Submission:
+        """Send the message in `data` to validators, or refuse it by a status.
+
+        `DecodeError` if the bytes are not a message; `StagepostError` if the message is in processing, in a block or final
+        already: the first caller hears of its statuses. If nobody has heard of its end, the end is published now, or when
+        it comes. `StorageError` if the disk refuses: then the node knows nothing of the message, and nobody hears of it."""
         self._require_disk()
         message = self._ledger.parse(data).message
         message_id = message.message_id
-        ids = self._begun.get(message_id) or earlier or EarlierIds()
-        handed = Handed(message.workchain, message.account, ids)
-        if message_id in self._finals:
-            self._tell_if_untold(message_id, handed)
+        record = self._records.get(message_id) or MessageRecord()
+        if record.is_final:
+            if record.state is RecordState.FINAL:
+                record.describe(message, earlier)
+                self._report_end(message_id, record)
             raise _known_already(message_id, "is final already")
-        if message_id in self.node.sending:
-            self._send(message, handed)  # which says so
-        reason = self._ledger.dry_run(message, self.now_ms)
+        reason = None
+        if message_id not in self.sending:
+            reason = self._ledger.dry_run(message, self.now_ms)
         if reason is None:
-            self._send(message, handed)
-            self._begun.pop(message_id, None)
-            return Taking(message_id)
+            self._send(message, earlier)  # which raises if the message is in processing
+            return Submission(message_id)
         if self._ledger.holds(message):
-            self._handing[message_id] = False
-            self._follow_in_block(message_id, handed)
+            self._follow(message, earlier, RecordEvent.FOUND_IN_BLOCK)
             raise _known_already(message_id, "is in a block already")
-        if message_id in self._begun:
-            self._follow_in_block(message_id, handed)
+        if record.state is RecordState.INTERRUPTED:
+            self._follow(message, earlier, RecordEvent.REFUSED_BY_ACCOUNT)
             raise _known_already(message_id, "is with a validator already")
-        self.reject(message_id, reason, handed.earlier)
-        return Taking(message_id, reason)
+        self.reject(message_id, reason, earlier or EarlierIds())
+        return Submission(message_id, reason)
+
+    def reject(self, message_id: bytes, reason: str, earlier: EarlierIds) -> None:
+        """Publish RejectedByFullnode: no validator hears of the message."""
+        self.rejected += 1
+        record = self._records.setdefault(message_id, MessageRecord(earlier))
+        # A record in processing belongs to another message: only these bytes were refused under its id.
+        receipt = self._signed(message_id, Rejected(Level.FULLNODE, reason))
+        self._publish(receipt, record, None, earlier, is_settling=message_id not in self.sending)
 
     def _require_disk(self) -> None:
         fault = self._statuses.fault or self._disk_fault()
@@ -182,61 +231,43 @@ class RempFullNode:
                 reason=fault.reason,
             )
 
-    def _follow_in_block(self, message_id: bytes, handed: Handed) -> None:
-        """A block of its shard holds it, and no master block holds that one yet: an earlier life of ours has sent it, of
-        which no status reached the disk, or another full node has. The account would refuse it a second time; that says
-        nothing of the first, which becomes final or not, and is told then. So with one that a validator has answered for."""
-        self._begun.pop(message_id, None)
-        session = self._session_for(handed.workchain, handed.account or b"")
-        subsets = [] if session is None else [session.subset]
-        self._handed.setdefault(message_id, handed)
-        self.node.follow(message_id, subsets, self._ledger.master_session().master_catchain_seqno)
-
-    def id_of(self, data: bytes) -> bytes:
-        """`DecodeError` if the bytes are no message."""
-        return self._ledger.parse(data).message.message_id
-
-    def is_final(self, message_id: bytes) -> bool:
-        """As far as it is remembered."""
-        return message_id in self._finals
-
-    def is_under_way(self, message_id: bytes) -> bool:
-        """Whether it was taken, and the topic does not have it on disk yet that enough validators have it, or its end:
-        whoever brought it must be ready to bring it again."""
-        return message_id in self._unsettled or (
-            message_id in self._handing and message_id in self.node.sending
-        )
-
-    def reject(self, message_id: bytes, reason: str, earlier: EarlierIds) -> None:
-        """RejectedByFullnode: nobody else hears of the message."""
-        self.rejected += 1
-        self._publish(self._signed(message_id, Rejected(Level.FULLNODE, reason)), None, earlier)
-
-    def _send(self, message: ExternalMessage, handed: Handed) -> None:
+    def _send(self, message: ExternalMessage, earlier: EarlierIds | None) -> None:
+        """Begin staged sending; `StagepostError` if it cannot begin, above all for a message in processing."""
+        message_id = message.message_id
         session = self._session_for(message.workchain, message.account)
         subsets: tuple[Subset, ...] = ()
-        now_s = self._clock.unix_s()
         if session is not None:
-            subsets = subsets_for(session.subset, self._followers(session.shard), now_s)
-        is_known = message.message_id in self._handed
-        if message.message_id not in self.node.sending:
-            self._handing[message.message_id] = False
-        # Statuses may come within the call.
-        self._handed.setdefault(message.message_id, handed)
-        self.on_taken(message.message_id, None if session is None else session.shard)
-        try:
-            self.node.send(
-                message.message_id,
-                message.body,
-                subsets,
-                self._ledger.master_session().master_catchain_seqno,
-                is_near_switch=len(subsets) > 1,
-            )
-        except StagepostError:
-            if not is_known:
-                del self._handed[message.message_id]
-                self._handing.pop(message.message_id, None)
-            raise
+            subsets = subsets_for(session.subset, self._followers(session.shard), self._clock.unix_s())
+        self.on_submitted(message_id, None if session is None else session.shard)
+        effects = self.sending.begin(
+            message_id,
+            subsets,
+            self._ledger.master_session().master_catchain_seqno,
+            self._clock.mono_s(),
+            is_near_switch=len(subsets) > 1,
+        )
+        self.counters.messages += 1
+        sent = RempMessage(message.body, message_id, self.now_ms)
+        signature = ed25519.sign(self._seed, sent.signed_bytes(self.source_id), public_key=self.public_key)
+        # The record comes first: statuses may come within the call below.
+        record = self._records.setdefault(message_id, MessageRecord())
+        record.describe(message, earlier)
+        record.frame = msgspec.structs.replace(sent, signature=signature).encode()
+        record.step(RecordEvent.SENDING_BEGINS)
+        self._perform(effects)
+
+    def _follow(self, message: ExternalMessage, earlier: EarlierIds | None, event: RecordEvent) -> None:
+        """Follow a message without sending it. A block of its shard holds it, and no master block holds that one yet: an
+        earlier life of this node has sent it, of which no status reached the disk, or another full node has. The account
+        would refuse it a second time, which says nothing of the first: that becomes final or not, and is reported then.
+        The same holds for a message that a validator has answered for."""
+        record = self._records.setdefault(message.message_id, MessageRecord())
+        record.describe(message, earlier)
+        record.step(event)
+        session = self._session_for(message.workchain, message.account)
+        subsets = [] if session is None else [session.subset]
+        seqno = self._ledger.master_session().master_catchain_seqno
+        self.sending.follow(message.message_id, subsets, seqno, self._clock.mono_s())
 
     def _session_for(self, workchain: int, account: bytes) -> LedgerSession | None:
         shard = self._ledger.shard_of(workchain, account)
@@ -246,38 +277,163 @@ class RempFullNode:
         ahead_ms = int(LOOK_AHEAD_S * 1_000)
         return [one.subset for one in self._ledger.followers(shard, self.now_ms, ahead_ms)]
 
+    def _perform(self, effects: Sequence[SendingEffect]) -> None:
+        waiting = deque(effects)
+        while waiting:
+            effect = waiting.popleft()
+            match effect:
+                case SendTo(validator, message_id):
+                    self.counters.sent += 1
+                    frame = self._records[message_id].frame
+                    if frame is None or not self._links.send(validator, frame):
+                        self.counters.not_sent += 1
+                        waiting += self.sending.not_sent(validator, message_id, self._clock.mono_s())
+                case ReportSent(message_id, sent_to, total, since):
+                    self._report_sent(message_id, SentToValidators(sent_to, total), since)
+                case Forget(message_id):
+                    self._end_life(message_id)
+        self._alarm.set(self.sending.next_wake)
+
+    def _wake(self) -> None:
+        self._perform(self.sending.tick(self._clock.mono_s()))
+
+    def _end_life(self, message_id: bytes) -> None:
+        """Expect nothing more of a message; a final one is still remembered."""
+        record = self._records.get(message_id)
+        if record is not None:
+            record.frame = None
+            record.step(RecordEvent.LIFE_OVER)
+            self._drop_if_idle(message_id, record)
+
+    def _drop_if_idle(self, message_id: bytes, record: MessageRecord) -> None:
+        """Drop the record when neither its state, nor the disk, nor receipts that still come need it."""
+        if (
+            record.state is RecordState.UNSENT
+            and not record.unstored
+            and message_id not in self.sending
+            and self._records.get(message_id) is record
+        ):
+            del self._records[message_id]
+
     # Validators
 
     def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
-        self.node.receipts_came(validator, combined_receipt)
+        """Check the receipts of a packet; `DecodeError` closes the link by name."""
+        packet = CombinedReceipt.decode(combined_receipt)
+        if packet.source_id != validator:
+            raise DecodeError(
+                f"validator {validator.hex()} sent receipts of {packet.source_id.hex()}",
+                code=ErrorCode.RECEIPT_SOURCE,
+            )
+        wanted = [receipt for receipt in packet.receipts if self._is_wanted(receipt)]
+        if wanted:
+            self._checks.check(validator, wanted, ReceiptJudge(self.sets, self.now_ms))
 
     def validator_linked(self, validator: bytes) -> None:
-        self.node.validator_linked(validator)
+        self._perform(self.sending.validator_linked(self._clock.mono_s()))
 
-    def _receipt_came(self, receipt: Receipt) -> None:
-        """One that counts, once. What a validator says is final, the chain itself will say: that is published, and once."""
-        if is_finally_accepted(receipt.kind) and receipt.source_id != self.source_id:
+    def _is_wanted(self, receipt: Receipt) -> bool:
+        """Return whether the receipt is new and of a message in processing. The signature, which costs most, comes last."""
+        if receipt.message_id not in self.sending:
+            self.counters.of_unknown += 1
+            return False
+        if self.sending.is_repeated(receipt):
+            self.counters.repeated += 1
+            return False
+        return True
+
+    def _receipt_checked(self, receipt: Receipt, fault: Quarantined | None) -> None:
+        if fault is not None:
+            self.counters.quarantined[fault.reason] += 1
+            self.on_refused(receipt, fault)
             return
-        handed = self._handed.get(receipt.message_id)
-        earlier = EarlierIds() if handed is None else handed.earlier
-        if receipt.source_id != self.source_id:
-            self._complaints.heard(receipt, self.now_ms)
-        self._publish(receipt, self._session_hint(receipt.source_id, handed), earlier)
+        # The node may have forgotten the message while the receipt was checked, and the same receipt may have come twice.
+        if not self._is_wanted(receipt):
+            return
+        self.counters.receipts += 1
+        effects = self.sending.receipt_came(receipt, self._clock.mono_s())
+        self._publish_counted(receipt)
+        self._perform(effects)
 
-    def _session_hint(self, source_id: bytes, handed: Handed | None) -> bytes | None:
-        """The session of the message's shard at work now, if the source is of it, or this node itself speaks."""
-        if handed is None or handed.account is None:
+    # Statuses
+
+    def _publish_counted(self, receipt: Receipt) -> None:
+        """Publish a receipt that counts. When a validator calls a message final, the chain itself will say so: the node
+        publishes that, and once."""
+        record = self._records.get(receipt.message_id) or MessageRecord()
+        if receipt.source_id != self.source_id:
+            if is_finally_accepted(receipt.kind):
+                return
+            self._complaints.heard(receipt, self.now_ms)
+        hint = self._session_hint(receipt.source_id, record)
+        self._publish(
+            receipt, record, hint, record.earlier_ids, is_settling=self._is_settling(receipt, record)
+        )
+
+    def _session_hint(self, source_id: bytes, record: MessageRecord) -> bytes | None:
+        """Return the session of the message's shard at work now, if the source is of it, or this node itself speaks."""
+        if record.account is None:
             return None
-        session = self._session_for(handed.workchain, handed.account)
+        session = self._session_for(record.workchain, record.account)
         if session is None:
             return None
         is_member = source_id in member_ids(session.facts)
         return session.session_id if is_member or source_id == self.source_id else None
 
+    def _is_settling(self, receipt: Receipt, record: MessageRecord) -> bool:
+        """Step the record by a status that is about to be published; return whether nobody need submit the message again
+        when the status is on disk. SentToValidators alone is not enough, for bytes in a socket die with the process: more
+        than a third must have answered."""
+        kind = receipt.kind.name if receipt.source_id == self.source_id else None
+        if kind == FINALIZED:
+            return record.step(RecordEvent.END_REPORTED)
+        if kind == SENT:
+            record.step(RecordEvent.SENT_REPORTED)
+        history = self.sending.get(receipt.message_id)
+        return (
+            history is not None
+            and history.targets.have_it(history.answered)
+            and record.step(RecordEvent.ENOUGH_ANSWERED)
+        )
+
+    def _publish(
+        self,
+        receipt: Receipt,
+        record: MessageRecord,
+        session_id: bytes | None,
+        earlier: EarlierIds,
+        *,
+        is_settling: bool,
+    ) -> None:
+        record.unstored += is_settling
+        self._statuses.publish(
+            receipt, session_id, earlier, lambda: self._stored(receipt, record, is_settling=is_settling)
+        )
+
+    def _stored(self, receipt: Receipt, record: MessageRecord, *, is_settling: bool) -> None:
+        """Tell others of a status that the topic holds on disk."""
+        if is_settling:
+            record.unstored -= 1
+            self._drop_if_idle(receipt.message_id, record)
+            self.on_settled(receipt)
+        self._on_status(receipt)
+
+    def _report_sent(self, message_id: bytes, status: SentToValidators, since: float) -> None:
+        """Publish SentToValidators when enough of them have the message, dated when it went out: every reader counts the
+        times of later stages from it."""
+        date_ms = int((self._clock.unix_s() - (self._clock.mono_s() - since)) * 1_000)
+        self._publish_counted(self._signed(message_id, status, date_ms))
+
+    def _signed(self, message_id: bytes, status: MessageStatus, date_ms: int | None = None) -> Receipt:
+        date_ms = self.now_ms if date_ms is None else date_ms
+        receipt = Receipt(ExternalMessageId(message_id), status, date_ms, self.source_id)
+        signature = ed25519.sign(self._seed, receipt.signed_bytes, public_key=self.public_key)
+        return receipt.with_signature(signature)
+
     # The chain
 
     def heard(self, events: Iterable[LedgerEvent]) -> None:
-        """In the order of the ledger."""
+        """Apply events in the order of the ledger."""
         for event in events:
             if isinstance(event, MasterApplied):
                 self._master_applied(event)
@@ -286,104 +442,62 @@ class RempFullNode:
         for block in event.blocks:
             self._block_is_final(block)
         self._complaints.tick(self.now_ms)
-        for message_id in self.node.master_advanced(event.catchain_seqno):
-            self._handed.pop(message_id, None)
-        if event.catchain_seqno >= self._begun_until_seqno:
-            self._begun.clear()
+        for message_id in self.sending.master_advanced(event.catchain_seqno):
+            self._end_life(message_id)
+        until_seqno = self._interrupted_until_seqno
+        if until_seqno is not None and event.catchain_seqno >= until_seqno:
+            self._interrupted_until_seqno = None
+            for message_id, record in list(self._records.items()):
+                if record.state is RecordState.INTERRUPTED:
+                    self._end_life(message_id)
         if event.started or event.ended:
             self.known_sets.began(one for one in event.started if one.facts.workchain >= 0)
             self.known_sets.ended(event.ended, event.time_ms)
             self._use_sets()
-            self._handed = {key: one for key, one in self._handed.items() if key in self.node.sending}
-            self._handing = {key: one for key, one in self._handing.items() if key in self.node.sending}
 
-    def _block_is_final(self, block: FinalBlock, told: frozenset[bytes] = frozenset()) -> None:
+    def _block_is_final(self, block: FinalBlock) -> None:
         for message in block.messages:
-            if message.message_id not in told:
-                self._final(message.message_id, Accepted(Level.MASTERCHAIN, block.block_id, block.master_id))
+            self._finalize(message.message_id, Accepted(Level.MASTERCHAIN, block.block_id, block.master_id))
 
-    def _final(self, message_id: bytes, status: Accepted) -> None:
-        """What others have sent is told when somebody brings it here: he may be one who has brought it before, to a life
-        that was ended before anything of it reached the topic."""
-        if message_id in self._finals:
+    def _finalize(self, message_id: bytes, end: Accepted) -> None:
+        """Publish the end of a message that was submitted here, or keep it until the message is submitted: the caller may
+        have submitted the message before, to a life that ended before any status of it reached the topic."""
+        record = self._records.setdefault(message_id, MessageRecord())
+        if record.is_final:
             return
-        self._remember_final(message_id, status)
+        is_submitted = record.state is not RecordState.UNSENT
+        if is_submitted:
+            # SentToValidators, if it is still owed, comes before Finalized.
+            self._perform(self.sending.finalized(message_id, self._clock.mono_s()))
+        record.step(RecordEvent.FINALIZED)
+        record.end = end
+        self._remember_final(message_id)
         self._complaints.finalized(message_id)
-        ids = self._begun.pop(message_id, None)
-        if message_id in self.node.sending:
-            self._tell_final(message_id, status)
-        elif ids is not None:
-            self._tell_if_untold(message_id, Handed(0, None, ids))
+        if is_submitted:
+            self._report_end(message_id, record)
 
-    def _tell_if_untold(self, message_id: bytes, handed: Handed) -> None:
-        status = self._finals[message_id]
-        if status is not None:
-            self._handed[message_id] = handed
-            self._tell_final(message_id, status)
-            del self._handed[message_id]
+    def _report_end(self, message_id: bytes, record: MessageRecord) -> None:
+        end, record.end = record.end, None
+        if end is not None:
+            self.finalized += 1
+            self._publish_counted(self._signed(message_id, end))
 
-    def _tell_final(self, message_id: bytes, status: Accepted) -> None:
-        self.finalized += 1
-        self._finals[message_id] = None
-        self.node.finalized(message_id)
-        self._receipt_came(self._signed(message_id, status))
-
-    def _remember_final(self, message_id: bytes, untold: Accepted | None) -> None:
-        self._finals.pop(message_id, None)
-        self._finals[message_id] = untold
+    def _remember_final(self, message_id: bytes) -> None:
+        self._finals.append(message_id)
         while len(self._finals) > FINALS_KEPT_MAX:
-            del self._finals[next(iter(self._finals))]
+            oldest = self._finals.popleft()
+            record = self._records[oldest]
+            record.step(RecordEvent.FORGOTTEN)
+            self._drop_if_idle(oldest, record)
 
     def _use_sets(self) -> None:
         self.sets = self.known_sets.sets
-        self.node.use_sets(self.sets)
         self._sets_changed(self.known_sets)
 
-    # Details
 
-    @property
-    def now_ms(self) -> int:
-        return int(self._clock.unix_s() * 1_000)
-
-    def _signed(self, message_id: bytes, status: MessageStatus) -> Receipt:
-        receipt = Receipt(ExternalMessageId(message_id), status, self.now_ms, self.source_id)
-        return receipt.with_signature(ed25519.sign(self._seed, receipt.signed_bytes))
-
-    def _publish(self, receipt: Receipt, session_id: bytes | None, earlier: EarlierIds) -> None:
-        is_handed_over = self._hands_over(receipt)
-        if is_handed_over:
-            self._handing.pop(receipt.message_id, None)
-            self._unsettled.add(receipt.message_id)
-        self._statuses.publish(
-            receipt, session_id, earlier, lambda: self._stored(receipt, is_handed_over=is_handed_over)
-        )
-
-    def _hands_over(self, receipt: Receipt) -> bool:
-        """Whether, when this is on disk, nobody need bring the message again. That it was sent is not enough: what stands
-        in a socket dies with the process, so more than a third must have answered."""
-        message_id = receipt.message_id
-        kind = receipt.kind.name if receipt.source_id == self.source_id else None
-        if kind == FINALIZED:
-            return True
-        history = self.node.sending.get(message_id)
-        if kind == REJECTED:
-            return history is None  # or something was refused under the id of another message
-        if history is None or message_id not in self._handing:
-            return False
-        self._handing[message_id] |= kind == SENT
-        return self._handing[message_id] and history.targets.have_it(history.answered)
-
-    def _stored(self, receipt: Receipt, *, is_handed_over: bool) -> None:
-        """Tell others of a status that the topic holds on disk."""
-        if is_handed_over:
-            self._unsettled.discard(receipt.message_id)
-            self.on_settled(receipt)
-        self._on_status(receipt)
-
-
-def _known_already(message_id: bytes, how: str) -> StagepostError:
+def _known_already(message_id: bytes, state: str) -> StagepostError:
     return StagepostError(
-        f"message {message_id.hex()} {how}",
+        f"message {message_id.hex()} {state}",
         code=ErrorCode.MSG_DUPLICATE,
         advice="read its statuses",
         message_id=message_id,

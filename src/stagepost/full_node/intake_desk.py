@@ -11,7 +11,7 @@ import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.followed import Followed, FollowedStatuses
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.local_client import Taken
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.verdict import Verdict
@@ -26,7 +26,7 @@ READ_AT_ONCE = 4
 class IntakeDesk:
     """Of one full node and its data folder."""
 
-    def __init__(self, full_node: RempFullNode, data: Path) -> None:
+    def __init__(self, full_node: FullNode, data: Path) -> None:
         self.taken = 0
         self.refused = 0
         self._full_node = full_node
@@ -55,7 +55,7 @@ class IntakeDesk:
         """`StagepostError` if the full node does not pass it on: the bytes are no message, the account would not take
         it, or the node is not ready; `StorageError` while its disk refuses. A message that is known already is taken as well, and nothing happens twice."""
         try:
-            taking = self._full_node.take(data)
+            taking = self._full_node.receive(data)
         except StagepostError as error:
             if error.code is ErrorCode.MSG_DUPLICATE and error.message_id is not None:
                 return Taken(error.message_id, is_new=False)

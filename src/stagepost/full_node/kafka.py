@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from stagepost.errors import StagepostError, StorageError
 from stagepost.full_node.from_topic import MessageIntake
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.ground.files.data_folder import FILE_MODE
 from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind
@@ -119,7 +119,7 @@ def _were_seen(data: Path, names: list[str]) -> bool:
 class KafkaBridge:
     """Of one full node; `statuses` is its local topic."""
 
-    def __init__(self, settings: KafkaSettings, statuses: FileTopic, full_node: RempFullNode) -> None:
+    def __init__(self, settings: KafkaSettings, statuses: FileTopic, full_node: FullNode) -> None:
         self._settings = settings
         self._full_node = full_node
         self.spool = KafkaSpool(statuses.reader(), statuses.positions(GROUP), self._far)

@@ -31,7 +31,7 @@ from stagepost.full_node.complaints import Complaint
 from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC, MessageIntake
-from stagepost.full_node.full_node import OnStatus, RempFullNode
+from stagepost.full_node.full_node import FullNode, OnStatus
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.kafka import KafkaBridge, require_kafka
 from stagepost.full_node.known_sets import KnownSets
@@ -115,7 +115,7 @@ class RunningFullNode:
         self._clock = end.clock
         self._verifier = Verifier()
         self._message_timeout_ms = message_timeout_ms
-        self.full_node = RempFullNode(
+        self.full_node = FullNode(
             end.seed,
             self.follower.ledger,
             self.links,

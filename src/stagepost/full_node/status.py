@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stagepost import __version__
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode, OnRefused
 from stagepost.full_node.metrics import FullNodeMetrics
 from stagepost.full_node.running import RunningFullNode
-from stagepost.full_node.sending import OnRefused
 from stagepost.ground.files.running_nodes import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.telemetry.status_server import StatusSource, serve_status
@@ -45,12 +44,12 @@ class FullNodeStatus:
         self._metrics = FullNodeMetrics(message_timeout_ms)
         self._started_s = self._clock.mono_s()
         full_node = running.full_node
-        full_node.on_taken = self._taken
-        full_node.node.on_refused = _both(full_node.node.on_refused, self._metrics.refused)
+        full_node.on_submitted = self._taken
+        full_node.on_refused = _both(full_node.on_refused, self._metrics.refused)
         running.watchers.append(self._heard)
 
     @property
-    def _full_node(self) -> RempFullNode:
+    def _full_node(self) -> FullNode:
         return self._running.full_node
 
     def metrics(self) -> bytes:
@@ -67,7 +66,7 @@ class FullNodeStatus:
         }
 
     def status(self) -> dict[str, Any]:
-        counters = self._full_node.node.counters
+        counters = self._full_node.counters
         return {
             "kind": self.kind,
             "version": __version__,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from stagepost.full_node import earlier_life as module
-from stagepost.full_node.earlier_life import EarlierLife, earlier_life
+from stagepost.full_node.earlier_life import earlier_life
+from stagepost.full_node.message_record import MessageRecord, RecordState
 from stagepost.full_node.status_topic import EarlierIds
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.staged_sending import MESSAGES_MAX
@@ -32,14 +35,36 @@ Said = tuple[int, str, bytes, MessageStatus]
 """When, of which message, by whom and what."""
 
 
+class Left(msgspec.Struct, frozen=True):
+    """Records of an earlier life by their states: `sent` are SETTLED, `begun` INTERRUPTED, `finals` ENDED in their order."""
+
+    sent: dict[bytes, EarlierIds] = {}
+    begun: dict[bytes, EarlierIds] = {}
+    finals: tuple[bytes, ...] = ()
+
+
+def left_by(records: Mapping[bytes, MessageRecord]) -> Left:
+    by_state: dict[RecordState, dict[bytes, EarlierIds]] = {}
+    for message_id, record in records.items():
+        by_state.setdefault(record.state, {})[message_id] = record.earlier_ids
+        assert not record.is_under_way, "nobody of this life has submitted it"
+    found = Left(
+        by_state.pop(RecordState.SETTLED, {}),
+        by_state.pop(RecordState.INTERRUPTED, {}),
+        tuple(by_state.pop(RecordState.ENDED, {})),
+    )
+    assert not by_state, "an earlier life leaves no other state"
+    return found
+
+
 def an_id(name: str) -> bytes:
     return name.encode().ljust(32, b".")
 
 
-def read(*said: Said, now_ms: int = 10_000, partitions: int = 1, gone: int = 0) -> EarlierLife:
+def read(*said: Said, now_ms: int = 10_000, partitions: int = 1, gone: int = 0) -> Left:
     """Each record in a block of its own; the first `gone` of partition 0 were taken by retention."""
 
-    async def main() -> EarlierLife:
+    async def main() -> Left:
         topic = MemoryTopic(STATUSES_TOPIC, partitions)
         for at_ms, name, source, status in said:
             receipt = Receipt(ExternalMessageId(an_id(name)), status, at_ms, source, "AA==")
@@ -49,7 +74,7 @@ def read(*said: Said, now_ms: int = 10_000, partitions: int = 1, gone: int = 0) 
             await writer.close()
         topic.forget_before(0, gone)
         await asyncio.sleep(0)
-        return earlier_life(topic.reader(), now_ms, LIFE_MS, {OURS, OTHER_FULL_NODE})
+        return left_by(earlier_life(topic.reader(), now_ms, LIFE_MS, {OURS, OTHER_FULL_NODE}))
 
     return run_in_virtual_time(main())
 
@@ -60,7 +85,7 @@ def names(ids: object) -> list[str]:
 
 
 def test_an_empty_topic_tells_nothing() -> None:
-    assert read() == EarlierLife()
+    assert read() == Left()
 
 
 def test_it_is_sent_when_more_than_a_third_have_answered_and_begun_before() -> None:
@@ -78,19 +103,19 @@ def test_it_is_sent_when_more_than_a_third_have_answered_and_begun_before() -> N
 
 def test_what_is_final_is_told_and_what_validators_say_behind_it_opens_nothing() -> None:
     life = read((9_500, "a", OURS, SENT), (9_501, "a", OURS, FINAL), (9_502, "a", VALIDATORS[0], IN_BLOCK))
-    assert life == EarlierLife(finals=(an_id("a"),))
+    assert life == Left(finals=(an_id("a"),))
 
 
 def test_nor_if_the_end_is_older_than_the_life_of_messages_and_they_speak_within_it() -> None:
     life = read((8_999, "a", OURS, FINAL), (9_000, "a", VALIDATORS[0], IN_BLOCK))
-    assert life == EarlierLife(finals=(an_id("a"),))
+    assert life == Left(finals=(an_id("a"),))
 
 
 def test_what_is_refused_here_is_over_until_it_is_sent_again() -> None:
     before: Said = (9_500, "a", OURS, REFUSED)
-    assert read(before) == EarlierLife()
+    assert read(before) == Left()
     assert names(read(before, (9_501, "a", VALIDATORS[0], New())).begun) == ["a"]
-    assert read((9_499, "a", VALIDATORS[0], New()), before) == EarlierLife()
+    assert read((9_499, "a", VALIDATORS[0], New()), before) == Left()
 
 
 def test_a_validator_that_calls_something_final_or_refused_ends_nothing() -> None:
@@ -136,12 +161,12 @@ def test_what_retention_has_taken_is_not_known_and_the_rest_is() -> None:
 
 
 def test_records_of_others_are_passed() -> None:
-    async def main() -> EarlierLife:
+    async def main() -> Left:
         topic = MemoryTopic(STATUSES_TOPIC)
         writer = topic.writer(lambda: 9_500)
         values = (b"", None, b"no receipt", b'{"kind": "Finalized"}')
         await writer.append([Record(b"k", value) for value in values])
         await writer.close()
-        return earlier_life(topic.reader(), 10_000, LIFE_MS, {OURS})
+        return left_by(earlier_life(topic.reader(), 10_000, LIFE_MS, {OURS}))
 
-    assert run_in_virtual_time(main()) == EarlierLife()
+    assert run_in_virtual_time(main()) == Left()

@@ -10,10 +10,11 @@ from random import Random
 from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.full_node.earlier_life import EarlierLife, earlier_life
+from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.from_topic import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.message_record import RecordState
 from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -53,7 +54,7 @@ class Desk:
             self.sent.append(message_id)
             if self.is_answered:
                 receipt = Receipt(message_id, New(), int(self.clock.unix_s() * 1_000), validator, "AA==")
-                asyncio.get_running_loop().call_soon(self.node.node._judged, receipt, None)
+                asyncio.get_running_loop().call_soon(self.node._receipt_checked, receipt, None)
         return self.is_linked
 
     def heard(self, receipt: Receipt) -> None:
@@ -64,7 +65,7 @@ class Desk:
         self.topic = StatusTopic(
             self.statuses.writer(lambda: int(self.clock.unix_s() * 1_000), retry_s=RETRY_S)
         )
-        self.node = RempFullNode(
+        self.node = FullNode(
             SEED,
             self.chain.ledger,
             self,
@@ -75,13 +76,17 @@ class Desk:
             options=SendingOptions(round_pause_s=0.5),
             on_status=self.heard,
         )
-        self.node.start(self.earlier_life())
+        self.node.start(
+            earlier_life(self.statuses.reader(), self.node.now_ms, 240_000, {self.node.source_id})
+        )
         self.intake = MessageIntake(self.messages.reader(), self.messages.positions(GROUP), self.node)
         self.intake.start()
 
-    def earlier_life(self, now_ms: int | None = None, life_ms: int = 240_000) -> EarlierLife:
-        now_ms = int(self.clock.unix_s() * 1_000) if now_ms is None else now_ms
-        return earlier_life(self.statuses.reader(), now_ms, life_ms, {self.node.source_id})
+    def settled(self, now_ms: int | None = None, life_ms: int = 240_000) -> dict[bytes, EarlierIds]:
+        """Messages that the next life waits for, with their earlier ids."""
+        now_ms = self.node.now_ms if now_ms is None else now_ms
+        left = earlier_life(self.statuses.reader(), now_ms, life_ms, {self.node.source_id})
+        return {one: left[one].earlier_ids for one in left if left[one].state is RecordState.SETTLED}
 
     async def stop(self) -> None:
         await self.intake.close()
@@ -194,8 +199,7 @@ def test_ids_of_earlier_layers_come_along() -> None:
         headers = {"dmq_id": "ab" * 32, "delivery_id": "cd" * 16}
         await desk.write(Record(sha256(primes(10)).digest(), primes(10), headers))
         await asyncio.sleep(5.0)
-        found = desk.earlier_life().sent
-        assert found == {sha256(primes(10)).digest(): EarlierIds("ab" * 32, "cd" * 16)}
+        assert desk.settled() == {sha256(primes(10)).digest(): EarlierIds("ab" * 32, "cd" * 16)}
 
     at_a_desk(scenario)
 
@@ -237,8 +241,8 @@ def test_what_is_older_than_its_life_is_not_waited_for_any_more() -> None:
         await asyncio.sleep(5.0)
         last_ms = desk.statuses.reader()
         stamps = [stamp for batch in last_ms.batches(0, 0) for stamp in batch.timestamps]
-        assert desk.earlier_life(max(stamps) + 1_000, 1_000).sent
-        assert not desk.earlier_life(max(stamps) + 1_001, 1_000).sent
+        assert desk.settled(max(stamps) + 1_000, 1_000)
+        assert not desk.settled(max(stamps) + 1_001, 1_000)
         assert COMMIT_EVERY_S < 1.0
 
     at_a_desk(scenario)

@@ -20,7 +20,7 @@ from stagepost.chain.rotation import Plan
 from stagepost.cli import main as command
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.earlier_life import earlier_life
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets, sets_document
 from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
@@ -72,8 +72,8 @@ class Desk:
         self.node = self._life(known_sets or KnownSets([]))
         self.node.start()
 
-    def _life(self, known_sets: KnownSets) -> RempFullNode:
-        return RempFullNode(
+    def _life(self, known_sets: KnownSets) -> FullNode:
+        return FullNode(
             SEED,
             self.chain.ledger,
             self,
@@ -212,7 +212,7 @@ def test_what_validators_call_final_is_not_published_for_the_chain_will_say_it()
     def scenario(desk: Desk) -> None:
         message_id = ExternalMessageId(desk.node.submit(primes()))
         final = Accepted(Level.MASTERCHAIN, BlockId(0, 1 << 63, 5), BlockId(-1, 1 << 63, 5))
-        desk.node._receipt_came(Receipt(message_id, final, START_MS, b"v" * 32))
+        desk.node._publish_counted(Receipt(message_id, final, START_MS, b"v" * 32))
         assert desk.kinds == []
 
     at_a_desk(scenario)
@@ -229,7 +229,7 @@ def test_what_others_have_sent_is_not_ours_to_call_final() -> None:
 def test_every_status_stands_on_the_topic_with_key_headers_and_a_signature_that_holds() -> None:
     async def main() -> None:
         desk = Desk(KnownSets([]))
-        desk.node.known_sets._full_nodes[desk.node.source_id] = desk.node.node._public_key
+        desk.node.known_sets._full_nodes[desk.node.source_id] = desk.node.public_key
         message_id = desk.node.submit(primes(), EarlierIds(dmq_id="ab" * 32, delivery_id="cd" * 16))
         desk.in_a_final_block(primes())
         desk.node.close()
@@ -257,7 +257,7 @@ def restarted_with_a_message_in_a_shard_block(desk: Desk, *, has_said_so: bool) 
         message_id = ExternalMessageId(desk.node.submit(primes(), EarlierIds(delivery_id="first")))
         if has_said_so:
             block = BlockId(0, 1 << 63, 5)
-            desk.node._receipt_came(
+            desk.node._publish_counted(
                 Receipt(message_id, Accepted(Level.COLLATOR, block), START_MS, b"v" * 32, "AA==")
             )
         desk.in_a_shard_block(primes())
@@ -295,7 +295,7 @@ def test_another_message_with_the_body_of_one_in_a_block_is_still_refused() -> N
     def scenario(desk: Desk) -> None:
         desk.in_a_shard_block(primes())
         other = CanonicalMessage(ACCOUNT, primes_body(10), salt=1).encode()
-        assert desk.node.take(other).refused is not None
+        assert desk.node.receive(other).refused is not None
         assert desk.kinds == ["RejectedByFullnode"]
 
     at_a_desk(scenario)
@@ -305,7 +305,7 @@ def test_a_message_that_another_full_node_has_sent_is_told_the_end_of_to_whoever
     def scenario(desk: Desk) -> None:
         desk.in_a_shard_block(primes())
         with pytest.raises(StagepostError, match="in a block already"):
-            desk.node.take(primes())
+            desk.node.receive(primes())
         desk.node.heard(desk.chain.master_block())
         assert desk.kinds == ["Finalized"]
 
@@ -317,7 +317,7 @@ def test_and_so_if_it_is_final_by_then_but_once() -> None:
         desk.in_a_final_block(primes())
         for _ in range(2):
             with pytest.raises(StagepostError, match="final already"):
-                desk.node.take(primes())
+                desk.node.receive(primes())
         assert desk.kinds == ["Finalized"]
 
     at_a_desk(scenario)

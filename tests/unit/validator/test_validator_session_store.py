@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from rigs.catchain_keys import public_key_of, seed_of
-from rigs.remp_overlay_world import SEQNO, WHOLE_SHARD, message_bytes, parse
+from rigs.one_session_ledger import WHOLE_SHARD
+from rigs.remp_overlay_world import SEQNO, message_bytes, parse
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import SystemClock

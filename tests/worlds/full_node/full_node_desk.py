@@ -15,7 +15,7 @@ from rigs.chain_messages import address
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.local_server import LocalIntake, serving_programs
@@ -49,7 +49,7 @@ class FullNodeDesk:
         self.topic = create_topic(data, STATUSES_TOPIC, partitions=3)
         writer = self.topic.writer(now_ms=lambda: START_MS + 3_000, retry_s=RETRY_S, files=files)
         self.statuses = StatusTopic(writer)
-        self.node = RempFullNode(
+        self.node = FullNode(
             SEED,
             self.chain.ledger,
             self,

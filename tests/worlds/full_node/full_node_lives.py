@@ -17,10 +17,11 @@ from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.full_node.earlier_life import EarlierLife, earlier_life
+from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC, MessageIntake
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.message_record import MessageRecord
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.remp.message import ExternalMessage, RempMessage
@@ -71,7 +72,7 @@ class FullNodeLives:
         self.ledger.events()
         self._topic = StatusTopic(self.statuses.writer(lambda: self.now_ms, retry_s=RETRY_S))
         self.links = _Links(self)
-        self.node = RempFullNode(
+        self.node = FullNode(
             SEED,
             self.ledger,
             self.links,
@@ -85,9 +86,11 @@ class FullNodeLives:
         self.intake = MessageIntake(self.messages.reader(), self.messages.positions(GROUP), self.node)
         self.intake.start()
 
-    def earlier_life(self) -> EarlierLife:
+    def earlier_life(self) -> dict[bytes, MessageRecord]:
         found = earlier_life(self.statuses.reader(), self.now_ms, LIFE_MS, {self.node.source_id})
-        return EarlierLife(found.sent, found.begun) if self._forgets_finals else found
+        return {
+            one: record for one, record in found.items() if not (self._forgets_finals and record.is_final)
+        }
 
     def follow(self, upto: int | None = None) -> None:
         """The chain, as far as it has come or up to so many blocks; `heard` tells the node."""
@@ -128,7 +131,7 @@ class FullNodeLives:
     def bring(self, number: int) -> None:
         """By hand, as programs do: once more is no fault."""
         try:
-            self.node.take(primes(number))
+            self.node.receive(primes(number))
         except StagepostError as error:
             if error.code is not ErrorCode.MSG_DUPLICATE:
                 raise
@@ -168,7 +171,7 @@ class _Links:
     """Of one life: what is on its way to validators when it is killed dies with it, and what they answer nobody hears."""
 
     def __init__(self, lives: FullNodeLives) -> None:
-        self.node: RempFullNode | None = None
+        self.node: FullNode | None = None
         self._lives = lives
 
     def send(self, validator: bytes, message: bytes) -> bool:
@@ -186,4 +189,4 @@ class _Links:
 
     def _answer(self, receipt: Receipt) -> None:
         if self.node is not None and self.node is self._lives.node:
-            self.node.node._judged(receipt, None)
+            self.node._receipt_checked(receipt, None)

@@ -30,7 +30,7 @@ from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.node.validator import ChainOptions
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.complaints import Complaint
-from stagepost.full_node.full_node import RempFullNode
+from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
@@ -181,7 +181,7 @@ class FullHouse:
         self._statuses = StatusTopic(
             self.topic.writer(lambda: int(world.clock.unix_s() * 1_000), retry_s=RETRY_S)
         )
-        self.node = RempFullNode(
+        self.node = FullNode(
             self.seed,
             self.follower.ledger,
             self,

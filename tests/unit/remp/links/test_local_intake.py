@@ -127,7 +127,7 @@ def test_the_client_does_not_even_send_what_is_too_large(tmp_path: Path) -> None
 
 def test_a_full_node_with_too_much_to_do_says_so_and_that_it_may_be_tried_again(tmp_path: Path) -> None:
     async def scenario(desk: FullNodeDesk, facts: FullNodeFacts) -> None:
-        desk.node.node.sending._options = type(desk.node.node.sending._options)(messages_max=1)
+        desk.node.sending._options = type(desk.node.sending._options)(messages_max=1)
         async with await address(facts).open() as talk:
             assert isinstance(await talk.submit(primes(10)), Taken)
             refused = await talk.submit(primes(11))

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from stagepost.full_node.message_record import RecordState
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipts.message_status import SentToValidators
 from tests.worlds.full_node.full_node_lives import WAY_S, FullNodeLives, id_of, primes
@@ -182,7 +183,7 @@ async def sent_to_one(lives: FullNodeLives, *, is_honest: bool) -> int:
     while True:
         lives.bring(number)
         await asyncio.sleep(2.2 * WAY_S)
-        history = lives.node.node.sending.get(id_of(number))
+        history = lives.node.sending.get(id_of(number))
         assert history is not None
         if (lives.dishonest not in history.answered) == is_honest:
             assert len(history.answered) == 1
@@ -200,7 +201,7 @@ def test_one_that_only_a_dishonest_validator_had_is_sent_to_more_when_it_comes_a
         number = await sent_to_one(lives, is_honest=False)
         if is_sent_told:
             # All others could be told of it, as it seemed: what they were told stands in the sockets of this process.
-            lives.node.node._report(id_of(number), SentToValidators(4, 4), 0.0)
+            lives.node._report_sent(id_of(number), SentToValidators(4, 4), 0.0)
         for _ in range(3):  # until it is handed over, and written
             await asyncio.sleep(0)
         assert lives.node.is_under_way(id_of(number))
@@ -208,7 +209,7 @@ def test_one_that_only_a_dishonest_validator_had_is_sent_to_more_when_it_comes_a
         assert lives.kinds(id_of(number)) == ["PutIntoQueue", "SentToValidators"][: 1 + is_sent_told]
         assert id_of(number) not in lives.pool
         lives.start()
-        assert id_of(number) in lives.earlier_life().begun
+        assert lives.earlier_life()[id_of(number)].state is RecordState.INTERRUPTED
         lives.bring(number)
         await asyncio.sleep(SETTLED_S)
         assert id_of(number) in lives.pool
