@@ -28,6 +28,9 @@ class RowStore(Generic[B]):
     async def close(self) -> None:
         await self._writer.close()
 
+    def kill(self) -> None:
+        self._writer.kill()
+
     def _report_damage(self) -> None:
         for sentence in self._damage:
             self._report(ErrQueueCorrupt(sentence))

@@ -55,6 +55,8 @@ class Writer(Protocol[B_co]):
 
     async def close(self) -> None: ...
 
+    def kill(self) -> None: ...
+
 
 class Backend(Protocol):
     def rest_s(self) -> float:
@@ -66,6 +68,10 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+    def kill(self) -> None:
+        """Let go of the rows at once; a write that has begun may still end."""
+        ...
 
 
 class WriterCounters(msgspec.Struct):
@@ -130,6 +136,7 @@ class GroupWriter(Generic[B]):
         self._began_at = -inf
         self._is_asked = False
         self._is_closed = False
+        self._is_killed = False
         self._is_sync_due = False
         self._is_sync_written = False
         self._is_repair_due = False
@@ -182,6 +189,15 @@ class GroupWriter(Generic[B]):
         for timer in self._timers.values():
             timer.cancel()
         await self._backend.close()
+
+    def kill(self) -> None:
+        """Stop at once, as a crash would: write nothing more, and answer nobody."""
+        self._is_closed = self._is_killed = True
+        self._is_asked = False
+        self._jobs.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._backend.kill()
 
     async def _wait(self) -> None:
         """Until nothing is being written."""
@@ -239,6 +255,8 @@ class GroupWriter(Generic[B]):
         book.finish()
 
     def _settled(self, error: StorageError | None) -> None:
+        if self._is_killed:
+            return
         group, self._written = self._written, None
         assert group is not None
         owed = [job for job in group if job.is_owed]
@@ -311,6 +329,13 @@ class FileBackend:
         if self._thread is not None:
             self._tasks.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        self._file.close()
+        self._release()
+
+    def kill(self) -> None:
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join()
         self._file.close()
         self._release()
 

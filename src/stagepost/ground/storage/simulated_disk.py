@@ -110,6 +110,9 @@ class InstantWriter(Generic[B]):
     async def close(self) -> None:
         pass
 
+    def kill(self) -> None:
+        pass
+
 
 class MemoryBackend:
     """`is_safe=False` is a planted defect: it answers before it has synced."""
@@ -151,4 +154,7 @@ class MemoryBackend:
         settled(StorageError(f"the store cannot be written: {reason}"))
 
     async def close(self) -> None:
+        self._disk.release(self)
+
+    def kill(self) -> None:
         self._disk.release(self)

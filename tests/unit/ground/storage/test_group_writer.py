@@ -60,6 +60,9 @@ class Hand:
     async def close(self) -> None:
         self.closings += 1
 
+    def kill(self) -> None:
+        self.closings += 1
+
 
 books: list[Notes] = []
 
@@ -307,5 +310,31 @@ def test_the_last_writes_do_not_rest() -> None:
         assert hand.groups[1:] == [(["b", "."], True)]
         hand.settle()
         await asyncio.gather(first, last, closing)
+
+    run_in_virtual_time(main())
+
+
+def test_a_killed_writer_writes_nothing_more_and_answers_nobody() -> None:
+    async def main() -> None:
+        writer, hand, told = a_writer()
+        begun = asyncio.create_task(writer.do(lambda book: book.note("begun")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(writer.do(lambda book: book.note("waiting")))
+        writer.soon(lambda book: book.note("mark"))
+        await asyncio.sleep(0)
+
+        writer.kill()
+        hand.settle("the disk is gone")
+        await asyncio.sleep(2)
+
+        assert [words for words, _ in hand.groups] == [["begun", "."]]
+        assert not begun.done()
+        assert not waiting.done()
+        assert (told, hand.closings) == ([], 1)
+        with pytest.raises(StorageError):
+            writer.soon(lambda book: book.note("late"))
+        begun.cancel()
+        waiting.cancel()
 
     run_in_virtual_time(main())
