@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.effects import Effect, FlushEnded, Report, Wake
-from stagepost.delivery.entry import Entry, Moment
+from stagepost.delivery.entry import Moment, OutboxEntry
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.errors import ErrKeyConflict, ErrMessageTooLarge, ErrNoConnectedPeers, ErrQueueFull
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.result import Outcome
+from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.status import AckType, Tier
 from stagepost.delivery.transport import IncomingAcks, Published, SendFailed, SendRefused
 
@@ -72,12 +72,12 @@ class PublisherMachine(RuleBasedStateMachine):
             self.config, "alice", nonce_prefix=b"n" * 8, volatile_prefix=b"v" * 8, random=Random(seed)
         )
         self.now_s = 0.0
-        self.storing: list[Entry] = []
-        self.sending: list[Entry] = []
-        self.trying_once: list[Entry] = []
+        self.storing: list[OutboxEntry] = []
+        self.sending: list[OutboxEntry] = []
+        self.trying_once: list[OutboxEntry] = []
         self.paths: dict[int, list[str]] = {}
         self.wants_ack: dict[int, bool] = {}
-        self.alive: list[Entry] = []
+        self.alive: list[OutboxEntry] = []
         self.ids: list[bytes] = []
         self.outcomes: Counter[int] = Counter()
         self.is_flushing = False
@@ -138,10 +138,9 @@ class PublisherMachine(RuleBasedStateMachine):
             assert self.core.stats() == before, "a refused message changes nothing"
             return
         self.see(self.core.take_effects())
-        if isinstance(entry, Outcome) or entry.phase.name != "STORING" or entry in self.storing:
+        if isinstance(entry, DeliveryResult) or entry.phase.name != "STORING" or entry in self.storing:
             return
-        if tier == "acked":
-            entry.waiters.append(object())
+        assert entry.is_awaited is (tier == "acked")
         self.ids.append(entry.delivery_id)
         if storing == "later":
             self.storing.append(entry)
@@ -188,7 +187,7 @@ class PublisherMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def abandon(self, data: st.DataObject) -> None:
-        waited = [entry for entry in self.core.outbox if entry.waiters and entry not in self.storing]
+        waited = [entry for entry in self.core.outbox if entry.is_awaited and entry not in self.storing]
         if waited:
             self.see(self.core.abandon(data.draw(st.sampled_from(waited)), self.now))
 
@@ -235,7 +234,7 @@ class PublisherMachine(RuleBasedStateMachine):
     def answered(self, data: st.DataObject, how: str) -> None:
         self.answer(self.sending.pop(data.draw(st.integers(0, len(self.sending) - 1))), how)
 
-    def answer(self, entry: Entry, how: str) -> None:
+    def answer(self, entry: OutboxEntry, how: str) -> None:
         core, now = self.core, self.now
         if how == "sent":
             self.see(core.sent(entry, Published(b"i" * 32), now))

@@ -12,7 +12,6 @@ from typing import Any
 from stagepost.delivery import (
     DeliveryError,
     DeliveryStatus,
-    ErrClosed,
     MemoryNetwork,
     Message,
     Receiver,
@@ -200,12 +199,12 @@ class DeliveryWorld:
         (self.outbox_disk if name == "alice" else self.inbox_disks[name]).crash()
         self.transports[name].leave()
         if name == "alice" and self.publisher is not None:
-            self.publisher._state = ErrClosed  # the timers of the dead do nothing
-            if self.publisher._timer is not None:
-                self.publisher._timer.cancel()
+            self.publisher.kill()
             self.publisher = None
             self.history.killed |= self.open_calls.keys()
             self.open_calls.clear()
+        elif name in self.receivers:
+            self.receivers[name].kill()
         self.processes[name].kill()
 
     # What programs do.

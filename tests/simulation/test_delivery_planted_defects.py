@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from stagepost.delivery import errors, outbox
-from stagepost.delivery.entry import NEVER, Entry, Moment, Phase
+from stagepost.delivery.entry import NEVER, Moment, OutboxEntry, Phase
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.outbox import Outbox
-from stagepost.delivery.publisher import PublisherCore, TakingIn
+from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.receiver import ACCEPTED, Action, ReceiverCore, receipt_of
-from stagepost.delivery.result import Outcome
-from stagepost.delivery.settling import Settling
+from stagepost.delivery.result import DeliveryResult
+from stagepost.delivery.settlement import Settlement
+from stagepost.delivery.shell.inbox_keeper import InboxKeeper
 from stagepost.delivery.shell.receiver import Handler, Receiver
 from stagepost.delivery.status import AckType, DeliveryStatus
 from stagepost.delivery.stores.memory_inbox import MemoryInbox
@@ -35,20 +36,22 @@ def answers_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_outbox_at_a_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TakingIn, "recover", lambda core, stored, now: [])
+    patch.setattr(PublisherCore, "recover", lambda core, stored, now: [])
 
 
 def evicts_silently(patch: pytest.MonkeyPatch) -> None:
-    end = Settling._end
+    end = Settlement.end
 
-    def end_or_forget(core: Settling, entry: Entry, error: Any, now: Moment, **options: Any) -> None:
+    def end_or_forget(
+        settlement: Settlement, entry: OutboxEntry, error: Any, now: Moment, **options: Any
+    ) -> None:
         if isinstance(error, errors.ErrQueueEvicted):
-            core.outbox.remove(entry)
-            core.counters.published -= 1
+            settlement._outbox.remove(entry)
+            settlement.counters.published -= 1
         else:
-            end(core, entry, error, now, **options)
+            end(settlement, entry, error, now, **options)
 
-    patch.setattr(Settling, "_end", end_or_forget)
+    patch.setattr(Settlement, "end", end_or_forget)
 
 
 def evicts_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
@@ -56,20 +59,20 @@ def evicts_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 def reports_the_end_twice(patch: pytest.MonkeyPatch) -> None:
-    settle = Settling._settle
+    settle = Settlement.settle
 
-    def settle_twice(core: Settling, entry: Entry, *details: Any) -> Outcome:
-        outcome = settle(core, entry, *details)
-        core._effects.append(core._effects[-1])
+    def settle_twice(settlement: Settlement, entry: OutboxEntry, *details: Any) -> DeliveryResult:
+        outcome = settle(settlement, entry, *details)
+        settlement.effects.append(settlement.effects[-1])
         return outcome
 
-    patch.setattr(Settling, "_settle", settle_twice)
+    patch.setattr(Settlement, "settle", settle_twice)
 
 
 def loses_a_message_whose_send_failed(patch: pytest.MonkeyPatch) -> None:
     failed = PublisherCore.send_failed
 
-    def failed_for_ever(core: PublisherCore, entry: Entry, error: SendFailed, now: Moment) -> Any:
+    def failed_for_ever(core: PublisherCore, entry: OutboxEntry, error: SendFailed, now: Moment) -> Any:
         effects = failed(core, entry, error, now)
         if entry.phase is Phase.BACKING_OFF:
             core.outbox.enter(entry, Phase.HELD)
@@ -80,21 +83,23 @@ def loses_a_message_whose_send_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_the_caller_as_acked_when_time_is_over(patch: pytest.MonkeyPatch) -> None:
-    make = Settling._outcome
+    make = Settlement.result
 
-    def rosy(core: Settling, entry: Entry, status: Any, error: Any, at_ms: int) -> Outcome:
+    def rosy(
+        settlement: Settlement, entry: OutboxEntry, status: Any, error: Any, at_ms: int
+    ) -> DeliveryResult:
         if isinstance(error, errors.ErrAckTimeout):
             status, error = DeliveryStatus.ACKED, None
-        return make(core, entry, status, error, at_ms)
+        return make(settlement, entry, status, error, at_ms)
 
-    patch.setattr(Settling, "_outcome", rosy)
+    patch.setattr(Settlement, "result", rosy)
 
 
 def takes_a_nack_for_an_ack(patch: pytest.MonkeyPatch) -> None:
     weigh = PublisherCore._weigh
 
     def kindly(
-        core: PublisherCore, entry: Entry, tally: Any, peer: str, receipt: AckReceipt, now: Moment
+        core: PublisherCore, entry: OutboxEntry, tally: Any, peer: str, receipt: AckReceipt, now: Moment
     ) -> None:
         weigh(core, entry, tally, peer, AckReceipt(receipt.message_id, 0, AckType.ACK), now)
 
@@ -102,7 +107,7 @@ def takes_a_nack_for_an_ack(patch: pytest.MonkeyPatch) -> None:
 
 
 def sends_the_newest_first(patch: pytest.MonkeyPatch) -> None:
-    def take_newest(queue: Outbox) -> Entry | None:
+    def take_newest(queue: Outbox) -> OutboxEntry | None:
         ready = [entry for entry in queue if entry.phase is Phase.READY]
         return ready[-1] if ready else None
 
@@ -110,13 +115,13 @@ def sends_the_newest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def miscounts(patch: pytest.MonkeyPatch) -> None:
-    accept = TakingIn.accept
+    accept = PublisherCore.accept
 
-    def accept_uncounted(core: TakingIn, entry: Entry, now: Moment) -> Any:
+    def accept_uncounted(core: PublisherCore, entry: OutboxEntry, now: Moment) -> Any:
         core.counters.published -= bool(entry.evicted)
         return accept(core, entry, now)
 
-    patch.setattr(TakingIn, "accept", accept_uncounted)
+    patch.setattr(PublisherCore, "accept", accept_uncounted)
 
 
 def acknowledges_before_the_handler(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +131,7 @@ def acknowledges_before_the_handler(patch: pytest.MonkeyPatch) -> None:
         receiver: Receiver, message_id: bytes, message: Incoming, handler: Handler, now: Moment
     ) -> None:
         if receiver._core.is_asked(message):
-            receiver._acks.put(receipt_of(message_id, ACCEPTED, now))
+            receiver._receipts.put(receipt_of(message_id, ACCEPTED, now))
         take(receiver, message_id, message, handler, now)
 
     patch.setattr(Receiver, "_take", hasty)
@@ -148,7 +153,7 @@ def grants_every_claim(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(MemoryInbox, "claim", yes)
     # A receiver that stores its verdicts seldom needs a claim: let it forget them in a crash.
-    patch.setattr(Receiver, "_recall", lambda receiver: None)
+    patch.setattr(InboxKeeper, "_recall", lambda keeper: None)
 
 
 @pytest.mark.parametrize(

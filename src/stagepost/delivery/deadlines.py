@@ -1,31 +1,30 @@
-"""When something has to happen to an entry: one heap for all, with one item for each entry, set late and cleaned rarely.
+"""Deadlines of entries: one heap for all, with one item for each entry, set late and cleaned rarely.
 
-A deadline that moves away leaves its item where it is: when that comes up, the entry is looked at and set again. So
-an answer that arrives in time, which is the usual case, costs nothing here.
+A deadline that moves away leaves its item where it is: when the item comes up, the core looks at the entry and sets the
+deadline again. So an answer that arrives in time, which is the usual case, costs nothing here.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from stagepost.delivery.entry import NEVER, Entry
+from stagepost.delivery.entry import NEVER, OutboxEntry
 
 STALE_MAX = 1_024
+"""Stale items, at most, in the heap beside two for each entry; then the heap is cleaned."""
 
 
 class Deadlines:
-    def __init__(self) -> None:
+    """The next time of every entry in `entries`, the table that tells which entries are still there."""
+
+    def __init__(self, entries: dict[int, OutboxEntry]) -> None:
         self._heap: list[tuple[float, int]] = []
-        self._entries: dict[int, Entry] = {}
-        self.next_at = NEVER
-        """Not later than the next deadline; `NEVER` if there is none."""
-
-    def watch(self, entries: dict[int, Entry]) -> None:
-        """The table that tells which entries are still there."""
         self._entries = entries
+        self.next_at = NEVER
+        """A time not later than the next deadline; `NEVER` if there is none."""
 
-    def set(self, entry: Entry) -> None:
-        """To be called whenever one of the entry's times may have come nearer."""
+    def set(self, entry: OutboxEntry) -> None:
+        """Set the deadline of an entry; to be called whenever one of its times may have come nearer."""
         wanted = entry.wait_until
         if entry.budget_at < wanted:
             wanted = entry.budget_at
@@ -34,8 +33,8 @@ class Deadlines:
         if wanted < entry.timer_at:
             self.look_at(entry, wanted)
 
-    def look_at(self, entry: Entry, at: float) -> None:
-        """Not later than that, whatever happens to its times until then."""
+    def look_at(self, entry: OutboxEntry, at: float) -> None:
+        """Look at the entry not later than `at`, whatever happens to its times until then."""
         entry.timer_at = at
         heappush(self._heap, (at, entry.sequence))
         if at < self.next_at:
@@ -43,9 +42,9 @@ class Deadlines:
         if len(self._heap) > STALE_MAX + 2 * len(self._entries):
             self._clean()
 
-    def due(self, now_s: float) -> list[Entry]:
-        """Entries whose item has come up, in order of time; the caller looks what is due and sets them again."""
-        found: list[Entry] = []
+    def due(self, now_s: float) -> list[OutboxEntry]:
+        """Return the entries whose item has come up, in order of time; the caller acts and sets them again."""
+        found: list[OutboxEntry] = []
         while self._heap and self._heap[0][0] <= now_s:
             at, sequence = heappop(self._heap)
             entry = self._entries.get(sequence)

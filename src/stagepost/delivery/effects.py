@@ -1,6 +1,6 @@
-"""What the publisher's core asks its shell to do; performed in the order in which they are given.
+"""Effects that the publisher's core asks its shell to perform, in the order in which the core gives them.
 
-One status change of one message, as it goes to the topic of delivery events.
+`DeliveryEvent` is one status change of one message, as it goes to the topic of delivery events.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from stagepost.delivery.entry import Entry
-from stagepost.delivery.result import Outcome
+from stagepost.delivery.entry import OutboxEntry
+from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.status import DeliveryStatus, Tier
 
 
 class Report(msgspec.Struct, frozen=True):
     """Tell observers that a message has a new status."""
 
-    entry: Entry
+    entry: OutboxEntry
     status: DeliveryStatus
     error: Exception | None
     timestamp_ms: int
@@ -27,33 +27,33 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class SaveProgress(msgspec.Struct, frozen=True):
-    """A live message was tried, or used again. May reach the disk late."""
+    """Store that a live message was tried, or used again. May reach the disk late."""
 
-    entry: Entry
+    entry: OutboxEntry
 
 
 class SaveEnd(msgspec.Struct, frozen=True):
-    """A message has ended: as dead letter, if there is an error. May reach the disk late."""
+    """Store the end of a message: as dead letter, if there is an error. May reach the disk late."""
 
-    entry: Entry
-    outcome: Outcome
+    entry: OutboxEntry
+    outcome: DeliveryResult
 
 
 class DropDeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter is gone: its message is on its way, in a life that another call began. May reach the disk late."""
+    """Drop a dead letter, since another call published its message again. May reach the disk late."""
 
     sequence: int
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Whoever waits for this message gets its outcome."""
+    """Give the result to every caller who waits for this message."""
 
-    entry: Entry
-    outcome: Outcome
+    entry: OutboxEntry
+    outcome: DeliveryResult
 
 
 class FlushEnded(msgspec.Struct, frozen=True):
-    """The flush that somebody asked for is over. `is_cut_short`: the connection was lost before its end."""
+    """End the flush that a caller asked for. `is_cut_short`: the connection was lost before its end."""
 
     became_sent: int
     is_cut_short: bool
@@ -63,7 +63,10 @@ Effect: TypeAlias = Report | SaveProgress | SaveEnd | DropDeadLetter | Wake | Fl
 
 
 class DeliveryEvent(msgspec.Struct, frozen=True):
-    """`delivery_id` has 64 hex characters; `dmq_id` is the network's id of the last attempt; `error` is an error's name."""
+    """One status change. `dmq_id` is the network's id of the last attempt; `error` is the name of an error class.
+
+    `delivery_id` has 64 hex characters.
+    """
 
     delivery_id: str
     status: DeliveryStatus

@@ -1,4 +1,4 @@
-"""What is remembered of messages that have ended: their outcomes, their keys, and those that failed for a replay."""
+"""The memory of messages that have ended: results, idempotency keys, and dead letters for a replay."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from stagepost.delivery.result import Outcome
+from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.status import Tier
 
-OUTCOMES_MAX = 10_000
+RESULTS_MAX = 10_000
+"""Results, at most, that a publisher remembers."""
 DONE_KEYS_MAX = 10_000
+"""Idempotency keys, at most, that a publisher remembers."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class LastOnes(Generic[Key, Value]):
-    """The last `count_max` values that were put in."""
+class BoundedMap(Generic[Key, Value]):
+    """A map of the last `count_max` values that were put in."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -42,12 +44,12 @@ class LastOnes(Generic[Key, Value]):
         return self._values.pop(key, None)
 
     def values(self) -> tuple[Value, ...]:
-        """The oldest first."""
+        """Return the values, the oldest first."""
         return tuple(self._values.values())
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
-    """A dead letter: everything that a replay needs, and why it failed.
+    """A dead letter: everything that a replay needs, and why the message failed.
 
     A message that fails again, after a replay or under its key, leaves another copy with the same `message_id`;
     `sequence` is the copy's own.
@@ -69,13 +71,15 @@ class FailedMessage(msgspec.Struct, frozen=True):
     failed_ms: int
 
 
-class Ended:
+class EndedMessages:
+    """Results, keys and dead letters; each kind forgets its oldest above a bound."""
+
     def __init__(self, dead_letters_max: int) -> None:
-        self.outcomes: LastOnes[bytes, Outcome] = LastOnes(OUTCOMES_MAX)
-        self.done_keys: LastOnes[bytes, Outcome] = LastOnes(DONE_KEYS_MAX)
-        """By the hash of the idempotency key; only of messages that came to a good end."""
-        self.dead_letters: LastOnes[int, FailedMessage] = LastOnes(dead_letters_max)
-        """By sequence, for the copies of a message that failed several times share its id."""
+        self.results: BoundedMap[bytes, DeliveryResult] = BoundedMap(RESULTS_MAX)
+        self.done_keys: BoundedMap[bytes, DeliveryResult] = BoundedMap(DONE_KEYS_MAX)
+        """Results by the hash of the idempotency key; only of messages that came to a good end."""
+        self.dead_letters: BoundedMap[int, FailedMessage] = BoundedMap(dead_letters_max)
+        """Dead letters by sequence, since the copies of a message that failed several times share its id."""
 
     def dead_letter(self, message_id: str, sequence: int | None = None) -> FailedMessage | None:
         """Return the copy with this `sequence`; without one, the newest copy of the message."""

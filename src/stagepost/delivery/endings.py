@@ -1,9 +1,9 @@
-"""How a message can end, each with its error and one sentence that says what happened."""
+"""The ends that a message can have, each with its error and one sentence that says what happened."""
 
 from __future__ import annotations
 
 from stagepost.delivery.ended import FailedMessage
-from stagepost.delivery.entry import Entry, Phase
+from stagepost.delivery.entry import OutboxEntry, Phase
 from stagepost.delivery.errors import (
     DeliveryError,
     ErrAckTimeout,
@@ -23,12 +23,12 @@ from stagepost.errors import ErrorCode, StagepostError
 EVICTED = ErrQueueEvicted
 
 
-def may_have_been_delivered(entry: Entry) -> bool:
-    """Handed over, or about to be: nobody can say whether it arrived."""
+def may_have_been_delivered(entry: OutboxEntry) -> bool:
+    """Return whether the network may have the message: it was handed over, or is about to be."""
     return entry.sends > 0 or entry.is_sent or entry.phase is Phase.SENDING or entry.is_fate_unknown
 
 
-def evicted(entry: Entry, by: str) -> ErrQueueEvicted:
+def evicted(entry: OutboxEntry, by: str) -> ErrQueueEvicted:
     return ErrQueueEvicted(
         f"the queue was full and this was its least recently used message; {by[:8]}… has its place",
         evicted_by=by,
@@ -37,8 +37,8 @@ def evicted(entry: Entry, by: str) -> ErrQueueEvicted:
     )
 
 
-def send_failed(entry: Entry, cause: Exception) -> ErrSendFailed:
-    """Not an end by itself, unless the message was to be tried only once."""
+def send_failed(entry: OutboxEntry, cause: Exception) -> ErrSendFailed:
+    """Return the error of one failed send; not an end, unless the message was to be tried only once."""
     error = ErrSendFailed(
         f"the network did not take it: {cause}", code=_code_of(cause), message_id=entry.id_text
     )
@@ -46,7 +46,7 @@ def send_failed(entry: Entry, cause: Exception) -> ErrSendFailed:
     return error
 
 
-def rejected(entry: Entry, cause: Exception) -> ErrRejected:
+def rejected(entry: OutboxEntry, cause: Exception) -> ErrRejected:
     error = ErrRejected(
         f"the network refuses it for good: {cause}",
         code=_code_of(cause),
@@ -56,7 +56,7 @@ def rejected(entry: Entry, cause: Exception) -> ErrRejected:
     return error
 
 
-def attempts_used_up(entry: Entry, cause: DeliveryError) -> DeliveryError:
+def attempts_used_up(entry: OutboxEntry, cause: DeliveryError) -> DeliveryError:
     if entry.is_sent:
         error: DeliveryError = ack_timeout(entry)
     else:
@@ -70,7 +70,7 @@ def attempts_used_up(entry: Entry, cause: DeliveryError) -> DeliveryError:
     return error
 
 
-def nacked(entry: Entry) -> ErrNacked:
+def nacked(entry: OutboxEntry) -> ErrNacked:
     assert entry.tally is not None
     refusals = ", ".join(
         f"{peer} ({reason.name.lower() if isinstance(reason, NackReason) else reason})"
@@ -82,7 +82,7 @@ def nacked(entry: Entry) -> ErrNacked:
     )
 
 
-def ack_timeout(entry: Entry) -> ErrAckTimeout:
+def ack_timeout(entry: OutboxEntry) -> ErrAckTimeout:
     assert entry.tally is not None
     tally = entry.tally
     return ErrAckTimeout(
@@ -95,8 +95,8 @@ def ack_timeout(entry: Entry) -> ErrAckTimeout:
     )
 
 
-def out_of_time(entry: Entry, is_connected: bool) -> DeliveryError:
-    """The budget of the call is used up."""
+def out_of_time(entry: OutboxEntry, is_connected: bool) -> DeliveryError:
+    """Return the error of a message whose call used up its budget of time."""
     if entry.is_sent or entry.phase is Phase.SENDING or is_connected:
         error: DeliveryError = ack_timeout(entry)
     else:
@@ -109,14 +109,14 @@ def out_of_time(entry: Entry, is_connected: bool) -> DeliveryError:
     return error
 
 
-def too_old(entry: Entry, age_s: float) -> ErrMessageExpired:
+def too_old(entry: OutboxEntry, age_s: float) -> ErrMessageExpired:
     return ErrMessageExpired(
         f"it waited in the queue for more than message_max_age, {age_s:g} s",
         may_have_been_delivered=entry.is_fate_unknown,
     )
 
 
-def cancelled(entry: Entry) -> ErrCancelled:
+def cancelled(entry: OutboxEntry) -> ErrCancelled:
     is_unknown = may_have_been_delivered(entry)
     text = "it was cancelled after it had been sent" if is_unknown else "it was cancelled before it was sent"
     return ErrCancelled(text, may_have_been_delivered=is_unknown)
@@ -126,7 +126,7 @@ def cancelled_while_sending() -> ErrCancelled:
     return ErrCancelled("it was cancelled while it was being sent", may_have_been_delivered=True)
 
 
-def closed(entry: Entry) -> ErrClosed:
+def closed(entry: OutboxEntry) -> ErrClosed:
     return ErrClosed(
         "the publisher was stopped before this message came to its end",
         message_id=entry.id_text,
@@ -134,7 +134,7 @@ def closed(entry: Entry) -> ErrClosed:
     )
 
 
-def dead_letter(entry: Entry, error: DeliveryError, failed_ms: int) -> FailedMessage:
+def dead_letter(entry: OutboxEntry, error: DeliveryError, failed_ms: int) -> FailedMessage:
     return FailedMessage(
         entry.id_text,
         entry.sequence,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.status import PENDING, SENT, DeliveryStatus, Tier
@@ -12,14 +12,14 @@ NEVER = float("inf")
 
 
 class Moment(NamedTuple):
-    """Now, by both clocks: all waiting goes by the first, which never goes back; the second is for people."""
+    """The present by both clocks: timers follow `mono_s`, which never goes back; `unix_ms` is for people."""
 
     mono_s: float
     unix_ms: int
 
 
 class Phase(IntEnum):
-    """What the publisher is doing with an entry; its status is what observers were told."""
+    """The publisher's current work on an entry. The entry's status is what observers were told."""
 
     STORING = 0  # not accepted yet
     READY = 1  # to be sent in its turn
@@ -31,7 +31,7 @@ class Phase(IntEnum):
     ENDED = 7
 
 
-# Names of their own, for reaching a member through its enum costs ten times as much, and each message needs dozens.
+# Module constants, since access to a member through its enum costs ten times as much and each message needs dozens.
 STORING: Final = Phase.STORING
 READY: Final = Phase.READY
 BACKING_OFF: Final = Phase.BACKING_OFF
@@ -42,8 +42,8 @@ LEAVING: Final = Phase.LEAVING
 ENDED: Final = Phase.ENDED
 
 
-class Entry:
-    """Mutable, and touched by the core alone, except for `waiters` and `sending_task`, which belong to the shell."""
+class OutboxEntry:
+    """One message of the outbox. Mutable, and changed by the core alone."""
 
     __slots__ = (
         "attempt_first",
@@ -54,6 +54,7 @@ class Entry:
         "evicted",
         "expires_at",
         "id_text",
+        "is_awaited",
         "is_fate_unknown",
         "key_hash",
         "last_cause",
@@ -64,7 +65,6 @@ class Entry:
         "payload",
         "phase",
         "replayed",
-        "sending_task",
         "sends",
         "sequence",
         "size",
@@ -75,7 +75,6 @@ class Entry:
         "timestamp_ms",
         "topic",
         "wait_until",
-        "waiters",
     )
 
     def __init__(
@@ -104,15 +103,16 @@ class Entry:
         self.status: DeliveryStatus = PENDING
         self.phase: Phase = STORING
         self.attempts = 0
-        """Sends that count against the limit."""
+        """Sends that count against the limit of attempts."""
         self.sends = 0
-        """Sends that the network took, in this life."""
+        """Sends that the network took, in this run."""
         self.attempt_first = 0
-        """Number of the first attempt: a replay goes on counting where the former life ended."""
+        """Number of the first attempt: a replay continues the numbers of the dead letter."""
         self.last_used = 0
         self.maybe_duplicate = False
         self.is_fate_unknown = False
-        """It may have been sent without our knowing: before a restart, or by a send that was broken off."""
+        """Whether the message may have been sent without this publisher's knowledge: before a restart, or by a send that was
+        broken off."""
         self.wait_until = NEVER
         self.budget_at = NEVER
         self.expires_at = NEVER
@@ -120,12 +120,12 @@ class Entry:
         self.network_id: bytes | None = None
         self.last_cause: Exception | None = None
         self.timestamp_ms = created_ms
-        self.evicted: tuple[Entry, ...] = ()
-        """Those that make room for it while it is being stored."""
+        self.evicted: tuple[OutboxEntry, ...] = ()
+        """Entries that make room for this one while it is being stored."""
         self.replayed: int | None = None
-        """Sequence of the dead letter that it is made from."""
-        self.waiters: list[Any] = []
-        self.sending_task: Any = None
+        """Sequence of the dead letter that this entry is made from."""
+        self.is_awaited = False
+        """Whether a caller waits for the end."""
 
     @property
     def wants_ack(self) -> bool:
@@ -137,7 +137,7 @@ class Entry:
 
     @property
     def attempt_number(self) -> int:
-        """Of the next attempt, or of the running one."""
+        """Return the number of the running attempt, or of the next one."""
         return self.attempt_first + self.attempts
 
     @property
@@ -146,10 +146,10 @@ class Entry:
 
     @property
     def critical(self) -> tuple[str, ...]:
-        """Whose confirmation counts; nobody's, where none is asked for."""
+        """Return the peers whose confirmation counts; empty if the message asks for none."""
         return () if self.tally is None else self.tally.critical
 
     @property
     def required(self) -> int:
-        """How many of them."""
+        """Return how many peers of `critical` must confirm."""
         return 0 if self.tally is None else self.tally.required

@@ -12,12 +12,12 @@ DeliveryError
 
 from __future__ import annotations
 
-from stagepost.delivery.result import Outcome
+from stagepost.delivery.result import DeliveryResult
 from stagepost.errors import ErrorCode, StagepostError
 
 
 class DeliveryError(StagepostError):
-    """`message_id` has 64 hex characters. `result` is what is known about the message, with who confirmed so far."""
+    """Base of all errors here. `message_id` has 64 hex characters; `result` names the peers that confirmed so far."""
 
     message_id: str | None  # type: ignore[assignment]  # the API speaks of ids as text
 
@@ -28,7 +28,7 @@ class DeliveryError(StagepostError):
         code: ErrorCode | None = None,
         advice: str = "",
         message_id: str | None = None,
-        result: Outcome | None = None,
+        result: DeliveryResult | None = None,
         may_have_been_delivered: bool = False,
         evicted_by: str | None = None,
         limit: int | None = None,
@@ -62,7 +62,7 @@ class ErrQueueFull(DeliveryError):
 
 
 class ErrQueueEvicted(DeliveryError):
-    """`evicted_by` is the id of the message that took the place."""
+    """Eviction from a full queue; `evicted_by` is the id of the message that took the place."""
 
     default_code = ErrorCode.QUEUE_FULL
 
@@ -96,13 +96,13 @@ class ErrKeyConflict(DeliveryError):
 
 
 class ErrSendFailed(DeliveryError):
-    """The code is that of the cause, if it has one."""
+    """Failure of the transport; the code is that of the cause, if it has one."""
 
     default_code = ErrorCode.NO_CONNECTED_PEERS
 
 
 class ErrRejected(DeliveryError):
-    """The code is that of the cause, if it has one."""
+    """Refusal by the transport for good; the code is that of the cause, if it has one."""
 
     default_code = ErrorCode.CONFIG_INVALID
 

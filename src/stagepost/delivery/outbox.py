@@ -15,14 +15,14 @@ from stagepost.delivery.entry import (
     READY,
     SENDING,
     STORING,
-    Entry,
+    OutboxEntry,
     Phase,
 )
 from stagepost.delivery.status import PENDING, QUEUED, SENT, DeliveryStatus
 from stagepost.errors import LocalProtocolError
 
 STALE_MAX = 256
-"""Items of entries that are gone or were used again, before a heap is cleaned."""
+"""Stale items, at most, in a heap beside two for each entry; then the heap is cleaned."""
 
 _UNSENT = (PENDING, QUEUED)
 _TO_BE_SENT = (READY, BACKING_OFF, HELD)
@@ -30,12 +30,15 @@ _IN_THE_QUEUE = (READY, BACKING_OFF, HELD, LEAVING)
 
 
 class Outbox:
-    """Every accepted message holds one place until it ends. Heaps hold stale items, which are skipped when met."""
+    """The messages on their way. Each holds one place until it ends.
+
+    The heaps hold stale items, of entries that are gone or were used again; readers skip them.
+    """
 
     def __init__(
         self, *, size_max: int, bytes_max: int, in_flight_max: int, is_strict: bool, may_evict: bool
     ) -> None:
-        """`bytes_max` 0: only the count is limited. `is_strict`: who must wait makes all behind it wait."""
+        """`bytes_max` 0 limits the count alone. `is_strict`: an entry that must wait makes all behind it wait."""
         self._size_max = size_max
         self._bytes_max = bytes_max
         self._in_flight_max = in_flight_max
@@ -51,35 +54,40 @@ class Outbox:
         self._leaving = 0
         self._leaving_bytes = 0
         self._sending_unsent = 0
-        self.entries: dict[int, Entry] = {}
-        self.by_id: dict[bytes, Entry] = {}
+        self.entries: dict[int, OutboxEntry] = {}
+        self.by_id: dict[bytes, OutboxEntry] = {}
+        self.by_key: dict[bytes, OutboxEntry] = {}
+        """Entries by the hash of their idempotency key."""
         self.bytes_held = 0
         self.acked_in_flight = 0
-        """Unresolved messages that wait for acknowledgements, or are being sent to do so."""
+        """Unresolved messages that wait for acknowledgements, or are being sent and will wait for them."""
         self.storing = 0
-        self.must_be_told: list[Entry] = []
-        """Pending entries that were held back: observers are to hear that they are queued."""
+        self.must_be_told: list[OutboxEntry] = []
+        """Pending entries that were held back: the core has to report that they are queued."""
         self.waiting = 0
-        """Accepted, not yet sent, and no send running: what people call the length of the queue."""
+        """Entries that are accepted, not yet sent, and not being sent: the length of the queue."""
 
-    def __iter__(self) -> Iterator[Entry]:
-        """In order of sending."""
+    def __iter__(self) -> Iterator[OutboxEntry]:
+        """Return the entries in order of sending."""
         return iter(list(self.entries.values()))
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    # Coming and going.
+    # Places in the queue.
 
-    def room_for(self, size: int) -> tuple[Entry, ...] | None:
-        """Who has to leave for it, least recently used first; None if there is no room. Nothing changes yet."""
+    def room_for(self, size: int) -> tuple[OutboxEntry, ...] | None:
+        """Return the entries to evict for `size` more bytes, least recently used first; None if there is no room.
+
+        Nothing changes yet.
+        """
         count = len(self.entries) - self._leaving + 1 - self._size_max
         excess = self.bytes_held - self._leaving_bytes + size - self._bytes_max if self._bytes_max else 0
         if count <= 0 and excess <= 0:
             return ()
         if not self._may_evict:
             return None
-        victims: dict[int, Entry] = {}
+        victims: dict[int, OutboxEntry] = {}
         for idle in self._idle:
             while idle and (count > 0 or excess > 0):
                 last_used, sequence = heappop(idle)
@@ -97,8 +105,8 @@ class Outbox:
             return None
         return tuple(victims.values())
 
-    def add(self, entry: Entry) -> None:
-        """It holds its place from now on; `accept` follows when it is stored."""
+    def add(self, entry: OutboxEntry) -> None:
+        """Give the entry its place; the core accepts the entry when it is stored."""
         if entry.phase is not STORING:
             raise LocalProtocolError(
                 f"delivery {entry.sequence} is {entry.phase.name} before it was added to the outbox",
@@ -107,6 +115,8 @@ class Outbox:
         self.storing += 1
         self.entries[entry.sequence] = entry
         self.by_id[entry.delivery_id] = entry
+        if entry.key_hash is not None:
+            self.by_key[entry.key_hash] = entry
         self.bytes_held += entry.size
         if entry.evicted:
             for victim in entry.evicted:
@@ -114,16 +124,16 @@ class Outbox:
                 self._leaving += 1
                 self._leaving_bytes += victim.size
 
-    def add_used(self, entry: Entry) -> None:
-        """As `add`, and that is a use of it."""
+    def add_used(self, entry: OutboxEntry) -> None:
+        """Add the entry, and count that as a use."""
         self.add(entry)
         self._uses += 1
         entry.last_used = self._uses
 
-    def remove(self, entry: Entry) -> None:
-        """For good."""
+    def remove(self, entry: OutboxEntry) -> None:
+        """Remove an entry for good."""
         if entry.phase is AWAITING:
-            # The usual end: it was sent, and nothing waits for its turn.
+            # The usual end: the entry was sent, so no other waits for its turn.
             passes_on = False
             entry.phase = ENDED
             self.acked_in_flight -= 1
@@ -131,35 +141,37 @@ class Outbox:
                 self.release()
         else:
             was_unsent = entry.status in _UNSENT and entry.phase is not STORING
-            # Its turn, if it had one, passes to the next that is held back.
+            # The turn of the entry, if it had one, passes to the next that is held back.
             passes_on = was_unsent and (entry.wants_ack or self._is_strict)
             self._leave_flight(entry)
             self.enter(entry, ENDED)
         del self.entries[entry.sequence]
         if self.by_id.get(entry.delivery_id) is entry:
             del self.by_id[entry.delivery_id]
+        if entry.key_hash is not None and self.by_key.get(entry.key_hash) is entry:
+            del self.by_key[entry.key_hash]
         self.bytes_held -= entry.size
         if passes_on:
             self.release()
 
-    def restore(self, entry: Entry) -> None:
-        """The message that it should have made room for was not stored."""
+    def restore(self, entry: OutboxEntry) -> None:
+        """Put back a victim, since the message that needed its place was not stored."""
         self.make_ready(entry)
 
-    def use(self, entry: Entry) -> None:
-        """Enqueued, tried, or published again: that is what "recently used" means."""
+    def use(self, entry: OutboxEntry) -> None:
+        """Mark the entry as recently used: it was enqueued, tried, or published again."""
         self._uses += 1
         entry.last_used = self._uses
         if _is_idle(entry):
             self._remember_idle(entry)
 
     def resume_uses(self, last_used: int) -> None:
-        """After a restart: go on counting behind what was stored."""
+        """Continue the count of uses behind a stored one, after a restart."""
         self._uses = max(self._uses, last_used)
 
     # Phases.
 
-    def enter(self, entry: Entry, phase: Phase) -> None:
+    def enter(self, entry: OutboxEntry, phase: Phase) -> None:
         before = entry.phase
         if before is phase:
             return
@@ -175,14 +187,14 @@ class Outbox:
         if _is_idle(entry):
             self._remember_idle(entry)
 
-    def make_ready(self, entry: Entry) -> None:
+    def make_ready(self, entry: OutboxEntry) -> None:
         entry.wait_until = NEVER
         self.enter(entry, READY)
         heappush(self._ready, entry.sequence)
         if entry.status in _UNSENT and self._is_strict:
             heappush(self._unsent, entry.sequence)
 
-    def become(self, entry: Entry, status: DeliveryStatus) -> None:
+    def become(self, entry: OutboxEntry, status: DeliveryStatus) -> None:
         """Change the status; the phase stays."""
         waited = _is_waiting(entry, entry.phase)
         was_unsent = entry.status in _UNSENT
@@ -202,19 +214,19 @@ class Outbox:
 
     @property
     def in_flight(self) -> int:
-        """Handed to the network and not resolved."""
+        """Return how many entries were handed to the network and are not resolved."""
         return len(self.entries) - self.waiting - self.storing
 
-    def must_wait_its_turn(self, entry: Entry) -> bool:
-        """Whether a new message may not be sent at once, although somebody is connected."""
+    def must_wait_its_turn(self, entry: OutboxEntry) -> bool:
+        """Return whether a new message may not be sent at once, although a peer is connected."""
         if self._ready_count:
             return True
         if self._is_strict and (self._sending_unsent or self._head_of_unsent(entry) is not None):
             return True
         return entry.wants_ack and self.acked_in_flight >= self._in_flight_max
 
-    def take(self) -> Entry | None:
-        """The next one to be sent, as far as limits allow; it is the caller's task to say that it is being sent."""
+    def take(self) -> OutboxEntry | None:
+        """Return the next entry to send, as far as limits allow; the caller must call `begin_send` for it."""
         while self._ready:
             entry = self.entries.get(self._ready[0])
             if entry is None or entry.phase is not READY:
@@ -230,14 +242,14 @@ class Outbox:
             heappush(self._held, entry.sequence)
         return None
 
-    def _may_go(self, entry: Entry) -> bool:
+    def _may_go(self, entry: OutboxEntry) -> bool:
         if entry.wants_ack and self.acked_in_flight >= self._in_flight_max:
             return False
         if not self._is_strict:
             return True
         return not self._sending_unsent and self._head_of_unsent() is entry
 
-    def _head_of_unsent(self, besides: Entry | None = None) -> Entry | None:
+    def _head_of_unsent(self, besides: OutboxEntry | None = None) -> OutboxEntry | None:
         while self._unsent:
             entry = self.entries.get(self._unsent[0])
             if entry is not None and entry.status in _UNSENT and entry is not besides:
@@ -245,7 +257,7 @@ class Outbox:
             heappop(self._unsent)
         return None
 
-    def begin_send(self, entry: Entry) -> None:
+    def begin_send(self, entry: OutboxEntry) -> None:
         self.enter(entry, SENDING)
         if entry.status in _UNSENT:
             self._sending_unsent += 1
@@ -253,8 +265,8 @@ class Outbox:
                 self.acked_in_flight += 1
         self.use(entry)
 
-    def begin_send_at_once(self, entry: Entry) -> None:
-        """A new one that asks for acknowledgements goes out without ever having waited."""
+    def begin_send_at_once(self, entry: OutboxEntry) -> None:
+        """Begin to send a new entry that asks for acknowledgements and never waited."""
         self.storing -= 1
         entry.phase = SENDING
         self._sending_unsent += 1
@@ -264,8 +276,8 @@ class Outbox:
         if self._is_strict:
             heappush(self._unsent, entry.sequence)
 
-    def await_answers(self, entry: Entry) -> None:
-        """It was sent, for the first time or again; observers are told by the caller."""
+    def await_answers(self, entry: OutboxEntry) -> None:
+        """Note that the entry was sent, for the first time or again; the caller reports it."""
         entry.phase = AWAITING
         if entry.status is not SENT:
             entry.status = SENT
@@ -273,12 +285,12 @@ class Outbox:
             if self._is_strict:
                 self.release()
 
-    def send_failed(self, entry: Entry) -> None:
-        """Before it ever was sent: it is no longer in flight. The caller says what it does next."""
+    def send_failed(self, entry: OutboxEntry) -> None:
+        """Take an entry out of flight unless it was sent before. The caller says what the entry does next."""
         if entry.status in _UNSENT:
             self._leave_flight(entry)
 
-    def _leave_flight(self, entry: Entry) -> None:
+    def _leave_flight(self, entry: OutboxEntry) -> None:
         is_sending_unsent = entry.phase is SENDING and entry.status in _UNSENT
         self._sending_unsent -= is_sending_unsent
         if entry.wants_ack and (is_sending_unsent or entry.is_sent):
@@ -286,15 +298,15 @@ class Outbox:
             self.release()
 
     def release(self) -> None:
-        """One that was held back may try again."""
+        """Make the first entry ready that was held back."""
         while self._held:
             entry = self.entries.get(heappop(self._held))
             if entry is not None and entry.phase is HELD:
                 self.make_ready(entry)
                 return
 
-    def _remember_idle(self, entry: Entry) -> None:
-        idle = self._idle[bool(entry.waiters)]
+    def _remember_idle(self, entry: OutboxEntry) -> None:
+        idle = self._idle[entry.is_awaited]
         heappush(idle, (entry.last_used, entry.sequence))
         if len(idle) > STALE_MAX + 2 * len(self.entries):
             live = self.entries
@@ -302,10 +314,10 @@ class Outbox:
             idle[:] = sorted(found)
 
 
-def _is_idle(entry: Entry) -> bool:
-    """Whether it may be evicted: it waits in the queue, no send is running, nothing is on its way to it."""
+def _is_idle(entry: OutboxEntry) -> bool:
+    """Return whether the entry may be evicted: it waits in the queue, and no send of it is running."""
     return entry.status is QUEUED and entry.phase in _TO_BE_SENT
 
 
-def _is_waiting(entry: Entry, phase: Phase) -> bool:
+def _is_waiting(entry: OutboxEntry, phase: Phase) -> bool:
     return entry.status in _UNSENT and phase in _IN_THE_QUEUE

@@ -1,43 +1,57 @@
 """The publisher's core: calls, answers of the network, receipts and time in; reports, marks and wake-ups out.
 
-Nothing is awaited here. A message is offered, stored by the shell, accepted, handed out to be sent in its turn, and
-followed through retries to exactly one end. Each method returns the effects of what happened, in order.
-
-How messages come in: offered, stored by the shell, accepted; or found again after a restart.
+The core awaits nothing. A message is offered, stored by the shell, accepted, handed out to be sent in its turn, and
+followed through retries to exactly one end; or the core recovers it from the store after a restart. Each method
+returns the effects of what happened, in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from random import Random
 from typing import Protocol
 
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.backoff import delay_before, spread
+from stagepost.delivery.config import ReliablePublisherConfig
+from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import DropDeadLetter, Effect, Wake
 from stagepost.delivery.ended import FailedMessage
 from stagepost.delivery.entry import (
     AWAITING,
     BACKING_OFF,
     ENDED,
+    HELD,
     LEAVING,
     NEVER,
+    READY,
     SENDING,
     STORING,
-    Entry,
     Moment,
+    OutboxEntry,
 )
 from stagepost.delivery.envelope import RETRY_AFTER_MS_MAX, AckReceipt
 from stagepost.delivery.errors import DeliveryError, ErrKeyConflict, ErrMessageTooLarge, ErrQueueFull
-from stagepost.delivery.identity import counted_nonce, delivery_id
-from stagepost.delivery.result import Outcome
-from stagepost.delivery.settling import WAITING, Settling
+from stagepost.delivery.identity import counted_nonce, delivery_id, identity_bytes
+from stagepost.delivery.outbox import Outbox
+from stagepost.delivery.result import DeliveryResult
+from stagepost.delivery.settlement import Settlement
 from stagepost.delivery.status import ACK, FAILED, MUST_WAIT, SENT, Tier
 from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed
+from stagepost.errors import LocalProtocolError
+
+EDGES_MERGED_S = 0.5
+"""Seconds, at least, between two resets of every back-off, however often connections come and go."""
+
+RECEIPT_AHEAD_MAX_MS = 60_000
+"""Milliseconds, at most, that a receipt may be dated in the future; the core drops any other."""
+
+_WAITING = (READY, BACKING_OFF, HELD)
 
 
 class StoredMessage(Protocol):
-    """What a store gives back after a restart."""
+    """A message as a store returns it after a restart."""
 
     @property
     def sequence(self) -> int: ...
@@ -65,27 +79,74 @@ class StoredMessage(Protocol):
     def last_used(self) -> int: ...
 
 
-class TakingIn(Settling):
-    _next_counter = 1
-    _next_volatile = 1
+class PublisherCore:
+    """The rules of a publisher: `Outbox` holds the messages, `Settlement` ends them, `Deadlines` knows their times."""
 
-    # Best effort: one attempt, nothing kept.
+    def __init__(
+        self,
+        config: ReliablePublisherConfig,
+        self_id: str,
+        *,
+        nonce_prefix: bytes,
+        volatile_prefix: bytes,
+        random: Random,
+        is_stored: bool = False,
+    ) -> None:
+        """`nonce_prefix` belongs to the outbox; `volatile_prefix` to this run, for messages that are not stored."""
+        self.config = config
+        self.is_connected = False
+        self.outbox = Outbox(
+            size_max=config.queue_size,
+            bytes_max=config.queue_max_bytes,
+            in_flight_max=config.max_in_flight,
+            is_strict=config.strict_order,
+            may_evict=config.overflow == "evict_lru",
+        )
+        self._settlement = Settlement(self.outbox, config.dead_letters_max, is_stored=is_stored)
+        self.counters = self._settlement.counters
+        self.ended = self._settlement.ended
+        self._sender = identity_bytes(self_id)
+        self._nonce_prefix = nonce_prefix
+        self._volatile_prefix = volatile_prefix
+        self._random = random
+        self._is_stored = is_stored
+        self._deadlines = Deadlines(self.outbox.entries)
+        self._next_counter = 1
+        self._next_volatile = 1
+        self._trying_once = 0
+        self._cleared_at = -NEVER
+        self._clear_at = NEVER
+        self._tick_at = NEVER
 
-    def begin_once(self, topic: str, payload: bytes, now: Moment) -> Entry:
+    def watch(self, is_watched: bool) -> None:
+        """Make reports of new statuses from now on, or no longer."""
+        self._settlement.is_watched = is_watched
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._settlement.effects)
+
+    def take_effects(self) -> list[Effect]:
+        """Return the effects of methods that return something else."""
+        return self._settlement.take_effects()
+
+    # Best effort: one attempt, nothing stored.
+
+    def begin_once(self, topic: str, payload: bytes, now: Moment) -> OutboxEntry:
         nonce = counted_nonce(self._volatile_prefix, self._next_volatile)
         self._next_volatile += 1
         message_id = delivery_id(self._sender, topic, nonce, payload)
-        entry = Entry(0, message_id, Tier.BEST_EFFORT, topic, payload, nonce, now.unix_ms, None)
+        entry = OutboxEntry(0, message_id, Tier.BEST_EFFORT, topic, payload, nonce, now.unix_ms, None)
         self.counters.published += 1
         self._trying_once += 1
-        self._report(entry, None, now)
+        self._settlement.report(entry, None, now)
         return entry
 
-    def outgoing_once(self, entry: Entry) -> Outgoing:
+    def outgoing_once(self, entry: OutboxEntry) -> Outgoing:
         return Outgoing(entry.topic, entry.nonce, entry.created_ms, 0, (), entry.payload)
 
     def end_once(
-        self, entry: Entry, published: Published | None, error: DeliveryError | None, now: Moment
+        self, entry: OutboxEntry, published: Published | None, error: DeliveryError | None, now: Moment
     ) -> list[Effect]:
         self._trying_once -= 1
         if published is not None:
@@ -93,10 +154,10 @@ class TakingIn(Settling):
             entry.attempts = entry.sends = 1
             self.counters.sent += 1
         status = SENT if error is None else FAILED
-        self._settle(entry, status, error, now)
-        return self._done()
+        self._settlement.settle(entry, status, error, now)
+        return self._settlement.take_effects()
 
-    # Coming in.
+    # Acceptance: offered, stored by the shell, accepted; or recovered after a restart.
 
     def offer(
         self,
@@ -109,10 +170,11 @@ class TakingIn(Settling):
         ackers: tuple[str, ...] = (),
         required: int = 0,
         budget_s: float = NEVER,
-    ) -> Entry | Outcome:
-        """A new entry, to be stored and then accepted; or the live entry, or the outcome, of the same key.
+    ) -> OutboxEntry | DeliveryResult:
+        """Return a new entry, to be stored and then accepted; or the live entry, or the result, of the same key.
 
-        `DeliveryError` if it cannot be taken; then nothing has happened.
+        Raise `DeliveryError` if the message cannot be taken; then nothing has happened. A caller waits for the end
+        of a message of the acked tier: see `unawait` and `abandon`.
         """
         counter = self._next_counter
         nonce = key_hash if key_hash is not None else counted_nonce(self._nonce_prefix, counter)
@@ -122,17 +184,18 @@ class TakingIn(Settling):
             if known is not None:
                 return known
         tally = AckTally(ackers, required) if ackers else None
-        entry = Entry(counter, message_id, tier, topic, payload, nonce, now.unix_ms, tally, key_hash)
+        entry = OutboxEntry(counter, message_id, tier, topic, payload, nonce, now.unix_ms, tally, key_hash)
         entry.budget_at = now.mono_s + budget_s
+        entry.is_awaited = tier is Tier.ACKED
         return self._admitted(entry, now)
 
-    def offer_again(self, letter: FailedMessage, now: Moment) -> Entry:
-        """A dead letter, in a new life under its old id; or the live entry of that id, which `join` may merge it with."""
+    def offer_again(self, letter: FailedMessage, now: Moment) -> OutboxEntry:
+        """Return a new entry for a dead letter, under its old id; or the live entry of that id, for `join`."""
         tally = AckTally(letter.ackers, letter.required) if letter.ackers else None
         message_id = bytes.fromhex(letter.message_id)
         if (live := self.outbox.by_id.get(message_id)) is not None:
             return live
-        entry = Entry(
+        entry = OutboxEntry(
             self._next_counter,
             message_id,
             letter.tier,
@@ -147,7 +210,7 @@ class TakingIn(Settling):
         entry.replayed = letter.sequence
         return self._admitted(entry, now)
 
-    def join(self, letter: FailedMessage, live: Entry) -> list[Effect]:
+    def join(self, letter: FailedMessage, live: OutboxEntry) -> list[Effect]:
         """Drop a dead letter whose message `live` carries, if `live` promises the same; otherwise keep the letter.
 
         Equal ids mean equal topic and payload, so that nothing is lost: if `live` fails, it leaves a letter of its own.
@@ -156,15 +219,17 @@ class TakingIn(Settling):
         if promised == (letter.tier, letter.ackers, letter.required):
             is_held = self.ended.dead_letters.pop(letter.sequence) is not None
             if is_held and self._is_stored:
-                self._effects.append(DropDeadLetter(letter.sequence))
-        return self._done()
+                self._settlement.effects.append(DropDeadLetter(letter.sequence))
+        return self._settlement.take_effects()
 
-    def _known(self, key_hash: bytes, message_id: bytes, tier: Tier) -> Entry | Outcome | None:
-        live = self._live_keys.get(key_hash)
-        known: Entry | Outcome | None = live if live is not None else self.ended.done_keys.get(key_hash)
+    def _known(self, key_hash: bytes, message_id: bytes, tier: Tier) -> OutboxEntry | DeliveryResult | None:
+        live = self.outbox.by_key.get(key_hash)
+        known: OutboxEntry | DeliveryResult | None = (
+            live if live is not None else self.ended.done_keys.get(key_hash)
+        )
         if known is None:
             return None
-        known_id = known.delivery_id if isinstance(known, Entry) else bytes.fromhex(known.message_id)
+        known_id = known.delivery_id if isinstance(known, OutboxEntry) else bytes.fromhex(known.message_id)
         if known_id != message_id:
             raise ErrKeyConflict(
                 "this key was used for another message before",
@@ -177,12 +242,15 @@ class TakingIn(Settling):
                 message_id=message_id.hex(),
                 advice="publish it the same way again, or use another key",
             )
-        if live is not None and live.phase is not STORING:
-            self.outbox.use(live)
-            self._save(live)
+        if live is not None:
+            if tier is Tier.ACKED:
+                live.is_awaited = True
+            if live.phase is not STORING:
+                self.outbox.use(live)
+                self._settlement.save(live)
         return known
 
-    def _admitted(self, entry: Entry, now: Moment) -> Entry:
+    def _admitted(self, entry: OutboxEntry, now: Moment) -> OutboxEntry:
         most = self.config.queue_max_bytes
         if most and entry.size > most:
             raise ErrMessageTooLarge(
@@ -204,60 +272,56 @@ class TakingIn(Settling):
         self._next_counter += 1
         entry.evicted = victims
         self.outbox.add_used(entry)
-        if entry.key_hash is not None:
-            self._live_keys[entry.key_hash] = entry
         if self.config.message_max_age:
             entry.expires_at = now.mono_s + self.config.message_max_age
         return entry
 
-    def accept(self, entry: Entry, now: Moment) -> list[Effect]:
-        """It is stored, and with it the end of those that made room."""
+    def accept(self, entry: OutboxEntry, now: Moment) -> list[Effect]:
+        """Publish an entry that is stored, together with the end of the entries that made room for it."""
         self._accepted(entry, now)
         self._line_up(entry, now)
-        return self._done()
+        return self._settlement.take_effects()
 
-    def accept_to_send(self, entry: Entry, now: Moment) -> Outgoing | None:
-        """As `accept`; if it may go at once it is taken, and whoever publishes it hands it over himself."""
+    def accept_to_send(self, entry: OutboxEntry, now: Moment) -> Outgoing | None:
+        """Accept an entry; return what the caller has to send at once, or None if the entry has to wait its turn."""
         self._accepted(entry, now)
         tally = entry.tally
         if tally is None or not self.is_connected or self.outbox.must_wait_its_turn(entry):
             self._line_up(entry, now)
             return None
         self.outbox.begin_send_at_once(entry)
-        # Its answers are waited for from about now on: one look at that time does for all that can be due until then.
+        # The wait for receipts begins about now: one look at that time covers everything that can be due before.
         self._deadlines.look_at(entry, min(entry.budget_at, now.mono_s + self.config.ack_timeout))
         return Outgoing(
             entry.topic, entry.nonce, entry.created_ms, entry.attempt_number, tally.critical, entry.payload
         )
 
-    def _accepted(self, entry: Entry, now: Moment) -> None:
+    def _accepted(self, entry: OutboxEntry, now: Moment) -> None:
         if entry.evicted:
             for victim in entry.evicted:
-                self._end(victim, endings.evicted(victim, entry.id_text), now, is_saved=True)
+                self._settlement.end(victim, endings.evicted(victim, entry.id_text), now, is_saved=True)
             entry.evicted = ()
         self.counters.published += 1
         if entry.replayed is not None:
             self.ended.dead_letters.pop(entry.replayed)
-        self._report(entry, None, now)
+        self._settlement.report(entry, None, now)
 
-    def _line_up(self, entry: Entry, now: Moment) -> None:
+    def _line_up(self, entry: OutboxEntry, now: Moment) -> None:
         if not self.is_connected or self.outbox.must_wait_its_turn(entry):
-            self._become(entry, MUST_WAIT, None, now)
+            self._settlement.become(entry, MUST_WAIT, None, now)
         self.outbox.make_ready(entry)
         self._deadlines.set(entry)
 
-    def withdraw(self, entry: Entry) -> None:
-        """It could not be stored: nothing has happened."""
+    def withdraw(self, entry: OutboxEntry) -> None:
+        """Forget an entry that could not be stored: nothing has happened."""
         victims, entry.evicted = entry.evicted, ()
-        if entry.key_hash is not None:
-            self._forget_key(entry.key_hash, entry)
         self.outbox.remove(entry)
         for victim in victims:
             self.outbox.restore(victim)
             self._deadlines.set(victim)
 
     def resume(self, next_counter: int, *, acked: int, sent_final: int, failed: Mapping[str, int]) -> None:
-        """Go on counting where the former run of this outbox ended."""
+        """Continue the counters where the former run of this outbox ended."""
         self._next_counter = next_counter
         self.counters.acked = acked
         self.counters.sent_final = sent_final
@@ -265,10 +329,10 @@ class TakingIn(Settling):
         self.counters.published = self.counters.ended
 
     def recover(self, stored: Iterable[StoredMessage], now: Moment) -> list[Effect]:
-        """After a restart: what was on its way is queued again, in the old order, under the old ids."""
+        """Queue the messages of a former run again, in the old order, under the old ids."""
         for record in stored:
             tally = AckTally(record.ackers, record.required) if record.ackers else None
-            entry = Entry(
+            entry = OutboxEntry(
                 record.sequence,
                 record.delivery_id,
                 record.tier,
@@ -280,7 +344,7 @@ class TakingIn(Settling):
                 record.key_hash,
             )
             entry.is_fate_unknown = True
-            # Whatever happened to its last attempt, it has one more.
+            # Nobody knows what happened to the last attempt, so the message gets one more.
             entry.attempts = min(record.attempts, self.config.max_retries)
             entry.last_used = record.last_used
             self.outbox.resume_uses(record.last_used)
@@ -288,39 +352,24 @@ class TakingIn(Settling):
                 age_s = max(0.0, (now.unix_ms - record.created_ms) / 1_000)
                 entry.expires_at = now.mono_s + self.config.message_max_age - age_s
             self.outbox.add(entry)
-            if entry.key_hash is not None:
-                self._live_keys[entry.key_hash] = entry
-            self._become(entry, MUST_WAIT, None, now)
+            self._settlement.become(entry, MUST_WAIT, None, now)
             self.outbox.make_ready(entry)
             self._deadlines.set(entry)
             self.counters.published += 1
             self._next_counter = max(self._next_counter, record.sequence + 1)
-        return self._done()
+        return self._settlement.take_effects()
 
+    # Sending.
 
-EDGES_MERGED_S = 0.5
-"""Connections that come and go more often than this reset the back-off of all messages only this often."""
-
-RECEIPT_AHEAD_MAX_MS = 60_000
-"""A receipt from further in the future is dropped."""
-
-
-class PublisherCore(TakingIn):
-    _cleared_at = -NEVER
-    _clear_at = NEVER
-    _tick_at = NEVER
-
-    # Going out.
-
-    def next_to_send(self, now: Moment) -> Entry | None:
+    def next_to_send(self, now: Moment) -> OutboxEntry | None:
         if not self.is_connected:
             return None
         entry = self.outbox.take()
         while self.outbox.must_be_told:
-            self._become(self.outbox.must_be_told.pop(), MUST_WAIT, None, now)
+            self._settlement.become(self.outbox.must_be_told.pop(), MUST_WAIT, None, now)
         return entry
 
-    def begin_send(self, entry: Entry, now: Moment) -> Outgoing:
+    def begin_send(self, entry: OutboxEntry, now: Moment) -> Outgoing:
         self.outbox.begin_send(entry)
         entry.wait_until = NEVER
         if entry.attempts:
@@ -337,55 +386,54 @@ class PublisherCore(TakingIn):
             entry.topic, entry.nonce, entry.created_ms, entry.attempt_number, ackers, entry.payload
         )
 
-    def sent(self, entry: Entry, published: Published, now: Moment) -> list[Effect]:
-        """The network took it."""
+    def sent(self, entry: OutboxEntry, published: Published, now: Moment) -> list[Effect]:
+        """Note that the network took a message."""
         if entry.phase is not SENDING:
-            return self._done()
+            return self._settlement.take_effects()
         entry.sends += 1
         entry.network_id = published.network_id
         if entry.tally is None:
             entry.attempts += 1
-            self._count_flushed(entry)
+            self._settlement.count_flushed(entry)
             self.counters.sent += 1
-            self._end(entry, None, now)
-            return self._done()
+            self._settlement.end(entry, None, now)
+            return self._settlement.take_effects()
         tally = entry.tally
         if entry.status is not SENT:
-            if self._flushing is not None:
-                self._count_flushed(entry)
+            self._settlement.count_flushed(entry)
             self.counters.sent += 1
             self.outbox.await_answers(entry)
-            self._report(entry, None, now)
+            self._settlement.report(entry, None, now)
         else:
             self.outbox.await_answers(entry)
         entry.attempts += 1
         entry.expires_at = NEVER
         if tally.acked and tally.is_complete:
-            self._end(entry, None, now)
+            self._settlement.end(entry, None, now)
         elif tally.refused and tally.is_out_of_reach:
-            self._end(entry, endings.nacked(entry), now)
+            self._settlement.end(entry, endings.nacked(entry), now)
         else:
             entry.wait_until = now.mono_s + self.config.ack_timeout
             if entry.wait_until < entry.timer_at:
                 self._deadlines.set(entry)
             if self._is_stored:
-                self._save(entry)
+                self._settlement.save(entry)
             if tally.refused_for_now:
                 self._try_again_soon(entry, None, now)
-        return self._done()
+        return self._settlement.take_effects()
 
-    def send_failed(self, entry: Entry, error: SendFailed, now: Moment) -> list[Effect]:
-        """The network did not take it this time. Losing the connection costs no attempt."""
+    def send_failed(self, entry: OutboxEntry, error: SendFailed, now: Moment) -> list[Effect]:
+        """Note that the network did not take a message this time. Losing the connection costs no attempt."""
         if entry.phase is not SENDING:
-            return self._done()
+            return self._settlement.take_effects()
         cause = endings.send_failed(entry, error)
         entry.last_cause = cause
         costs = error.costs_attempt and self.is_connected
         if costs:
             entry.attempts += 1
             if entry.attempts >= self.config.attempts_max:
-                self._end(entry, endings.attempts_used_up(entry, cause), now)
-                return self._done()
+                self._settlement.end(entry, endings.attempts_used_up(entry, cause), now)
+                return self._settlement.take_effects()
         self.outbox.send_failed(entry)
         delay_s = self._delay(entry) if costs else self.config.retry_delay
         if error.retry_after_s is not None:
@@ -395,27 +443,27 @@ class PublisherCore(TakingIn):
         else:
             self.outbox.enter(entry, BACKING_OFF)
             entry.wait_until = now.mono_s + delay_s
-        self._become(entry, MUST_WAIT, cause, now)
+        self._settlement.become(entry, MUST_WAIT, cause, now)
         self._deadlines.set(entry)
-        self._leave_flush(entry)
-        self._save(entry)
-        return self._done()
+        self._settlement.leave_flush(entry)
+        self._settlement.save(entry)
+        return self._settlement.take_effects()
 
-    def send_refused(self, entry: Entry, error: Exception, now: Moment) -> list[Effect]:
-        """The network will never take it."""
+    def send_refused(self, entry: OutboxEntry, error: Exception, now: Moment) -> list[Effect]:
+        """Note that the network will never take a message."""
         if entry.phase is SENDING:
-            self._end(entry, endings.rejected(entry, error), now)
-        return self._done()
+            self._settlement.end(entry, endings.rejected(entry, error), now)
+        return self._settlement.take_effects()
 
-    def send_interrupted(self, entry: Entry) -> None:
-        """The shell stopped in the middle of it: it goes back to its place, and may be out all the same."""
+    def send_interrupted(self, entry: OutboxEntry) -> None:
+        """Put a message back whose send the shell broke off; the network may have it all the same."""
         if entry.phase is SENDING:
             entry.is_fate_unknown = True
             self.outbox.send_failed(entry)
             self.outbox.make_ready(entry)
             self._deadlines.set(entry)
 
-    def _delay(self, entry: Entry) -> float:
+    def _delay(self, entry: OutboxEntry) -> float:
         config = self.config
         delay_s = delay_before(max(1, entry.attempts), config.retry_delay, config.retry_delay_max)
         return spread(delay_s, config.retry_jitter, self._random)
@@ -425,13 +473,13 @@ class PublisherCore(TakingIn):
     def receipts(self, acks: IncomingAcks, now: Moment) -> list[Effect]:
         if acks.sender != acks.carrier:
             self.counters.bad_acks += len(acks.receipts)
-            return self._done()
-        peer, live, outcomes = acks.sender, self.outbox.by_id, self.ended.outcomes
+            return self._settlement.take_effects()
+        peer, live, results = acks.sender, self.outbox.by_id, self.ended.results
         latest_ms = now.unix_ms + RECEIPT_AHEAD_MAX_MS
         for receipt in acks.receipts:
             entry = live.get(receipt.message_id)
-            if entry is None and outcomes.get(receipt.message_id) is None:
-                continue  # somebody else's: the network carries them to everybody
+            if entry is None and results.get(receipt.message_id) is None:
+                continue  # another publisher's message: the network carries receipts to everybody
             if receipt.timestamp_ms > latest_ms:
                 self.counters.bad_acks += 1
             elif entry is None:
@@ -440,9 +488,11 @@ class PublisherCore(TakingIn):
                 self.counters.outside_acks += 1
             elif entry.phase is not STORING and entry.phase is not LEAVING:
                 self._weigh(entry, entry.tally, peer, receipt, now)
-        return self._done()
+        return self._settlement.take_effects()
 
-    def _weigh(self, entry: Entry, tally: AckTally, peer: str, receipt: AckReceipt, now: Moment) -> None:
+    def _weigh(
+        self, entry: OutboxEntry, tally: AckTally, peer: str, receipt: AckReceipt, now: Moment
+    ) -> None:
         if receipt.ack_type is ACK:
             is_news = tally.acknowledge(peer)
         else:
@@ -451,17 +501,17 @@ class PublisherCore(TakingIn):
             self.counters.duplicates_in += 1
         elif tally.is_complete:
             if entry.status is not SENT:
-                # An answer can overtake the network's own, or come after a restart: it proves that it was sent.
-                self._now_sent(entry, now)
-            self._end(entry, None, now)
+                # A receipt can overtake the network's answer, or come after a restart: it proves that the message was sent.
+                self._settlement.become_sent(entry, now)
+            self._settlement.end(entry, None, now)
         elif tally.is_out_of_reach:
-            self._now_sent(entry, now)
-            self._end(entry, endings.nacked(entry), now)
+            self._settlement.become_sent(entry, now)
+            self._settlement.end(entry, endings.nacked(entry), now)
         elif receipt.is_transient:
             self._try_again_soon(entry, receipt.retry_after_ms, now)
 
-    def _try_again_soon(self, entry: Entry, retry_after_ms: int | None, now: Moment) -> None:
-        """A refusal for now does not wait for the time-out. At the last attempt it counts as one for good."""
+    def _try_again_soon(self, entry: OutboxEntry, retry_after_ms: int | None, now: Moment) -> None:
+        """Back off without waiting for the time-out. At the last attempt a refusal for now counts as one for good."""
         assert entry.tally is not None
         asked_s = min(retry_after_ms or 0, RETRY_AFTER_MS_MAX) / 1_000
         if entry.phase is BACKING_OFF and entry.is_sent:
@@ -472,13 +522,28 @@ class PublisherCore(TakingIn):
                 entry.wait_until = now.mono_s + max(self._delay(entry), asked_s)
                 self._deadlines.set(entry)
             elif entry.tally.is_out_of_reach_for_now:
-                self._end(entry, endings.nacked(entry), now)
+                self._settlement.end(entry, endings.nacked(entry), now)
+
+    # A flush that a caller asks for.
+
+    def begin_flush(self) -> int:
+        """Try every message once that is unsent now, whatever its back-off; return how many there are."""
+        if self._settlement.is_flushing:
+            raise LocalProtocolError("a flush began while another one is under way", reason="FlushTwice")
+        chosen = [entry for entry in self.outbox if entry.phase in _WAITING and not entry.is_sent]
+        sending = [entry for entry in self.outbox if entry.phase is SENDING and not entry.is_sent]
+        for entry in chosen:
+            if entry.phase is BACKING_OFF:
+                self.outbox.make_ready(entry)
+        if chosen or sending:
+            self._settlement.begin_flush(entry.sequence for entry in chosen + sending)
+        return len(chosen) + len(sending)
 
     # Time and connections.
 
     @property
     def next_at(self) -> float:
-        """When `on_time` is to be called next, by the monotonic clock; `NEVER` if there is no need."""
+        """Return when to call `on_time` next, by the monotonic clock; `NEVER` if there is no need."""
         at = self._deadlines.next_at
         if self._clear_at < at:
             at = self._clear_at
@@ -487,7 +552,7 @@ class PublisherCore(TakingIn):
         return at
 
     def on_time(self, now: Moment) -> list[Effect]:
-        """Whatever is due. The shell then sends what has become ready."""
+        """Do everything that is due. The shell then sends the messages that have become ready."""
         if now.mono_s >= self._clear_at:
             self._clear_back_off(now)
         for entry in self._deadlines.due(now.mono_s):
@@ -500,27 +565,27 @@ class PublisherCore(TakingIn):
                 entry.expires_at = expires_at
         if now.mono_s >= self._tick_at:
             self.tick_begins(now)
-        return self._done()
+        return self._settlement.take_effects()
 
     def tick_begins(self, now: Moment) -> None:
-        """The idle tick: `flush_interval` from now, if anything waits then."""
+        """Set the idle tick to `flush_interval` from now; it matters only if a message waits then."""
         self._tick_at = now.mono_s + self.config.flush_interval
 
-    def _look_at(self, entry: Entry, now: Moment) -> None:
+    def _look_at(self, entry: OutboxEntry, now: Moment) -> None:
         at = now.mono_s
         if entry.phase in (STORING, LEAVING):
-            return  # set again when that is over
+            return  # the deadline is set again when the storing is over
         if entry.budget_at <= at:
-            self._end(entry, endings.out_of_time(entry, self.is_connected), now)
-        elif entry.expires_at <= at and entry.phase in WAITING:
-            self._end(entry, endings.too_old(entry, self.config.message_max_age), now)
+            self._settlement.end(entry, endings.out_of_time(entry, self.is_connected), now)
+        elif entry.expires_at <= at and entry.phase in _WAITING:
+            self._settlement.end(entry, endings.too_old(entry, self.config.message_max_age), now)
         elif entry.wait_until <= at:
             if entry.phase is AWAITING:
                 self._ack_timed_out(entry, now)
             elif entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
 
-    def _ack_timed_out(self, entry: Entry, now: Moment) -> None:
+    def _ack_timed_out(self, entry: OutboxEntry, now: Moment) -> None:
         self.counters.ack_timeouts += 1
         if entry.attempts < self.config.attempts_max:
             self.outbox.enter(entry, BACKING_OFF)
@@ -528,7 +593,7 @@ class PublisherCore(TakingIn):
             return
         assert entry.tally is not None
         is_refused = entry.tally.is_out_of_reach_for_now
-        self._end(entry, endings.nacked(entry) if is_refused else endings.ack_timeout(entry), now)
+        self._settlement.end(entry, endings.nacked(entry) if is_refused else endings.ack_timeout(entry), now)
 
     def connectivity(self, peers: int, now: Moment) -> list[Effect]:
         was_connected, self.is_connected = self.is_connected, peers > 0
@@ -536,9 +601,9 @@ class PublisherCore(TakingIn):
             self._clear_at = max(now.mono_s, self._cleared_at + EDGES_MERGED_S)
             if self._clear_at <= now.mono_s:
                 self._clear_back_off(now)
-        elif was_connected and not self.is_connected and self._flushing is not None:
-            self._end_flush(is_cut_short=True)
-        return self._done()
+        elif was_connected and not self.is_connected:
+            self._settlement.end_flush(is_cut_short=True)
+        return self._settlement.take_effects()
 
     def _clear_back_off(self, now: Moment) -> None:
         self._clear_at = NEVER
@@ -550,31 +615,84 @@ class PublisherCore(TakingIn):
     # Ending.
 
     def cancel(self, message_id: bytes, now: Moment) -> tuple[bool, list[Effect]]:
-        """Only what waits in the queue can be taken back."""
+        """Cancel a message that waits in the queue; return whether it did."""
         entry = self.outbox.by_id.get(message_id)
-        if entry is None or entry.is_sent or entry.phase not in WAITING:
-            return False, self._done()
-        self._end(entry, endings.cancelled(entry), now)
-        return True, self._done()
+        if entry is None or entry.is_sent or entry.phase not in _WAITING:
+            return False, self._settlement.take_effects()
+        self._settlement.end(entry, endings.cancelled(entry), now)
+        return True, self._settlement.take_effects()
 
-    def abandon(self, entry: Entry, now: Moment) -> list[Effect]:
-        """Whoever waited for it has gone."""
+    def unawait(self, entry: OutboxEntry) -> None:
+        """Note that no caller waits for the end of a message any more; the message goes on."""
+        entry.is_awaited = False
+
+    def abandon(self, entry: OutboxEntry, now: Moment) -> list[Effect]:
+        """Cancel a message because the last caller who waited for its end has gone."""
         if entry.phase is LEAVING:
-            entry.budget_at = now.mono_s  # it fails either way
+            entry.budget_at = now.mono_s  # the message fails either way
         elif entry.phase is not ENDED:
-            self._end(entry, endings.cancelled(entry), now)
-        return self._done()
+            self._settlement.end(entry, endings.cancelled(entry), now)
+        return self._settlement.take_effects()
 
     def close(self, now: Moment) -> list[Effect]:
-        """Without a store everything fails now; with one it stays, and only the waiting calls end."""
-        if self._flushing is not None:
-            self._end_flush(is_cut_short=True)
+        """End every message if there is no store; with a store messages stay, and only waiting calls end."""
+        self._settlement.end_flush(is_cut_short=True)
         for entry in self.outbox:
             if entry.phase is STORING:
                 continue
             error = endings.closed(entry)
             if not self._is_stored:
-                self._end(entry, error, now)
-            elif entry.waiters:
-                self._effects.append(Wake(entry, self._outcome(entry, entry.status, error, now.unix_ms)))
-        return self._done()
+                self._settlement.end(entry, error, now)
+            elif entry.is_awaited:
+                self._settlement.effects.append(
+                    Wake(entry, self._settlement.result(entry, entry.status, error, now.unix_ms))
+                )
+        return self._settlement.take_effects()
+
+    # Looking.
+
+    def result_of(self, message_id: bytes) -> DeliveryResult | None:
+        """Return what is known of a message now; None for an id that is unknown, or forgotten."""
+        entry = self.outbox.by_id.get(message_id)
+        if entry is not None and entry.phase is not STORING:
+            return self._settlement.result(entry, entry.status, entry.last_cause, entry.timestamp_ms)
+        return self.ended.results.get(message_id)
+
+    @property
+    def live(self) -> int:
+        """Return how many messages are accepted and not ended."""
+        return len(self.outbox) - self.outbox.storing + self._trying_once
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether nothing is in flight, and nothing that waits could be sent now."""
+        return not self.outbox.in_flight and not (self.is_connected and self.outbox.has_ready)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Return when the message was created that waits longest to be sent."""
+        return next((entry.created_ms for entry in self.outbox if entry.phase in _WAITING), None)
+
+    def stats(self) -> dict[str, int | dict[str, int] | None]:
+        counters, outbox = self.counters, self.outbox
+        return {
+            "published": counters.published,
+            "queued": counters.queued,
+            "sent": counters.sent,
+            "sent_final": counters.sent_final,
+            "acked": counters.acked,
+            "failed": dict(counters.failed),
+            "live": self.live,
+            "evicted": counters.evicted,
+            "retries": counters.retries,
+            "ack_timeouts": counters.ack_timeouts,
+            "late_acks": counters.late_acks,
+            "bad_acks": counters.bad_acks,
+            "outside_acks": counters.outside_acks,
+            "duplicates_in": counters.duplicates_in,
+            "queue_len": outbox.waiting,
+            "queue_bytes": outbox.bytes_held,
+            "in_flight": outbox.in_flight,
+            "dead_letters": len(self.ended.dead_letters),
+            "oldest_ms": self.oldest_ms,
+        }

@@ -1,7 +1,4 @@
-"""What became of one message, as far as is known.
-
-What a caller gets: the core's outcome, with the time as a calendar knows it.
-"""
+"""The result of one message, as far as the publisher knows it."""
 
 from __future__ import annotations
 
@@ -13,8 +10,11 @@ import msgspec
 from stagepost.delivery.status import DeliveryStatus, NackReason, Tier
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """`acked_by` is in order of arrival. `error` is the exception that a caller would get; None if all went well."""
+class DeliveryResult(msgspec.Struct, frozen=True):
+    """The last status of a message, with the peers that confirmed or refused it.
+
+    `acked_by` is in order of arrival. `error` is the exception that a caller would get; None if all went well.
+    """
 
     message_id: str
     status: DeliveryStatus
@@ -26,10 +26,7 @@ class Outcome(msgspec.Struct, frozen=True):
     nacked_by: Mapping[str, NackReason | int] = {}
     attempts: int = 0
 
-
-class DeliveryResult(Outcome, frozen=True):
-    """`timestamp` is when the last status was reached."""
-
     @property
     def timestamp(self) -> datetime:
+        """Return when the message reached `status`, in UTC."""
         return datetime.fromtimestamp(self.timestamp_ms / 1_000, UTC)

@@ -19,7 +19,7 @@ from stagepost.delivery import (
     ReliablePublisherConfig,
 )
 from stagepost.delivery.effects import Report
-from stagepost.delivery.entry import Entry, Moment, Phase
+from stagepost.delivery.entry import Moment, OutboxEntry, Phase
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import HEADS_KEPT, delivery_id
 from stagepost.delivery.publisher import PublisherCore
@@ -57,9 +57,9 @@ def a_core(**changes: object) -> PublisherCore:
     return core
 
 
-def offered(core: PublisherCore, payload: bytes, *, ackers: tuple[str, ...] = ("bob",)) -> Entry:
+def offered(core: PublisherCore, payload: bytes, *, ackers: tuple[str, ...] = ("bob",)) -> OutboxEntry:
     entry = core.offer(Tier.ACKED, TOPIC, payload, NOW, ackers=ackers, required=1, budget_s=10.0)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, OutboxEntry)
     return entry
 
 
@@ -220,15 +220,16 @@ def test_listening_to_a_publisher_that_was_never_started_is_no_mistake() -> None
 
 def test_what_nobody_hears_is_not_reported_and_known_all_the_same() -> None:
     core = a_core()
-    core.is_watched = False
+    core.watch(False)
     entry = offered(core, b"x")
+    core.unawait(entry)
     core.accept_to_send(entry, NOW)
     core.sent(entry, Published(), NOW)
     later = Moment(1.0, NOW.unix_ms + 1_000)
     receipt = AckReceipt(entry.delivery_id, later.unix_ms, AckType.ACK)
 
     assert core.receipts(IncomingAcks("bob", "bob", (receipt,)), later) == []
-    outcome = core.outcome_of(entry.delivery_id)
+    outcome = core.result_of(entry.delivery_id)
     assert outcome is not None
     assert (outcome.status, outcome.timestamp_ms, outcome.acked_by) == (ACKED, later.unix_ms, ("bob",))
     assert core.counters.published == core.counters.sent == core.counters.acked == 1

@@ -15,7 +15,7 @@ from stagepost.delivery import (
     MemoryNetwork,
     ReliablePublisher,
 )
-from stagepost.delivery.entry import Entry, Moment, Phase
+from stagepost.delivery.entry import Moment, OutboxEntry, Phase
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.status import Tier
@@ -113,8 +113,8 @@ def test_an_attempt_refreshes_an_entry() -> None:
     )
     now = Moment(0.0, 0)
     older, newer = (core.offer(Tier.QUEUED, TOPIC, data, now) for data in (b"older", b"newer"))
-    assert isinstance(older, Entry)
-    assert isinstance(newer, Entry)
+    assert isinstance(older, OutboxEntry)
+    assert isinstance(newer, OutboxEntry)
     core.accept(older, now)
     core.accept(newer, now)
 
@@ -124,7 +124,7 @@ def test_an_attempt_refreshes_an_entry() -> None:
     core.send_failed(older, SendFailed("not now", 50.0), now)
     newest = core.offer(Tier.QUEUED, TOPIC, b"newest", now)
 
-    assert isinstance(newest, Entry)
+    assert isinstance(newest, OutboxEntry)
     assert newest.evicted == (newer,)
 
 
@@ -521,7 +521,9 @@ def test_a_turn_that_is_not_used_passes_to_the_next_that_is_held_back() -> None:
 
 def test_an_entry_that_waited_several_times_is_evicted_once() -> None:
     box = Outbox(size_max=10, bytes_max=100, in_flight_max=1, is_strict=False, may_evict=True)
-    entries = [Entry(n, bytes([n]) * 32, Tier.QUEUED, "t", b"x" * 39, bytes(16), 0, None) for n in (1, 2)]
+    entries = [
+        OutboxEntry(n, bytes([n]) * 32, Tier.QUEUED, "t", b"x" * 39, bytes(16), 0, None) for n in (1, 2)
+    ]
     for entry in entries:
         box.add(entry)
         box.use(entry)

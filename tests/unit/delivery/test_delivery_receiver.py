@@ -482,6 +482,7 @@ def test_a_durable_inbox_remembers_across_a_crash() -> None:
         assert len(alice.answers) == 1
         first.transport.leave()
         disk.crash()
+        first.receiver.kill()
 
         async with Listener(network, "bob", inbox=MemoryInbox(disk, clock=clock())) as second:
             alice.say(b"done", attempt=1)
@@ -490,8 +491,29 @@ def test_a_durable_inbox_remembers_across_a_crash() -> None:
 
             assert second.data == [b"new"]
             assert [answer.ack_type for answer in alice.answers] == [AckType.ACK] * 3
-        await first.receiver._acks.close()
-        first.receiver._keeper.cancel()  # type: ignore[union-attr]
+
+    virtually(main)
+
+
+def test_a_killed_receiver_confirms_and_stores_nothing() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        alice = Sender(network)
+        disk = MemoryInboxDisk(lambda: 0.5)
+        first = Listener(network, "bob", inbox=MemoryInbox(disk, clock=clock()))
+        await first.receiver.start()
+        alice.say(b"handled, not stored")
+        await settle()
+        assert first.data == [b"handled, not stored"]
+
+        first.receiver.kill()
+        await first.receiver.stop()
+        alice.say(b"unheard")
+        await asyncio.sleep(60)
+
+        assert (first.data, alice.answers) == ([b"handled, not stored"], [])
+        disk.crash()
+        assert MemoryInbox(disk, clock=clock()).load().records == ()
 
     virtually(main)
 

@@ -25,7 +25,7 @@ from stagepost.delivery.errors import (
     ErrSendFailed,
     ErrStorage,
 )
-from stagepost.delivery.result import Outcome
+from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.status import NackReason
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Reason, Rejected
@@ -75,7 +75,7 @@ def show_failure(error: DeliveryError, shown_id: str | None, cause: StagepostErr
     """One sentence, what to do, the code; for people, on stderr. `cause` says it better than the error, if given."""
     begin = f"failed   {shown_id}: " if shown_id else ""
     click.echo(f"{begin}{_short(error) if cause is None else cause.text}", err=True)
-    if isinstance(error.result, Outcome):
+    if isinstance(error.result, DeliveryResult):
         for line in partial_lines(error.result, with_silent=isinstance(error, ErrAckTimeout)):
             click.echo(f"  {line}", err=True)
     advice = advice_for(error) if cause is None else cause.advice
@@ -90,7 +90,7 @@ def _short(error: DeliveryError) -> str:
     return text.partition(" refused: ")[0] + " refused" if isinstance(error, ErrNacked) else text
 
 
-def partial_lines(outcome: Outcome, *, with_silent: bool) -> list[str]:
+def partial_lines(outcome: DeliveryResult, *, with_silent: bool) -> list[str]:
     """Who said what until then. The silent are no news where nobody waited for them to the end."""
     lines = []
     if outcome.acked_by:
@@ -121,7 +121,7 @@ def shortened(message_id: str) -> str:
     return f"{message_id[:8]}…{message_id[-6:]}" if len(message_id) > 14 else message_id
 
 
-def acked_line(outcome: Outcome, after_s: float, critical: int, required: int) -> str:
+def acked_line(outcome: DeliveryResult, after_s: float, critical: int, required: int) -> str:
     by = ", ".join(map(peer_text, outcome.acked_by))
     goal = "any" if required == 1 else "all" if required == critical else str(required)
     if critical == 1:
@@ -137,7 +137,7 @@ def status_line(status: str, message_id: str, text: str = "") -> str:
     return f"{status.lower():<8} {shortened(message_id)}   {text}".rstrip()
 
 
-def result_facts(outcome: Outcome) -> dict[str, Any]:
+def result_facts(outcome: DeliveryResult) -> dict[str, Any]:
     """For `--json`: whole ids, times in Unix milliseconds."""
     return {
         "acked_by": list(outcome.acked_by),

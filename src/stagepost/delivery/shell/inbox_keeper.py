@@ -1,12 +1,10 @@
-"""What a receiver remembers across restarts: a verdict is stored first, and said then.
-
-Holds receipts for a moment, so that several travel together, and hands them to the network once.
-"""
+"""The receipts of a receiver, and its memory across restarts: a verdict is stored first, and said then."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.entry import Moment
@@ -19,25 +17,32 @@ from stagepost.delivery.stores.memory_inbox import MemoryInbox
 from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
-from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock
 
 RECEIPTS_WAITING_MAX = 100_000
-"""Beyond it the oldest are dropped: a sender who misses one asks again."""
+"""Receipts, at most, that wait to be sent; above it the oldest are dropped: a sender who misses one asks again."""
 
 CLOSED_WITHIN_S = 5.0
+"""Seconds, at most, that a stop waits for receipts to be sent and verdicts to be stored."""
+
+EXPIRE_EVERY_S = 60.0
+"""Seconds, at least, between two looks for records that need not be kept any longer."""
 
 log = logging.getLogger(__name__)
 
 
-class AckSending:
-    """`delay_s` is how long a receipt may wait for company. Nothing is repeated here: a lost receipt is asked for again."""
+class ReceiptSender:
+    """A task that holds receipts for `delay_s`, so that several travel together, and hands them to the network once.
+
+    A receipt is never repeated from here: a sender who misses one asks again.
+    """
 
     def __init__(self, transport: Transport, delay_s: float) -> None:
         self.sent = 0
         self.lost = 0
         self._transport = transport
         self._delay_s = delay_s
-        # By message: a newer answer replaces one that has not left yet.
+        # By message: a newer receipt replaces one that has not left yet.
         self._waiting: dict[bytes, AckReceipt] = {}
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -58,13 +63,18 @@ class AckSending:
             self._wake.set_result(None)
 
     async def close(self) -> None:
-        """What waits is sent first."""
+        """Send the receipts that wait, then end."""
         self._is_closing = True
         self._ring()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=CLOSED_WITHIN_S)
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    def kill(self) -> None:
+        """Stop at once; receipts that wait are lost."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -90,49 +100,48 @@ class AckSending:
                 log.exception("the transport failed by a bug")
 
 
-EXPIRE_EVERY_S = 60.0
-
-
-class ReceiverKeeping:
-    """The core, its clock, its answers, and the inbox around them. Whoever handles messages is the subclass."""
+class InboxKeeper:
+    """The inbox of a receiver: it recalls the verdicts of former runs, and stores each verdict before it is said."""
 
     def __init__(
         self,
-        transport: Transport,
+        core: ReceiverCore,
+        receipts: ReceiptSender,
         config: ReceiverConfig,
         inbox: InboxStore | None,
-        clock: Clock | None,
+        clock: Clock,
+        now: Callable[[], Moment],
         on_storage_error: OnStorageError | None,
     ) -> None:
+        self.is_durable = inbox is not None
+        """Whether a verdict must be stored before it is said."""
+        self._core = core
+        self._receipts = receipts
         self._config = config
-        self._clock = clock or SystemClock()
-        self._mono_s, self._unix_s = self._clock.mono_s, self._clock.unix_s
-        self._core = ReceiverCore(transport.self_id, config)
-        self._acks = AckSending(transport, config.ack_delay)
         self._inbox = inbox
-        self._is_durable = inbox is not None
+        self._clock = clock
+        self._now = now
         self._on_storage_error = on_storage_error
-        self._to_keep: list[bytes] = []
-        self._keeper: asyncio.Task[None] | None = None
-        self._keeper_wake: asyncio.Future[None] | None = None
+        self._to_store: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
         self._is_stopping = False
         self._expired_at = 0.0
 
     @property
     def inbox(self) -> InboxStore:
-        """For handlers whose effect must happen once across crashes: `if await receiver.inbox.claim(id): …`."""
         if self._inbox is None:
             self._inbox = MemoryInbox(capacity=self._config.dedup_capacity, clock=self._clock)
         return self._inbox
 
-    async def _begin_to_keep(self) -> None:
+    async def start(self) -> None:
         if self._inbox is None and self._config.inbox_path is not None:
             self._inbox = await self._open_inbox(self._config.inbox_path)
-            self._is_durable = True
-        if self._is_durable:
+            self.is_durable = True
+        if self.is_durable:
             self._recall()
             loop = asyncio.get_running_loop()
-            self._keeper = loop.create_task(self._keep_forever(), name="delivery-inbox")
+            self._task = loop.create_task(self._store_forever(), name="delivery-inbox")
 
     async def _open_inbox(self, path: str) -> InboxStore:
         from pathlib import Path
@@ -162,43 +171,52 @@ class ReceiverKeeping:
         if self._on_storage_error is not None:
             self._on_storage_error(error)
 
-    async def _end_keeping(self) -> None:
-        """What is done is stored, and so can be said."""
-        if self._keeper is not None:
-            self._wake_keeper()
-            await asyncio.wait([self._keeper], timeout=CLOSED_WITHIN_S)
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+    async def stop(self) -> None:
+        """Store every verdict, so that the receiver can still say it."""
+        self._is_stopping = True
+        if self._task is not None:
+            self._ring()
+            await asyncio.wait([self._task], timeout=CLOSED_WITHIN_S)
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    async def _close_inbox(self) -> None:
+    async def close(self) -> None:
         if self._inbox is not None:
             try:
                 await self._inbox.close()
             except StorageError as error:
                 raise ErrStorage(error.text, advice=error.advice) from error
 
-    def _keep(self, message_id: bytes) -> None:
-        self._to_keep.append(message_id)
-        self._wake_keeper()
+    def kill(self) -> None:
+        """Stop at once, as a crash would: store nothing more, and let go of the inbox."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._inbox is not None:
+            self._inbox.kill()
 
-    def _wake_keeper(self) -> None:
-        if self._keeper_wake is not None and not self._keeper_wake.done():
-            self._keeper_wake.set_result(None)
+    def store(self, message_id: bytes) -> None:
+        """Store the verdict of a message soon, and then say it."""
+        self._to_store.append(message_id)
+        self._ring()
 
-    async def _keep_forever(self) -> None:
+    def _ring(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _store_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if self._to_keep:
-                batch, self._to_keep = list(dict.fromkeys(self._to_keep)), []
-                await asyncio.gather(*(self._keep_one(message_id) for message_id in batch))
+            if self._to_store:
+                batch, self._to_store = list(dict.fromkeys(self._to_store)), []
+                await asyncio.gather(*(self._store_one(message_id) for message_id in batch))
                 self._expire()
             elif self._is_stopping:
                 return
             else:
-                self._keeper_wake = loop.create_future()
-                await self._keeper_wake
+                self._wake = loop.create_future()
+                await self._wake
 
-    async def _keep_one(self, message_id: bytes) -> None:
+    async def _store_one(self, message_id: bytes) -> None:
         seen = self._core.verdict_of(message_id)
         if seen is None or seen.verdict is None:
             return
@@ -208,18 +226,15 @@ class ReceiverKeeping:
         try:
             await self.inbox.put(record)
         except StorageError as error:
-            # Nothing is said: the sender tries again, and so do we.
+            # The receiver says nothing, so that the sender tries again; then this verdict is stored again.
             self._storage_failed(error)
             return
         seen.is_kept = True
         if seen.is_asked:
-            self._acks.put(receipt_of(message_id, verdict, self._now()))
+            self._receipts.put(receipt_of(message_id, verdict, self._now()))
 
     def _expire(self) -> None:
         now = self._now()
         if now.mono_s >= self._expired_at + EXPIRE_EVERY_S:
             self._expired_at = now.mono_s
             self.inbox.expire(now.unix_ms)
-
-    def _now(self) -> Moment:
-        return Moment(self._mono_s(), int(self._unix_s() * 1_000))

@@ -1,8 +1,7 @@
-"""`ReliablePublisher`: the three tiers, over any transport. It performs what the core decides, and decides nothing.
+"""`ReliablePublisher`: the three tiers, over any transport.
 
-What some calls give back: plain containers that may also be awaited, as all calls of a publisher may.
-
-The life of a publisher: what it finds in its store when it starts, and what it leaves behind when it stops.
+The publisher starts and stops its parts. `Acceptance` takes messages in, `Sender` sends them, the core decides. Some calls
+return plain containers that may also be awaited, as all calls of a publisher may.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from random import Random
 from types import TracebackType
@@ -20,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 from stagepost.delivery import endings
 from stagepost.delivery.config import ReliablePublisherConfig, check_message
 from stagepost.delivery.ended import FailedMessage
-from stagepost.delivery.entry import Entry, Moment
+from stagepost.delivery.entry import OutboxEntry
 from stagepost.delivery.errors import (
     DeliveryError,
     ErrAckDisabled,
@@ -34,10 +33,12 @@ from stagepost.delivery.errors import (
 )
 from stagepost.delivery.identity import NONCE_PREFIX_BYTES, nonce_of_key
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.result import DeliveryResult, Outcome
-from stagepost.delivery.shell.acceptance import PublisherWaiting
+from stagepost.delivery.result import DeliveryResult
+from stagepost.delivery.shell.acceptance import Acceptance
 from stagepost.delivery.shell.events import DeliveryEventSink
-from stagepost.delivery.shell.status_dispatch import StatusCallback, Subscription
+from stagepost.delivery.shell.sender import Sender
+from stagepost.delivery.shell.status_dispatch import StatusCallback, StatusDispatch, Subscription
+from stagepost.delivery.shell.waiters import Waiters
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import OnStorageError, OutboxStore, letter_of, outcome_of
 from stagepost.delivery.transport import SendRefused, Transport
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 
 class Stats(dict[str, Any]):
-    """Counters by name. It may be awaited, as all calls of a publisher; that gives the counters themselves."""
+    """Counters by name. They may be awaited, as all calls of a publisher; that gives the counters themselves."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -61,18 +62,32 @@ class Stats(dict[str, Any]):
         return self
 
 
-class Listed(tuple[T, ...], Generic[T]):
+class AwaitableTuple(tuple[T, ...], Generic[T]):
     """A tuple that may be awaited, as all calls of a publisher; that gives the tuple itself."""
 
-    def __await__(self) -> Generator[Any, None, Listed[T]]:
+    def __await__(self) -> Generator[Any, None, AwaitableTuple[T]]:
         yield from ()
         return self
 
 
+# Module constants, since access to a member through its enum costs ten times as much.
+_QUEUED, _ACKED = Tier.QUEUED, Tier.ACKED
+
 log = logging.getLogger(__name__)
 
 
-class PublisherLife(PublisherWaiting):
+class ReliablePublisher:
+    """An async context manager: `start` on entry, `stop` on exit.
+
+    `outbox` stores queued and acked messages; without one, `config.persistence` decides. A seeded `random`, with a
+    clock that follows the loop, repeats a run exactly, ids included: that is for tests and for nothing else.
+    """
+
+    # Made by `start`.
+    _core: PublisherCore
+    _sender: Sender
+    _acceptance: Acceptance
+
     def __init__(
         self,
         transport: Transport,
@@ -84,28 +99,43 @@ class PublisherLife(PublisherWaiting):
         events: DeliveryEventSink | None = None,
         on_storage_error: OnStorageError | None = None,
     ) -> None:
-        super().__init__(transport, config or ReliablePublisherConfig(), clock, outbox, events)
+        self._transport = transport
+        self._config = config or ReliablePublisherConfig()
+        self._clock = clock or SystemClock()
         self._random = random
+        self._store = outbox
         self._on_storage_error = on_storage_error
-        self._stored = {}
+        self._dispatch = StatusDispatch(events)
+        self._refusal: type[DeliveryError] | None = ErrNotStarted
+        """The error that a call raises now; None while the publisher runs."""
         self._outbox_damage: tuple[str, ...] = ()
-        self._unsubscribe: list[Callable[[], None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # Start and stop.
 
     async def start(self) -> None:
-        """Open the outbox, take up what is in it, and begin to send."""
-        if self._state is not ErrNotStarted:
+        """Open the outbox, recover the messages in it, and begin to send."""
+        if self._refusal is not ErrNotStarted:
             raise ErrAlreadyStarted("this publisher was started before", advice="make a new one")
         random = self._random or Random(secrets.randbits(64))
-        config, store = self._config, self._outbox
+        config, store = self._config, self._store
         if store is None and config.persistence == "disk":
-            store = await self._open_store()
-        self._outbox = store
-        self._state = None
+            self._store = store = await self._open_store()
+        self._refusal = None
         # Stored counters must never meet those of a former run; without a store a new prefix sees to that.
         volatile_prefix = random.randbytes(NONCE_PREFIX_BYTES)
+        mono_s, unix_s = self._clock.mono_s, self._clock.unix_s
         if isinstance(self._clock, SystemClock):
             # The same clocks, without asking each time which loop this is.
-            self._mono_s, self._unix_s = asyncio.get_running_loop().time, time.time
+            mono_s, unix_s = asyncio.get_running_loop().time, time.time
         self._core = core = PublisherCore(
             config,
             self._transport.self_id,
@@ -113,20 +143,16 @@ class PublisherLife(PublisherWaiting):
             volatile_prefix=volatile_prefix,
             random=random,
             is_stored=store is not None,
-            outcome_type=DeliveryResult,
         )
-        core.is_watched = self._dispatch.has_audience or self._events is not None
+        waiters = Waiters()
+        self._sender = Sender(core, self._transport, store, waiters, self._dispatch, mono_s, unix_s)
+        self._acceptance = Acceptance(core, self._sender, store, waiters)
+        core.watch(self._dispatch.is_watched)
         self._dispatch.start()
-        now = self._now()
-        core.tick_begins(now)
+        core.tick_begins(self._sender.now())
         if store is not None:
-            self._recover(store, now)
-        self._flusher = asyncio.get_running_loop().create_task(self._flush_forever(), name="delivery-flusher")
-        self._unsubscribe = [
-            self._transport.on_connectivity(self._connectivity),
-            self._transport.on_message(self._incoming),
-        ]
-        self._connectivity(self._transport.connected_peers)
+            self._recover(store)
+        self._sender.start()
 
     async def _open_store(self) -> OutboxStore:
         from pathlib import Path
@@ -144,7 +170,7 @@ class PublisherLife(PublisherWaiting):
         except StorageError as error:
             raise ErrStorage(error.text, advice=error.advice) from error
 
-    def _recover(self, store: OutboxStore, now: Moment) -> None:
+    def _recover(self, store: OutboxStore) -> None:
         core = self._core
         store.on_storage_error = self._storage_failed
         content = store.load()
@@ -160,8 +186,8 @@ class PublisherLife(PublisherWaiting):
         for done in content.done_keys:
             if (outcome := outcome_of(done)) is not None:
                 core.ended.done_keys.put(done.key_hash, outcome)
-                core.ended.outcomes.put(done.delivery_id, outcome)
-        self._perform(core.recover(content.records, now))
+                core.ended.results.put(done.delivery_id, outcome)
+        self._sender.perform(core.recover(content.records, self._sender.now()))
 
     def _storage_failed(self, error: StagepostError) -> None:
         log.error("the outbox is damaged or cannot be written", extra={"reason": error.text})
@@ -169,85 +195,76 @@ class PublisherLife(PublisherWaiting):
             self._on_storage_error(error)
 
     async def stop(self, drain: float = 0.0) -> None:
-        """Refuse new calls, give what is in flight `drain` seconds, then end every waiting call with `ErrClosed`."""
-        if self._state is not None:
-            self._state = ErrClosed
+        """Refuse new calls, give messages in flight `drain` seconds, then end every waiting call with `ErrClosed`."""
+        was_running, self._refusal = self._refusal is None, ErrClosed
+        if not was_running:
             return
-        self._state = ErrClosed
-        if drain > 0 and not self._core.is_quiet:
-            self._quiet = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._quiet], timeout=drain)
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
-        assert self._flusher is not None
-        self._flusher.cancel()
-        if self._flusher is not asyncio.current_task():
-            await asyncio.wait([self._flusher])
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._perform(self._core.close(self._now()))
+        await self._sender.stop(drain)
         await self._dispatch.close()
-        if self._outbox is not None:
+        if self._store is not None:
             try:
-                await self._outbox.close()
+                await self._store.close()
             except StorageError as error:
                 raise ErrStorage(error.text, advice=error.advice) from error
 
+    def kill(self) -> None:
+        """Stop at once, as a crash would; for tests of what a restart finds.
 
-# Names of their own, for reaching a member through its enum costs ten times as much.
-_QUEUED, _ACKED = Tier.QUEUED, Tier.ACKED
+        Nothing more is sent, stored, reported or answered: a call that waits waits until its task is cancelled. The
+        outbox is free for another publisher, with what its disk has at this moment.
+        """
+        was_running, self._refusal = self._refusal is None, ErrClosed
+        if not was_running:
+            return
+        self._sender.kill()
+        self._dispatch.kill()
+        if self._store is not None:
+            self._store.kill()
 
+    def _require_running(self) -> None:
+        if self._refusal is ErrNotStarted:
+            raise ErrNotStarted("the publisher was not started", advice="await start(), or use `async with`")
+        if self._refusal is not None:
+            raise ErrClosed("the publisher was stopped", advice="make a new one")
 
-class ReliablePublisher(PublisherLife):
-    """An async context manager: `start` on entry, `stop` on exit.
-
-    `outbox` is where queued and acked messages are kept; without one, `config.persistence` decides. A seeded `random`,
-    with a clock that follows the loop, repeats a run exactly, ids included: that is for tests and for nothing else.
-    """
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
+    def _require_started(self) -> None:
+        if self._refusal is ErrNotStarted:
+            self._require_running()
 
     # The three tiers.
 
     async def publish(self, topic: str, data: bytes | bytearray | memoryview) -> None:
-        """One attempt, now: it raises if nobody is connected or the network does not take it."""
+        """Make one attempt, now; raise if no peer is connected or the network does not take the message."""
         self._require_running()
         payload = bytes(data)
         check_message(self._transport, topic, payload, ())
-        now = self._now()
-        entry = self._core.begin_once(topic, payload, now)
-        self._perform(self._core.take_effects())
+        core, sender = self._core, self._sender
+        now = sender.now()
+        entry = core.begin_once(topic, payload, now)
+        sender.perform(core.take_effects())
         if self._transport.connected_peers <= 0:
             nobody = ErrNoConnectedPeers(
                 "no peer is connected, so nobody could get the message",
                 advice="store it with publish_queued, or wait for a connection",
             )
-            self._perform(self._core.end_once(entry, None, nobody, now))
+            sender.perform(core.end_once(entry, None, nobody, now))
             raise nobody
         error: DeliveryError
         try:
-            published = await self._transport.publish(self._core.outgoing_once(entry))
+            published = await self._transport.publish(core.outgoing_once(entry))
         except SendRefused as refused:
             error = endings.rejected(entry, refused)
         except asyncio.CancelledError:
-            self._perform(self._core.end_once(entry, None, endings.cancelled_while_sending(), self._now()))
+            sender.perform(core.end_once(entry, None, endings.cancelled_while_sending(), sender.now()))
             raise
         except Exception as cause:
             if not isinstance(cause, StagepostError):
                 log.exception("the transport failed by a bug")
             error = endings.send_failed(entry, cause)
         else:
-            self._perform(self._core.end_once(entry, published, None, self._now()))
+            sender.perform(core.end_once(entry, published, None, sender.now()))
             return
-        self._perform(self._core.end_once(entry, None, error, self._now()))
+        sender.perform(core.end_once(entry, None, error, sender.now()))
         raise error
 
     async def publish_queued(
@@ -258,14 +275,15 @@ class ReliablePublisher(PublisherLife):
         key: str | bytes | None = None,
         require_ack: bool = False,
     ) -> str:
-        """Store it, return its id, and send it when that can be done. `require_ack`: followed until confirmed."""
+        """Store the message, return its id, and send it as soon as possible.
+
+        `require_ack`: the publisher retries until the critical peers have confirmed.
+        """
         self._require_running()
         payload = bytes(data)
         ackers, required = self._critical() if require_ack else ((), 0)
-        self._check(topic, payload, ackers)
-        if self._is_full:
-            await self._let_flusher_work()
-        now = self._now()
+        await self._check(topic, payload, ackers)
+        now = self._sender.now()
         entry = self._core.offer(
             _QUEUED,
             topic,
@@ -275,14 +293,9 @@ class ReliablePublisher(PublisherLife):
             ackers=ackers,
             required=required,
         )
-        if isinstance(entry, Outcome):
+        if isinstance(entry, DeliveryResult):
             return entry.message_id
-        if not self._is_new(entry):
-            await self._join(entry)
-        elif self._outbox is None:
-            self._accept(entry, now)
-        else:
-            await self._store(entry)
+        await self._acceptance.take(entry, now)
         return entry.id_text
 
     async def publish_with_ack(
@@ -293,9 +306,8 @@ class ReliablePublisher(PublisherLife):
         timeout: float | None = None,
         key: str | bytes | None = None,
     ) -> DeliveryResult:
-        """Send it and wait until enough critical peers have confirmed; every other end raises."""
-        if self._state is not None:
-            self._require_running()
+        """Send the message and return when enough critical peers have confirmed; raise at every other end."""
+        self._require_running()
         config = self._config
         if not config.enable_ack:
             raise ErrAckDisabled(
@@ -310,10 +322,8 @@ class ReliablePublisher(PublisherLife):
                 found=budget_s,
             )
         payload = bytes(data)
-        self._check(topic, payload, ackers)
-        if self._is_full:
-            await self._let_flusher_work()
-        now = self._now()
+        await self._check(topic, payload, ackers)
+        now = self._sender.now()
         outcome = self._core.offer(
             _ACKED,
             topic,
@@ -324,12 +334,19 @@ class ReliablePublisher(PublisherLife):
             required=required,
             budget_s=budget_s,
         )
-        if isinstance(outcome, Entry):
-            outcome = await self._outcome(outcome, now, budget_s)
+        if isinstance(outcome, OutboxEntry):
+            outcome = await self._acceptance.take_and_wait(outcome, now, budget_s)
         if outcome.error is not None:
             raise outcome.error
-        assert isinstance(outcome, DeliveryResult)
         return outcome
+
+    async def _check(self, topic: str, payload: bytes, ackers: tuple[str, ...]) -> None:
+        """Raise at a mistake of the caller, before anything has happened; then make room by sending, if possible."""
+        check_message(self._transport, topic, payload, ackers)
+        self._sender.look_at_connection()
+        if self._acceptance.is_full:
+            await self._acceptance.let_flusher_work()
+            self._require_running()
 
     def _critical(self) -> tuple[tuple[str, ...], int]:
         config = self._config
@@ -343,26 +360,21 @@ class ReliablePublisher(PublisherLife):
     # More calls.
 
     async def flush_queue(self) -> int:
-        """Try everything that is queued now, in order; says how many were sent."""
+        """Try every queued message now, in order; return how many were sent."""
         self._require_running()
-        self._look_at_connection()
-        if self._flush is None:
-            core = self._core
-            if not core.outbox.waiting and not core.outbox.in_flight:
-                return 0
-            if not core.is_connected and core.outbox.waiting:
-                raise ErrNoConnectedPeers(
-                    f"no peer is connected, and {core.outbox.waiting} messages wait",
-                    found=core.outbox.waiting,
-                    advice="they are sent as soon as somebody is connected",
-                )
-            if not core.begin_flush():
-                return 0
-            self._flush = asyncio.get_running_loop().create_future()
-            self._wake_flusher()
-        flush = await asyncio.shield(self._flush)
+        self._sender.look_at_connection()
+        core = self._core
+        if not self._sender.is_flushing and core.outbox.waiting and not core.is_connected:
+            raise ErrNoConnectedPeers(
+                f"no peer is connected, and {core.outbox.waiting} messages wait",
+                found=core.outbox.waiting,
+                advice="they are sent as soon as somebody is connected",
+            )
+        flush = await self._sender.flush()
+        if flush is None:
+            return 0
         if flush.is_cut_short:
-            if self._state is not None:
+            if self._refusal is not None:
                 raise ErrClosed("the publisher was stopped during the flush")
             raise ErrNoConnectedPeers(
                 f"the last peer went away during the flush, after {flush.became_sent} messages",
@@ -372,10 +384,10 @@ class ReliablePublisher(PublisherLife):
         return flush.became_sent
 
     def on_delivery_status(self, callback: StatusCallback) -> Subscription:
-        """`callback(message_id, status, error)` from now on, sync or async; call what is returned to end it."""
+        """Call `callback(message_id, status, error)` from now on, sync or async; call the subscription to end it."""
         subscription = self._dispatch.subscribe(callback)
-        if hasattr(self, "_core"):  # it comes with `start`
-            self._core.is_watched = True
+        if self._refusal is None:
+            self._core.watch(True)
         return subscription
 
     def set_critical_peers(
@@ -385,52 +397,50 @@ class ReliablePublisher(PublisherLife):
         require_all_acks: bool | None = None,
         required_acks: int | None = None,
     ) -> None:
-        """For messages that are published from now on; the others keep those whom they were published with."""
+        """Set the critical peers of messages that are published from now on; earlier messages keep theirs."""
         changes: dict[str, Any] = {"critical_peers": tuple(peers), "required_acks": required_acks}
         if require_all_acks is not None:
             changes["require_all_acks"] = require_all_acks
         self._config = replace(self._config, **changes)
 
     async def cancel(self, message_id: str) -> bool:
-        """Take back what still waits in the queue; False for everything else."""
+        """Cancel a message that still waits in the queue; return False for every other."""
         self._require_running()
-        is_cancelled, effects = self._core.cancel(_id_bytes(message_id), self._now())
-        self._perform(effects)
+        is_cancelled, effects = self._core.cancel(_id_bytes(message_id), self._sender.now())
+        self._sender.perform(effects)
         return is_cancelled
 
     async def status(self, message_id: str) -> DeliveryStatus | None:
-        """None for an id that is unknown, or forgotten."""
-        outcome = self._core.outcome_of(_id_bytes(message_id)) if self._state is not ErrNotStarted else None
-        return None if outcome is None else outcome.status
+        """Return the status of a message; None for an id that is unknown, or forgotten."""
+        result = await self.result(message_id)
+        return None if result is None else result.status
 
     async def result(self, message_id: str) -> DeliveryResult | None:
-        """What is known about a message so far; None for an id that is unknown, or forgotten."""
-        outcome = self._core.outcome_of(_id_bytes(message_id)) if self._state is not ErrNotStarted else None
-        assert outcome is None or isinstance(outcome, DeliveryResult)
-        return outcome
+        """Return what is known about a message so far; None for an id that is unknown, or forgotten."""
+        return None if self._refusal is ErrNotStarted else self._core.result_of(_id_bytes(message_id))
 
     def stats(self) -> Stats:
-        if self._state is ErrNotStarted:
-            raise ErrNotStarted("the publisher was not started", advice="await start(), or use `async with`")
+        self._require_started()
         stats = Stats(self._core.stats())
         stats["callbacks_failed"] = self._dispatch.failed
         stats["callback_events_lost"] = self._dispatch.lost
         return stats
 
-    def dead_letters(self) -> Listed[FailedMessage]:
-        """Queued and acked messages that failed, the oldest first."""
-        if self._state is ErrNotStarted:
-            raise ErrNotStarted("the publisher was not started", advice="await start(), or use `async with`")
-        return Listed(self._core.ended.dead_letters.values())
+    def dead_letters(self) -> AwaitableTuple[FailedMessage]:
+        """Return the queued and acked messages that failed, the oldest first."""
+        self._require_started()
+        return AwaitableTuple(self._core.ended.dead_letters.values())
 
     @property
     def outbox_damage(self) -> tuple[str, ...]:
-        """Sentences about what was damaged or missing when the outbox was opened. Where there are any, `stats` and
-        `dead_letters` tell of what could be read."""
+        """Return sentences about damaged or missing rows of the outbox when it was opened.
+
+        If there are any, `stats` and `dead_letters` tell of the rows that could be read.
+        """
         return self._outbox_damage
 
     async def replay(self, message_id: str, *, sequence: int | None = None) -> str:
-        """Publish a dead letter again under its old id; `KeyError` if there is no such dead letter.
+        """Publish a dead letter again under its old id; raise `KeyError` if there is no such dead letter.
 
         A message that failed several times has several copies: `sequence` names one of them, without it the newest
         is meant. A copy whose message is on its way already, with the same promise, is merged with that message;
@@ -441,12 +451,10 @@ class ReliablePublisher(PublisherLife):
         letter = core.ended.dead_letter(message_id, sequence)
         if letter is None:
             raise KeyError(message_id)
-        entry = core.offer_again(letter, self._now())
-        if self._is_new(entry):
-            await self._store(entry)
-        else:
-            await self._join(entry)
-            self._perform(core.join(letter, entry))
+        now = self._sender.now()
+        entry = core.offer_again(letter, now)
+        if not await self._acceptance.take(entry, now):
+            self._sender.perform(core.join(letter, entry))
         return entry.id_text
 
 

@@ -1,4 +1,4 @@
-"""`Receiver`: runs a handler once for each message, remembers that it did, and then says so to whoever asked."""
+"""`Receiver`: it runs a handler once for each message, remembers the verdict, and then says it to the sender who asked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.entry import Moment
 from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX, RETRY_AFTER_MS_MAX
 from stagepost.delivery.errors import ErrAlreadyStarted
-from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, Verdict, receipt_of
+from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, ReceiverCore, Verdict, receipt_of
 from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
-from stagepost.delivery.shell.inbox_keeper import ReceiverKeeping
+from stagepost.delivery.shell.inbox_keeper import InboxKeeper, ReceiptSender
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.stores.inbox import InboxStore
 from stagepost.delivery.stores.outbox import OnStorageError
@@ -28,13 +28,13 @@ from stagepost.ground.loop.clock import Clock, SystemClock
 __all__ = ["Busy", "Handler", "Message", "Receiver", "ReceiverStats", "Reject"]
 
 HANDLED_IN_A_ROW_MAX = 64
-"""Messages of one sender, before others and the answers have their turn."""
+"""Messages, at most, of one sender in a row, before other senders and the receipts have their turn."""
 
 log = logging.getLogger(__name__)
 
 
 class ReceiverStats(dict[str, int]):
-    """Counters by name. It may be awaited; that gives the counters themselves."""
+    """Counters by name. They may be awaited; that gives the counters themselves."""
 
     def __await__(self) -> Generator[Any, None, Self]:
         yield from ()
@@ -42,14 +42,14 @@ class ReceiverStats(dict[str, int]):
 
 
 @dataclass
-class _Lane:
-    """One sender's messages, in the order in which they came."""
+class _SenderQueue:
+    """The messages of one sender, in the order in which they came."""
 
     waiting: deque[tuple[bytes, Message, Handler]] = field(default_factory=deque)
     workers: int = 0
 
 
-class Receiver(ReceiverKeeping):
+class Receiver:
     """An async context manager: `start` on entry, `stop` on exit.
 
     `handlers` maps topics to functions of one message, async or not. A handler that returns confirms the message; one
@@ -66,14 +66,21 @@ class Receiver(ReceiverKeeping):
         clock: Clock | None = None,
         on_storage_error: OnStorageError | None = None,
     ) -> None:
-        super().__init__(transport, _receiver_config(config), inbox, clock, on_storage_error)
         self._transport = transport
+        self._config = _receiver_config(config)
+        self._clock = clock or SystemClock()
+        self._mono_s, self._unix_s = self._clock.mono_s, self._clock.unix_s
+        self._core = ReceiverCore(transport.self_id, self._config)
+        self._receipts = ReceiptSender(transport, self._config.ack_delay)
+        self._keeper = InboxKeeper(
+            self._core, self._receipts, self._config, inbox, self._clock, self._now, on_storage_error
+        )
         self._handlers = dict(handlers)
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _SenderQueue] = {}
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsubscribe: Callable[[], None] | None = None
-        self._is_started = False
+        self._is_started = self._is_stopping = False
         self._handled = self._refused = self._failed = 0
 
     async def __aenter__(self) -> Self:
@@ -92,12 +99,12 @@ class Receiver(ReceiverKeeping):
         if isinstance(self._clock, SystemClock):
             # The same clocks, without asking each time which loop this is.
             self._mono_s, self._unix_s = asyncio.get_running_loop().time, time.time
-        await self._begin_to_keep()
-        self._acks.start()
+        await self._keeper.start()
+        self._receipts.start()
         self._unsubscribe = self._transport.on_message(self._incoming)
 
     async def stop(self, drain: float = 0.0) -> None:
-        """Take nothing more, give running handlers `drain` seconds, then cancel them; what is done is still confirmed."""
+        """Take no more messages, give running handlers `drain` seconds, then cancel them; confirm the messages that are done."""
         if not self._is_started or self._is_stopping:
             self._is_stopping = self._is_started = True
             return
@@ -111,9 +118,31 @@ class Receiver(ReceiverKeeping):
             worker.cancel()
         if workers:
             await asyncio.wait(workers)
-        await self._end_keeping()
-        await self._acks.close()
-        await self._close_inbox()
+        await self._keeper.stop()
+        await self._receipts.close()
+        await self._keeper.close()
+
+    def kill(self) -> None:
+        """Stop at once, as a crash would; for tests of what a restart finds.
+
+        Handlers are cancelled, and nothing more is stored or confirmed. The inbox is free for another receiver, with
+        what its disk has at this moment.
+        """
+        was_running = self._is_started and not self._is_stopping
+        self._is_started = self._is_stopping = True
+        if not was_running:
+            return
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for worker in self._tasks:
+            worker.cancel()
+        self._receipts.kill()
+        self._keeper.kill()
+
+    @property
+    def inbox(self) -> InboxStore:
+        """Return the inbox, for handlers whose effect must happen once across crashes: `await inbox.claim(id)`."""
+        return self._keeper.inbox
 
     def stats(self) -> ReceiverStats:
         return ReceiverStats(
@@ -124,11 +153,11 @@ class Receiver(ReceiverKeeping):
             dedup_len=len(self._core),
             dedup_overflow=self._core.dedup_overflow,
             waiting=self._waiting,
-            acks_sent=self._acks.sent,
-            acks_lost=self._acks.lost,
+            acks_sent=self._receipts.sent,
+            acks_lost=self._receipts.lost,
         )
 
-    # What comes in.
+    # Messages.
 
     def _incoming(self, message: Incoming | IncomingAcks) -> None:
         if isinstance(message, IncomingAcks) or message.topic.startswith(RESERVED_TOPIC_PREFIX):
@@ -138,7 +167,7 @@ class Receiver(ReceiverKeeping):
         if handler is None:
             if core.is_asked(message):
                 unknown = Verdict(AckType.NACK, NackReason.UNKNOWN_TOPIC)
-                self._acks.put(receipt_of(core.id_of(message), unknown, now))
+                self._receipts.put(receipt_of(core.id_of(message), unknown, now))
             return
         message_id = core.id_of(message)
         action = core.received(message_id, message, now)
@@ -151,7 +180,7 @@ class Receiver(ReceiverKeeping):
         if self._waiting >= self._config.waiting_max:
             receipt = self._core.finished(message_id, Verdict(AckType.NACK, NackReason.BUSY), now)
             if receipt is not None:
-                self._acks.put(receipt)
+                self._receipts.put(receipt)
             return
         given = Message(
             message.topic,
@@ -162,23 +191,23 @@ class Receiver(ReceiverKeeping):
             message.created_ms,
             self._core.maybe_duplicate(message, now),
         )
-        lane = self._lanes.get(message.sender)
-        if lane is None:
-            lane = self._lanes[message.sender] = _Lane()
-        lane.waiting.append((message_id, given, handler))
+        queue = self._queues.get(message.sender)
+        if queue is None:
+            queue = self._queues[message.sender] = _SenderQueue()
+        queue.waiting.append((message_id, given, handler))
         self._waiting += 1
-        if lane.workers < self._config.handlers_per_sender:
-            lane.workers += 1
-            task = asyncio.get_running_loop().create_task(self._work(message.sender, lane))
+        if queue.workers < self._config.handlers_per_sender:
+            queue.workers += 1
+            task = asyncio.get_running_loop().create_task(self._work(message.sender, queue))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, sender: str, lane: _Lane) -> None:
-        """Handles one sender's messages until none waits. A slow handler delays nobody but its own sender."""
+    async def _work(self, sender: str, queue: _SenderQueue) -> None:
+        """Handle one sender's messages until none waits. A slow handler delays nobody but its own sender."""
         try:
             in_a_row = 0
-            while lane.waiting:
-                message_id, message, handler = lane.waiting.popleft()
+            while queue.waiting:
+                message_id, message, handler = queue.waiting.popleft()
                 self._waiting -= 1
                 verdict = await self._handle(message_id, message, handler)
                 self._finish(message_id, verdict)
@@ -187,9 +216,9 @@ class Receiver(ReceiverKeeping):
                     in_a_row = 0
                     await asyncio.sleep(0)
         finally:
-            lane.workers -= 1
-            if not lane.workers and self._lanes.get(sender) is lane:
-                del self._lanes[sender]
+            queue.workers -= 1
+            if not queue.workers and self._queues.get(sender) is queue:
+                del self._queues[sender]
 
     async def _handle(self, message_id: bytes, message: Message, handler: Handler) -> Verdict:
         try:
@@ -220,20 +249,23 @@ class Receiver(ReceiverKeeping):
 
     def _finish(self, message_id: bytes, verdict: Verdict) -> None:
         receipt = self._core.finished(message_id, verdict, self._now())
-        if self._is_durable and self._core.verdict_of(message_id) is not None:
-            self._keep(message_id)
+        if self._keeper.is_durable and self._core.verdict_of(message_id) is not None:
+            self._keeper.store(message_id)
         elif receipt is not None:
-            self._acks.put(receipt)
+            self._receipts.put(receipt)
 
     def _answer(self, message_id: bytes, now: Moment) -> None:
         seen = self._core.verdict_of(message_id)
         assert seen is not None
         assert seen.verdict is not None
-        if self._is_durable and not seen.is_kept:
+        if self._keeper.is_durable and not seen.is_kept:
             seen.is_asked = True
-            self._keep(message_id)
+            self._keeper.store(message_id)
         else:
-            self._acks.put(receipt_of(message_id, seen.verdict, now))
+            self._receipts.put(receipt_of(message_id, seen.verdict, now))
+
+    def _now(self) -> Moment:
+        return Moment(self._mono_s(), int(self._unix_s() * 1_000))
 
 
 def _receiver_config(config: ReceiverConfig | ReliablePublisherConfig | None) -> ReceiverConfig:

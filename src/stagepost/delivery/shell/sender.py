@@ -1,17 +1,16 @@
-"""Performs what the publisher's core decides: waits, marks, reports, wakes. One timer for all messages.
+"""The sender of a publisher: it hands messages to the network and performs what the core decides, and decides nothing.
 
-How a publisher's messages go out: one task sends what waits, and whoever publishes sends what need not wait.
+One task sends the messages that wait; a caller sends a message itself that need not wait. One timer serves all messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
-from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.effects import (
-    DeliveryEvent,
     DropDeadLetter,
     Effect,
     FlushEnded,
@@ -20,72 +19,117 @@ from stagepost.delivery.effects import (
     SaveProgress,
     Wake,
 )
-from stagepost.delivery.entry import ENDED, NEVER, Entry, Moment
+from stagepost.delivery.entry import NEVER, Moment, OutboxEntry
 from stagepost.delivery.envelope import ACK_TOPICS, read_ack_envelope
-from stagepost.delivery.errors import DeliveryError, ErrNotStarted
 from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.shell.status_dispatch import StatusDispatch
+from stagepost.delivery.shell.waiters import Waiters
 from stagepost.delivery.stores.outbox import Joined, OutboxStore, change_of, progress_of
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, SendFailed, SendRefused, Transport
 from stagepost.errors import DecodeError
-from stagepost.ground.loop.clock import Clock, SystemClock
+
+SLOW_BATCHES = 16
+"""Batches that are sent side by side after a send that did not end at once."""
 
 log = logging.getLogger(__name__)
 
 
-class PublisherShell:
-    """What surrounds the core: time, connections and receipts in, effects out. Its subclasses send, store and live."""
-
-    _core: PublisherCore
+class Sender:
+    """The only part of a publisher that sends, sets timers and performs effects."""
 
     def __init__(
         self,
+        core: PublisherCore,
         transport: Transport,
-        config: ReliablePublisherConfig,
-        clock: Clock | None,
-        outbox: OutboxStore | None,
-        events: DeliveryEventSink | None,
+        store: OutboxStore | None,
+        waiters: Waiters,
+        dispatch: StatusDispatch,
+        mono_s: Callable[[], float],
+        unix_s: Callable[[], float],
     ) -> None:
+        self.is_stopped = False
+        """Whether `stop` or `kill` was called: then no timer is set any more."""
+        self._is_killed = False
+        self._core = core
         self._transport = transport
-        self._config = config
-        self._clock = clock or SystemClock()
-        self._mono_s, self._unix_s = self._clock.mono_s, self._clock.unix_s
-        self._outbox = outbox
-        self._events = events
-        self._dispatch = StatusDispatch()
-        self._state: type[DeliveryError] | None = ErrNotStarted
-        """What a call raises now; None while it runs."""
+        self._store = store
+        self._waiters = waiters
+        self._dispatch = dispatch
+        self._mono_s, self._unix_s = mono_s, unix_s
+        self._unsubscribe: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._flusher: asyncio.Task[None] | None = None
         self._flusher_wake: asyncio.Future[None] | None = None
-        self._senders: set[asyncio.Task[None]] = set()
+        self._sends: dict[int, asyncio.Task[Any] | None] = {}
+        """The task that sends an entry, by sequence. `_stop_send` takes the task out before it cancels the task."""
+        self._slow_batches = 0
+        """Batches that are still sent side by side, before messages are tried one by one again."""
         self._flush: asyncio.Future[FlushEnded] | None = None
         self._quiet: asyncio.Future[None] | None = None
 
-    # What comes in, and time.
+    # Start and stop.
+
+    def start(self) -> None:
+        self._flusher = asyncio.get_running_loop().create_task(self._flush_forever(), name="delivery-flusher")
+        self._unsubscribe = [
+            self._transport.on_connectivity(self._connectivity),
+            self._transport.on_message(self._incoming),
+        ]
+        self._connectivity(self._transport.connected_peers)
+
+    async def stop(self, drain_s: float) -> None:
+        """Give messages in flight `drain_s` seconds, then end every waiting call."""
+        self.is_stopped = True
+        if drain_s > 0 and not self._core.is_quiet:
+            self._quiet = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._quiet], timeout=drain_s)
+        flusher = self._halt()
+        if flusher is not None and flusher is not asyncio.current_task():
+            await asyncio.wait([flusher])
+        self.perform(self._core.close(self.now()))
+
+    def kill(self) -> None:
+        """Stop as a crash would: nothing is sent, stored, reported or answered any more."""
+        self.is_stopped = self._is_killed = True
+        self._halt()
+
+    def _halt(self) -> asyncio.Task[None] | None:
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._unsubscribe = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._flusher is not None:
+            self._flusher.cancel()
+        return self._flusher
+
+    def now(self) -> Moment:
+        return Moment(self._mono_s(), int(self._unix_s() * 1_000))
+
+    # Connections, receipts and time.
 
     def _connectivity(self, peers: int) -> None:
-        self._perform(self._core.connectivity(peers, self._now()))
+        self.perform(self._core.connectivity(peers, self.now()))
         if self._core.is_connected:
-            self._wake_flusher()
+            self.wake_flusher()
 
-    def _look_at_connection(self) -> None:
-        """The transport knows first; its events may still be on their way."""
+    def look_at_connection(self) -> None:
+        """Ask the transport who is connected: its events may still be on their way."""
         peers = self._transport.connected_peers
         if (peers > 0) is not self._core.is_connected:
             self._connectivity(peers)
 
     def _incoming(self, message: Incoming | IncomingAcks) -> None:
         if isinstance(message, IncomingAcks):
-            self._perform(self._core.receipts(message, self._now()))
+            self.perform(self._core.receipts(message, self.now()))
         elif message.topic in ACK_TOPICS:
-            self._acks_on_a_topic(message)
+            self._receipts_on_a_topic(message)
 
-    def _acks_on_a_topic(self, message: Incoming) -> None:
-        """From a node that sends receipts as a message on the reserved topic, or on the name others use for it."""
+    def _receipts_on_a_topic(self, message: Incoming) -> None:
+        """Read the receipts of a node that sends them as a message on the reserved topic, or on its other name."""
         try:
             envelope = read_ack_envelope(message.payload)
         except DecodeError:
@@ -93,47 +137,49 @@ class PublisherShell:
             return
         sender = message.sender
         named = sender if envelope.sender == identity_bytes(sender) else envelope.sender.hex()
-        self._perform(self._core.receipts(IncomingAcks(sender, named, envelope.receipts), self._now()))
+        self.perform(self._core.receipts(IncomingAcks(sender, named, envelope.receipts), self.now()))
 
     def _time_has_come(self) -> None:
-        # A loop may run a timer a little early, by the resolution of its clock: then it is due all the same.
-        mono_s, unix_ms = self._now()
+        # A loop may run a timer a little early, by the resolution of its clock: the timer is due all the same.
+        mono_s, unix_ms = self.now()
         now = Moment(max(mono_s, self._timer_at), unix_ms)
         self._timer, self._timer_at = None, NEVER
-        self._look_at_connection()
-        self._perform(self._core.on_time(now))
-        self._wake_flusher()
+        self.look_at_connection()
+        self.perform(self._core.on_time(now))
+        self.wake_flusher()
 
-    def _arm(self) -> None:
-        """One timer for everything, moved only when something is due earlier."""
+    def arm(self) -> None:
+        """Move the one timer if something is due earlier."""
         at = self._core.next_at
-        if at < self._timer_at and self._state is None:
+        if at < self._timer_at and not self.is_stopped:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
             self._timer = asyncio.get_running_loop().call_at(at, self._time_has_come)
 
-    def _wake_flusher(self) -> None:
-        wake = self._flusher_wake
-        if wake is not None and not wake.done():
-            wake.set_result(None)
+    # Effects.
 
-    def _perform(self, effects: list[Effect]) -> None:
+    def perform(self, effects: list[Effect]) -> None:
+        if self._is_killed:
+            return
         for effect in effects:
             match effect:
                 case Wake():
-                    self._wake(effect)
+                    self._waiters.wake(effect.entry, effect.outcome)
+                    if effect.outcome.error is not None:
+                        self._stop_send(effect.entry)
                 case Report():
-                    self._tell(effect)
+                    if not self._dispatch.report(effect):
+                        self._core.watch(False)
                 case SaveProgress():
-                    assert self._outbox is not None
-                    self._outbox.mark(progress_of(effect.entry))
+                    assert self._store is not None
+                    self._store.mark(progress_of(effect.entry))
                 case SaveEnd():
-                    assert self._outbox is not None
-                    self._outbox.mark(change_of(effect))
+                    assert self._store is not None
+                    self._store.mark(change_of(effect))
                 case DropDeadLetter():
-                    assert self._outbox is not None
-                    self._outbox.mark(Joined(effect.sequence))
+                    assert self._store is not None
+                    self._store.mark(Joined(effect.sequence))
                 case FlushEnded():
                     if self._flush is not None:
                         flush, self._flush = self._flush, None
@@ -142,55 +188,35 @@ class PublisherShell:
                     assert_never(effect)
         core = self._core
         if core.next_at < self._timer_at:
-            self._arm()
+            self.arm()
         if core.outbox.has_ready:
-            self._wake_flusher()
+            self.wake_flusher()
         if self._quiet is not None and not self._quiet.done() and core.is_quiet:
             self._quiet.set_result(None)
 
-    def _tell(self, report: Report) -> None:
-        entry = report.entry
-        if self._dispatch.has_audience:
-            self._dispatch.put(entry.id_text, report.status, report.error)
-        else:
-            self._core.is_watched = self._events is not None
-        if self._events is not None:
-            self._events.put(
-                DeliveryEvent(
-                    entry.id_text,
-                    report.status,
-                    entry.tier,
-                    entry.topic,
-                    report.timestamp_ms,
-                    report.attempt,
-                    None if report.network_id is None else report.network_id.hex(),
-                    None if report.error is None else type(report.error).__name__,
-                    report.acked_by,
-                )
-            )
+    async def flush(self) -> FlushEnded | None:
+        """Try every queued message once and return how that ended; None if there was none to try."""
+        if self._flush is None:
+            if not self._core.begin_flush():
+                return None
+            self._flush = asyncio.get_running_loop().create_future()
+            self.wake_flusher()
+        return await asyncio.shield(self._flush)
 
-    def _wake(self, wake: Wake) -> None:
-        for waiter in wake.entry.waiters:
-            if not waiter.done():
-                waiter.set_result(wake.outcome)
-        task = wake.entry.sending_task
-        if task is not None and wake.outcome.error is not None and task is not asyncio.current_task():
-            task.cancel()
+    @property
+    def is_flushing(self) -> bool:
+        """Return whether a flush that a caller asked for is under way."""
+        return self._flush is not None
 
-    def _now(self) -> Moment:
-        return Moment(self._mono_s(), int(self._unix_s() * 1_000))
+    # Sending.
 
-
-SLOW_BATCHES = 16
-"""After a send that did not end at once, so many batches are handed over side by side."""
-
-
-class PublisherSending(PublisherShell):
-    _slow_batches = 0
-    """So many more batches are handed over side by side, before it is tried again one by one."""
+    def wake_flusher(self) -> None:
+        wake = self._flusher_wake
+        if wake is not None and not wake.done():
+            wake.set_result(None)
 
     async def _flush_forever(self) -> None:
-        """The one task that sends what waits: in order, in batches, for as long as anything is ready."""
+        """Send the messages that wait: in order, in batches, for as long as any is ready."""
         loop = asyncio.get_running_loop()
         while True:
             if await self._send_batch(loop):
@@ -203,22 +229,23 @@ class PublisherSending(PublisherShell):
                 self._flusher_wake = None
 
     async def _send_batch(self, loop: asyncio.AbstractEventLoop) -> int:
-        """One after the other, if the network takes messages at once; else side by side, each begun in its turn.
+        """Send one after the other if the network takes messages at once; otherwise side by side, begun in order.
 
         A network that makes messages durable before it answers takes many in the time of one.
         """
         sent = 0
-        while sent < self._config.flush_batch_size and not self._slow_batches:
+        batch_size = self._core.config.flush_batch_size
+        while sent < batch_size and not self._slow_batches:
             taken = self._take_next()
             if taken is None:
                 return sent
-            # Whoever runs before the send is over shows that it waits for something.
+            # A callback that runs before the send is over shows that the send waits for something.
             turn = loop.call_soon(self._notice_slow_send)
-            await self._hand_over(*taken)
+            await self.hand_over(*taken)
             turn.cancel()
             sent += 1
-        batch: list[tuple[Entry, Outgoing]] = []
-        while sent + len(batch) < self._config.flush_batch_size and (taken := self._take_next()) is not None:
+        batch: list[tuple[OutboxEntry, Outgoing]] = []
+        while sent + len(batch) < batch_size and (taken := self._take_next()) is not None:
             batch.append(taken)
         if batch:
             await self._hand_over_together(batch)
@@ -228,17 +255,16 @@ class PublisherSending(PublisherShell):
     def _notice_slow_send(self) -> None:
         self._slow_batches = SLOW_BATCHES
 
-    def _take_next(self) -> tuple[Entry, Outgoing] | None:
-        core, now = self._core, self._now()
+    def _take_next(self) -> tuple[OutboxEntry, Outgoing] | None:
+        core, now = self._core, self.now()
         entry = core.next_to_send(now)
         if core.has_effects:
-            self._perform(core.take_effects())
+            self.perform(core.take_effects())
         return None if entry is None else (entry, core.begin_send(entry, now))
 
-    async def _hand_over_together(self, batch: list[tuple[Entry, Outgoing]]) -> None:
+    async def _hand_over_together(self, batch: list[tuple[OutboxEntry, Outgoing]]) -> None:
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._hand_over(entry, message)) for entry, message in batch]
-        self._senders.update(tasks)
+        tasks = [loop.create_task(self.hand_over(entry, message)) for entry, message in batch]
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
@@ -246,39 +272,38 @@ class PublisherSending(PublisherShell):
                 task.cancel()
             await asyncio.wait(tasks)
             raise
-        finally:
-            self._senders.difference_update(tasks)
 
-    async def _hand_over(self, entry: Entry, message: Outgoing) -> None:
-        core = self._core
-        entry.sending_task = asyncio.current_task()
+    async def hand_over(self, entry: OutboxEntry, message: Outgoing) -> None:
+        """Make one attempt, in the task of the caller. Return early if the message ends while it is being sent."""
+        core, sequence = self._core, entry.sequence
+        self._sends[sequence] = task = asyncio.current_task()
         try:
             published = await self._transport.publish(message)
         except SendFailed as error:
-            self._look_at_connection()
-            self._perform(core.send_failed(entry, error, self._now()))
+            self.look_at_connection()
+            self.perform(core.send_failed(entry, error, self.now()))
         except SendRefused as error:
-            self._perform(core.send_refused(entry, error, self._now()))
+            self.perform(core.send_refused(entry, error, self.now()))
         except asyncio.CancelledError:
-            if not self._is_send_over(entry):
-                core.send_interrupted(entry)
-                self._wake_flusher()  # somebody else may be waiting for the same message
+            core.send_interrupted(entry)
+            self.wake_flusher()  # another caller may wait for the same message
+            is_caller_cancelled = sequence in self._sends or task is None or task.uncancel() > 0
+            if is_caller_cancelled:
                 raise
         except Exception as bug:
             log.exception("the transport failed by a bug")
-            self._look_at_connection()
+            self.look_at_connection()
             failed = SendFailed(f"{type(bug).__name__}: {bug}")
             failed.__cause__ = bug
-            self._perform(core.send_failed(entry, failed, self._now()))
+            self.perform(core.send_failed(entry, failed, self.now()))
         else:
-            self._perform(core.sent(entry, published, self._now()))
-        entry.sending_task = None
+            self.perform(core.sent(entry, published, self.now()))
+        finally:
+            self._sends.pop(sequence, None)
 
-    def _is_send_over(self, entry: Entry) -> bool:
-        """Whether the flusher's send was stopped because the message has ended: then the flusher goes on."""
-        task = asyncio.current_task()
-        is_flushing = task is self._flusher or task in self._senders
-        if entry.phase is not ENDED or not is_flushing or self._state is not None:
-            return False
-        assert task is not None
-        return task.uncancel() == 0
+    def _stop_send(self, entry: OutboxEntry) -> None:
+        """Cancel the send of a message whose callers have their answer, unless that send is the present task."""
+        task = self._sends.get(entry.sequence)
+        if task is not None and task is not asyncio.current_task():
+            del self._sends[entry.sequence]
+            task.cancel()

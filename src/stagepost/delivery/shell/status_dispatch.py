@@ -1,4 +1,4 @@
-"""Tells observers about status changes: one after the other, in order, beside everything else."""
+"""The dispatch of status changes to observers: one after the other, in order, beside everything else."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
+from stagepost.delivery.effects import DeliveryEvent, Report
+from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.status import DeliveryStatus
 
 StatusCallback: TypeAlias = Callable[[str, DeliveryStatus, Exception | None], Awaitable[None] | None]
 
 EVENTS_WAITING_MAX = 100_000
-"""Behind a callback that does not come to an end; further events are counted and dropped, the oldest first."""
+"""Events, at most, that wait behind a slow callback; above it the oldest are counted and dropped."""
 
 CLOSED_WITHIN_S = 5.0
+"""Seconds, at most, that `close` waits for callbacks."""
 
 log = logging.getLogger(__name__)
 
 
 class Subscription:
-    """Call it to end it. It may be awaited, as all calls of a publisher; that gives the subscription itself."""
+    """A subscription to status changes. Call it to end it; await it, as all calls of a publisher, to get itself."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
@@ -36,12 +39,15 @@ class Subscription:
 
 
 class StatusDispatch:
-    def __init__(self) -> None:
+    """Callbacks, called in one task, and a sink of events, called at once."""
+
+    def __init__(self, events: DeliveryEventSink | None = None) -> None:
         self.failed = 0
         """Callbacks that raised."""
         self.lost = 0
+        self._sink = events
         self._callbacks: dict[object, StatusCallback] = {}
-        # Each event goes to those who were there when it happened.
+        # Each event goes to the callbacks that were registered when it happened.
         self._audience: tuple[object, ...] = ()
         self._events: deque[tuple[tuple[object, ...], str, DeliveryStatus, Exception | None]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -49,8 +55,9 @@ class StatusDispatch:
         self._is_closing = False
 
     @property
-    def has_audience(self) -> bool:
-        return bool(self._audience)
+    def is_watched(self) -> bool:
+        """Return whether anybody wants to hear of status changes."""
+        return self._sink is not None or bool(self._audience)
 
     @property
     def waiting(self) -> int:
@@ -67,8 +74,28 @@ class StatusDispatch:
 
         return Subscription(end)
 
-    def put(self, message_id: str, status: DeliveryStatus, error: Exception | None) -> None:
-        """Only if somebody listens; never waits."""
+    def report(self, report: Report) -> bool:
+        """Queue a status change for the callbacks and give it to the sink; return whether anybody listens."""
+        entry = report.entry
+        if self._audience:
+            self._put(entry.id_text, report.status, report.error)
+        if self._sink is not None:
+            self._sink.put(
+                DeliveryEvent(
+                    entry.id_text,
+                    report.status,
+                    entry.tier,
+                    entry.topic,
+                    report.timestamp_ms,
+                    report.attempt,
+                    None if report.network_id is None else report.network_id.hex(),
+                    None if report.error is None else type(report.error).__name__,
+                    report.acked_by,
+                )
+            )
+        return self.is_watched
+
+    def _put(self, message_id: str, status: DeliveryStatus, error: Exception | None) -> None:
         if len(self._events) >= EVENTS_WAITING_MAX:
             self._events.popleft()
             self.lost += 1
@@ -80,7 +107,7 @@ class StatusDispatch:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="delivery-callbacks")
 
     async def close(self) -> None:
-        """After everything that has happened was told, unless a callback takes too long or is itself the caller."""
+        """Return after the callbacks heard everything, unless one takes too long or is itself the caller."""
         self._is_closing = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -95,6 +122,12 @@ class StatusDispatch:
             self.lost += len(self._events)
             task.cancel()
             await asyncio.wait([task])
+
+    def kill(self) -> None:
+        """Stop at once; the callbacks hear nothing more."""
+        self._events.clear()
+        if self._task is not None:
+            self._task.cancel()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

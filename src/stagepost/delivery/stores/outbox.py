@@ -17,9 +17,9 @@ import msgspec
 
 from stagepost.delivery.effects import SaveEnd
 from stagepost.delivery.ended import FailedMessage
-from stagepost.delivery.entry import Entry
+from stagepost.delivery.entry import OutboxEntry
 from stagepost.delivery.errors import DeliveryError
-from stagepost.delivery.result import DeliveryResult, Outcome
+from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.errors import StagepostError
 
@@ -169,8 +169,12 @@ class OutboxStore(Protocol):
 
     async def close(self) -> None: ...
 
+    def kill(self) -> None:
+        """Let go of the rows at once, as a crash would: nothing more is written, and nobody is answered."""
+        ...
 
-def record_of(entry: Entry) -> OutboxRecord:
+
+def record_of(entry: OutboxEntry) -> OutboxRecord:
     return OutboxRecord(
         entry.sequence,
         entry.delivery_id,
@@ -189,7 +193,7 @@ def record_of(entry: Entry) -> OutboxRecord:
     )
 
 
-def progress_of(entry: Entry) -> Progress:
+def progress_of(entry: OutboxEntry) -> Progress:
     return Progress(entry.sequence, entry.status, entry.attempts, entry.last_used, entry.maybe_duplicate)
 
 
@@ -200,7 +204,7 @@ def change_of(effect: SaveEnd) -> OutboxChange:
     return Finished(effect.entry.sequence, outcome.status, outcome.timestamp_ms, outcome.acked_by)
 
 
-def buried(entry: Entry, error: DeliveryError, failed_ms: int) -> DeadLetter:
+def buried(entry: OutboxEntry, error: DeliveryError, failed_ms: int) -> DeadLetter:
     return DeadLetter(record_of(entry), type(error).__name__, error.text, failed_ms)
 
 
@@ -224,7 +228,7 @@ def letter_of(dead: DeadLetter) -> FailedMessage:
     )
 
 
-def outcome_of(done: DoneKey) -> Outcome | None:
+def outcome_of(done: DoneKey) -> DeliveryResult | None:
     """None for one that failed: its key may be used again."""
     if done.status is DeliveryStatus.FAILED:
         return None
