@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
 from stagepost.cli.options.shared import json_option
 
 if TYPE_CHECKING:
     from stagepost.chain.node.reading import ChainShown
 
-NOT_SOUND = 1
 _SHARDS = ("shard", "session", "catchain", "height", "final", "state")
 _SESSIONS = ("session", "shard", "catchain", "validators", "blocks", "height", "certificates", "checked")
 _SHORT = 12
@@ -58,7 +58,7 @@ def show(data: Path, as_json: bool) -> int:
             click.echo(msgspec.json.encode(shown).decode())
         else:
             _print(shown)
-    return 0 if is_sound else NOT_SOUND
+    return DONE if is_sound else NOT_THAT_OUTCOME
 
 
 def _print(shown: ChainShown) -> None:

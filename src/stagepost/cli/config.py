@@ -71,7 +71,7 @@ def check(context: click.Context, /, as_json: bool, **given: Any) -> None:
     Example:
       stagepost config check --pools pools.json
     """
-    from stagepost.cli.main import USAGE
+    from stagepost.cli.exit_codes import USAGE
     from stagepost.config.effective import check_files
     from stagepost.errors import ErrorCode
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.exit_codes import INTERRUPTED, NOT_THAT_OUTCOME
 from stagepost.cli.options.http import http_flags, http_settings, serving_http, with_http
 from stagepost.cli.options.kafka import KafkaWay, with_kafka
 from stagepost.cli.options.shared import duration_option, json_option
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from stagepost.devnet.messages import DevnetMessages
     from stagepost.web.access.settings import WebSettings
 
-NOT_THAT_OUTCOME = 1
-INTERRUPTED = 130
 FAULTY_FROM = 4
 FULL_NODE_WITHIN_S = 60.0
 

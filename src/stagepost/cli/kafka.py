@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-NOT_THAT_OUTCOME = 1
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 data_option = click.option(

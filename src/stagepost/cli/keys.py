@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.shared import disable_core_dumps
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def show(context: click.Context, path: Path, as_json: bool) -> None:
             click.echo()
         _print(facts, as_json)
     if not all_good:
-        context.exit(1)
+        context.exit(NOT_THAT_OUTCOME)
 
 
 @keys.command()

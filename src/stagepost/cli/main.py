@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import click
 
 from stagepost import __version__
+from stagepost.cli.exit_codes import DONE, INTERRUPTED, NOT_THAT_OUTCOME, UNREACHABLE, USAGE
 from stagepost.cli.options.completion import completion_asked
 from stagepost.cli.options.local_paths import take_local_paths_only
 from stagepost.errors import (
@@ -65,12 +66,6 @@ def unused_options() -> str | None:
         return None
     return f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect on this command"
 
-
-DONE = 0
-NOT_THAT_OUTCOME = 1
-USAGE = 2
-UNREACHABLE = 3
-INTERRUPTED = 130
 
 # Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
 SUBCOMMANDS = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.delivery import evolved_key_option, is_given, with_signing_options
 from stagepost.cli.options.shared import json_option, socket_and_magic, with_local_node
 
@@ -235,7 +236,7 @@ def verify(
         for name, fault in findings:
             click.echo(f"  {name:<14}{'ok' if fault is None else fault.text}")
     if not is_valid:
-        context.exit(1)
+        context.exit(NOT_THAT_OUTCOME)
 
 
 def _facts(decoded: DmqMessage) -> dict[str, str | int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagepost.cli.exit_codes import INTERRUPTED
 from stagepost.cli.main import file_and_context
 from stagepost.cli.options.delivery import with_settings_file
 
@@ -18,7 +19,6 @@ TOKEN_VARIABLE = "STAGEPOST_TOKEN"
 HEADER_BYTES_MAX = 16_384
 KEEP_ALIVE_S = 15
 STOP_WITHIN_S = 5
-INTERRUPTED = 130
 MISSING = "the dashboard needs FastAPI, uvicorn, Jinja2 and DuckDB, and {name} is not installed"
 
 

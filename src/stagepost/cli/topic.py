@@ -15,6 +15,7 @@ from typing import BinaryIO
 import click
 
 from stagepost.cli.options.shared import json_option
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 
@@ -28,7 +29,7 @@ from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 )
 @click.option(
     "--address",
-    default="127.0.0.1:0",
+    default=f"{LOOPBACK_HOST}:0",
     show_default=True,
     metavar="HOST:PORT|PATH",
     help="Where to listen; port 0 takes a free one. Beyond this machine only with STAGEPOST_TOKEN set.",

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+
 if TYPE_CHECKING:
     from stagepost.remp.receipts.receipt import Quarantined
     from stagepost.remp.receipts.status_records import StatusRecord
 
 LISTED_MAX = 20
 """Refused ones that are shown one by one to people; `--json` has all."""
-NOT_THAT_OUTCOME = 1
 
 
 @click.command()

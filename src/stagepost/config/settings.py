@@ -27,6 +27,7 @@ from stagepost.ground.files.expected import (
     unfit,
     whole,
 )
+from stagepost.ground.identifiers import LOOPBACK_HOST, MESSAGES_TOPIC, STATUSES_TOPIC
 from stagepost.topics.kafka.access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 
 COUNT_MAX = 1_000_000
@@ -151,8 +152,8 @@ _KAFKA = (
     Setting("kafka", "ca_file", _PATH, ABSENT, "PEM: who may sign the brokers' certificates; none: the system's own", example="ca.pem", is_path=True),
     Setting("kafka", "certificate_file", _PATH, ABSENT, "PEM: our own certificate, if brokers ask for one", example="client.pem", is_path=True),
     Setting("kafka", "key_file", _PATH, ABSENT, "PEM: its key; the file must be yours alone", example="client.key", is_path=True),
-    Setting("kafka", "statuses_topic", text("a topic's name", 249), "stagepost.remp.statuses", "where statuses go"),
-    Setting("kafka", "messages_topic", text("a topic's name", 249), "stagepost.remp.messages", "where messages come from"),
+    Setting("kafka", "statuses_topic", text("a topic's name", 249), STATUSES_TOPIC, "where statuses go"),
+    Setting("kafka", "messages_topic", text("a topic's name", 249), MESSAGES_TOPIC, "where messages come from"),
     Setting("kafka", "group", text("a group's name", 249), "full-node", "of readers of messages; each full node has its own"),
     Setting("kafka", "create_topics", BOOLEAN, True, "make topics that are not there"),
     Setting("kafka", "partitions", whole(1, 64), 4, "of a topic that is made"),
@@ -160,7 +161,7 @@ _KAFKA = (
     Setting("kafka", "retention_hours", whole(1, COUNT_MAX), 168, "of a topic that is made"),
 )
 _WEB = (
-    Setting("web", "host", _loopback_only(), "127.0.0.1", "address of the dashboard"),
+    Setting("web", "host", _loopback_only(), LOOPBACK_HOST, "address of the dashboard"),
     Setting("web", "port", PORT, 8137, "its port"),
     Setting("web", "live_rows_max", _COUNT, 500, "rows that the live page keeps"),
     Setting("web", "page_rows", _COUNT, 50, "rows per page of a list"),

@@ -33,6 +33,7 @@ from stagepost.full_node.network import NETWORK_FILE, NetworkMember, RempNetwork
 from stagepost.full_node.running import RunningFullNode, start_full_node
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.wire.tl import key_id
@@ -41,7 +42,6 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.validator.running import RunningValidator, start_validator
 
-HOST = "127.0.0.1"
 NETWORK_MAGIC = 0x5350_0007
 SET_LIFETIME_MS = 10 * 365 * 86_400_000
 READY_WITHIN_S = 60.0
@@ -244,7 +244,7 @@ def chain_of(plan: DevnetPlan, data: Path, now_ms: int) -> Genesis:
 
 def member_of(plan: DevnetPlan, name: str, port: int) -> NetworkMember:
     public_key = ed25519.public_key(plan.seed_of(name)).hex()
-    return NetworkMember(name, public_key, HOST, port, name != FULL_NODE)
+    return NetworkMember(name, public_key, LOOPBACK_HOST, port, name != FULL_NODE)
 
 
 @asynccontextmanager
@@ -273,7 +273,7 @@ async def devnet(
         for name in plan.names:
             seed = plan.seed_of(name)
             listener = LinkListener(OurEnd(seed, NETWORK_MAGIC, SocketNetwork(), clock, Random(seed)))
-            await listener.start(TcpAddress(HOST, 0))
+            await listener.start(TcpAddress(LOOPBACK_HOST, 0))
             parts.push_async_callback(listener.close)
             listeners.append(listener)
         members = tuple(

@@ -25,7 +25,9 @@ from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 
 KES_EVOLUTIONS_MAX = 62
-"""How many periods a certificate serves on the public networks; the construction itself would allow 64."""
+"""Periods that a certificate serves on the public networks; the construction itself would allow 64."""
+SLOTS_PER_KES_PERIOD = 129_600
+"""Slots in a KES period of the public networks; slots take one second, so a period takes 36 hours."""
 
 
 def check_id(message: DmqMessage) -> Rejected | None:

@@ -23,9 +23,10 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.delivery.effects import DeliveryEvent
-from stagepost.delivery.shell.events import TOPIC as DELIVERY_EVENTS_TOPIC
 from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
+from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
+from stagepost.ground.identifiers import DMQ_MESSAGES_TOPIC as DMQ_MESSAGES_TOPIC
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.log.appends import LoopAnswers
@@ -176,8 +177,6 @@ class StatusTopic:
                 {"message": f"{callback!r} failed with a status", "exception": fault}
             )
 
-
-DMQ_MESSAGES_TOPIC = "stagepost.dmq.messages"
 
 __all__ = ["DELIVERY_EVENTS_TOPIC", "DMQ_MESSAGES_TOPIC", "DeliveryEventsTopic", "DmqMessagesTopic"]
 

@@ -1,4 +1,4 @@
-"""Distinct types for the identifiers that travel through the system, one text form each."""
+"""Identifiers that travel through the system: distinct types with one text form each, and names that many rooms share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ PoolId = NewType("PoolId", bytes)
 
 MESSAGE_ID_BYTES = 32
 POOL_ID_BYTES = 28
+
+# Names of topics, and the address that this machine has for itself: typed here and nowhere else.
+MESSAGES_TOPIC = "stagepost.remp.messages"
+"""Name of the topic in a full node's folder, and of the topic of reliable delivery, from which full nodes take messages."""
+STATUSES_TOPIC = "stagepost.remp.statuses"
+DMQ_MESSAGES_TOPIC = "stagepost.dmq.messages"
+DELIVERY_EVENTS_TOPIC = "stagepost.delivery.events"
+
+LOOPBACK_HOST = "127.0.0.1"
 
 
 def abbreviated(identifier: bytes) -> str:

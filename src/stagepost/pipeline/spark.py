@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagepost.errors import ConfigError
+from stagepost.ground.identifiers import LOOPBACK_HOST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,7 +144,7 @@ def start_session(
     refuse_missing_packages()
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache_folder()))
     if is_embedded(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK_HOST)
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python, sys.executable
 
     from pyspark.sql import SparkSession
@@ -228,8 +229,8 @@ def _settings(master: str, *, is_short: bool) -> dict[str, str]:
     }
     if is_embedded(master):
         settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": LOOPBACK_HOST,
+            "spark.driver.bindAddress": LOOPBACK_HOST,
             "spark.driver.memory": DRIVER_MEMORY,
             "spark.scheduler.allocation.file": _kept("pools.xml", _POOLS).as_uri(),
             "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_EMBEDDED),

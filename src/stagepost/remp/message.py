@@ -9,13 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.identifiers import MESSAGES_TOPIC as MESSAGES_TOPIC
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
 from stagepost.remp.queue.records import Header
-
-MESSAGES_TOPIC = "stagepost.remp.messages"
-"""Name of the topic in a full node's folder, and of the topic of reliable delivery, from which full nodes
-take messages.
-"""
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):

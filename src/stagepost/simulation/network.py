@@ -9,6 +9,7 @@ from random import Random
 from typing import cast
 
 from stagepost.errors import ConfigError, TransportError
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.net.bearer import Bearer, Trace
 from stagepost.ground.net.network import Address, Listener, TcpAddress, UnixAddress
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection, Server
@@ -18,7 +19,7 @@ from stagepost.simulation.transport import SimulatedTransport
 
 FIRST_FREE_PORT = 40_000
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_LOOPBACK = frozenset({LOOPBACK_HOST, "::1", "localhost"})
 
 Place = tuple[str, str]
 """A host, and the port or path on it."""

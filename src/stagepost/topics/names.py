@@ -1,9 +1,16 @@
-"""The topics that the pipeline reads, by name."""
+"""Topics that the pipeline reads, by name."""
 
 from __future__ import annotations
 
-MESSAGES = "stagepost.remp.messages"
-STATUSES = "stagepost.remp.statuses"
-DMQ_MESSAGES = "stagepost.dmq.messages"
-DELIVERY_EVENTS = "stagepost.delivery.events"
+from stagepost.ground.identifiers import (
+    DELIVERY_EVENTS_TOPIC,
+    DMQ_MESSAGES_TOPIC,
+    MESSAGES_TOPIC,
+    STATUSES_TOPIC,
+)
+
+MESSAGES = MESSAGES_TOPIC
+STATUSES = STATUSES_TOPIC
+DMQ_MESSAGES = DMQ_MESSAGES_TOPIC
+DELIVERY_EVENTS = DELIVERY_EVENTS_TOPIC
 KNOWN = (MESSAGES, STATUSES, DMQ_MESSAGES, DELIVERY_EVENTS)

@@ -18,6 +18,7 @@ import msgspec
 from stagepost.cli.send.lines import print_json
 from stagepost.delivery.stores.outbox import OutboxContent
 from stagepost.delivery.stores.reading import OutboxCheck, read_outbox
+from stagepost.dmq.keys.signing_pair import PERIOD_S
 from stagepost.errors import StagepostError
 from stagepost.ground.files.durations import format_duration
 from stagepost.ground.files.running_nodes import FULL_NODE, NodeStatus, StatusFacts, decoded, fetch
@@ -25,7 +26,6 @@ from stagepost.ground.files.running_nodes import FULL_NODE, NodeStatus, StatusFa
 MEMPOOL_WARNING_SHARE = 0.8
 MEMPOOL_CRITICAL_SHARE = 1.0
 KES_WARNING_PERIODS = 3
-KES_PERIOD_S = 129_600
 """36 hours, as on the public networks."""
 
 
@@ -107,7 +107,7 @@ def _keys(periods: int) -> Finding:
             "keys",
             "KES: no period left; renew the operational certificate, nothing can be signed",
         )
-    ending = f"ends in about {format_duration(periods * KES_PERIOD_S)}"
+    ending = f"ends in about {format_duration(periods * PERIOD_S)}"
     text = f"KES: {periods} period{'' if periods == 1 else 's'} left ({ending})"
     if periods <= KES_WARNING_PERIODS:
         return Finding(Level.WARNING, "keys", f"{text}; renew the operational certificate")

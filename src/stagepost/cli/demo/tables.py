@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stagepost.cli.exit_codes import USAGE
 from stagepost.devnet.demo.findings import TABLES_FOLDER
 from stagepost.errors import StagepostError
 from stagepost.remp.validator_sets import SETS_FILE
 
 LOG_FILE = "spark.log"
 MADE_WITHIN_S = 300.0
-USAGE = 2
 """What the command ends with when Java or a package is missing: nothing of the demonstration is wrong then."""
 END_WITHIN_S = 15.0
 

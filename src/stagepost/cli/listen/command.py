@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
 
 
@@ -146,7 +147,7 @@ def listen(
 
     shown = asyncio.run(run())
     if count is not None and shown < count:
-        context.exit(1)
+        context.exit(NOT_THAT_OUTCOME)
 
 
 def _is_full_node(

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.pipeline import (
     before_spark,
     is_range_asked,
@@ -21,8 +22,6 @@ from stagepost.cli.pipeline.counts import print_counts
 from stagepost.cli.pipeline.submit import pack, submit
 from stagepost.cli.pipeline.watch import watched
 from stagepost.ground.files.durations import parse_duration
-
-NOT_THAT_OUTCOME = 1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 tables_option = click.option(

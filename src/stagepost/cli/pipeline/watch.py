@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from stagepost.ground.identifiers import LOOPBACK_HOST
+
 START_WITHIN_S = 30.0
 COMMITTED = "after manifest"
 """The point of a commit that is passed when the new manifest is there."""
@@ -22,7 +24,7 @@ def watched(out: Path, port: int | None, say: Callable[[str], None]) -> Iterator
     if port is None:
         yield lambda point: None
         return
-    from stagepost.ground.telemetry.status_server import HOST, serve_status
+    from stagepost.ground.telemetry.status_server import serve_status
     from stagepost.pipeline.metrics import PipelineMetrics
     from stagepost.pipeline.tables.manifest import read_manifest
 
@@ -42,7 +44,7 @@ def watched(out: Path, port: int | None, say: Callable[[str], None]) -> Iterator
     try:
         server = on_loop(serve_status(metrics, port))
         # A port that was chosen here cannot be known otherwise.
-        (say if port else _tell)(f"metrics at http://{HOST}:{server.port}/metrics")
+        (say if port else _tell)(f"metrics at http://{LOOPBACK_HOST}:{server.port}/metrics")
         try:
             yield at_point
         finally:

@@ -15,9 +15,10 @@ from typing import IO, Any
 import click
 import msgspec
 
+from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME, UNREACHABLE
 from stagepost.cli.options.delivery import EntryName
 from stagepost.cli.options.shared import print_table
-from stagepost.cli.send.lines import DONE, UNREACHABLE, peer_text, print_json, shortened
+from stagepost.cli.send.lines import peer_text, print_json, shortened
 from stagepost.delivery.status import Tier
 from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.delivery.stores.reading import read_outbox
@@ -244,7 +245,6 @@ def _clipped(text: str, characters_max: int) -> str:
 
 
 PAGE_ENTRIES = 1_000
-NOT_HELD = 1
 
 
 def show_held(data: Path, prefix: str, *, as_json: bool) -> int:
@@ -255,7 +255,7 @@ def show_held(data: Path, prefix: str, *, as_json: bool) -> int:
         click.echo(f"the node in {data} {what} whose id begins with {prefix}", err=True)
         for facts in found:
             click.echo(f"  {facts['message_id']}", err=True)
-        return NOT_HELD
+        return NOT_THAT_OUTCOME
     (facts,) = found
     if as_json:
         click.echo(json.dumps(facts))

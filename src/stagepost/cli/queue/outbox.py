@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.delivery import (
     EntryName,
     delivery_settings,
@@ -167,7 +168,7 @@ def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
     from stagepost.delivery.stores.reading import check_outbox
 
     if not print_check(check_outbox(outbox), as_json):
-        context.exit(1)
+        context.exit(NOT_THAT_OUTCOME)
 
 
 def _send_all(

@@ -10,10 +10,9 @@ from contextlib import suppress
 
 import click
 
+from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
 from stagepost.cli.options.delivery import EntryName
 from stagepost.cli.send.lines import (
-    DONE,
-    NOT_THAT_OUTCOME,
     error_facts,
     exit_status,
     print_json,

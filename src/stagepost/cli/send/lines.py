@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME, UNREACHABLE, USAGE
 from stagepost.delivery.errors import (
     DeliveryError,
     ErrAckDisabled,
@@ -32,11 +33,6 @@ from stagepost.dmq.outcome import Reason, Rejected
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.files.durations import format_duration
-
-DONE = 0
-NOT_THAT_OUTCOME = 1
-USAGE = 2
-UNREACHABLE = 3
 
 _ADVICE: tuple[tuple[type[DeliveryError], str], ...] = (
     (

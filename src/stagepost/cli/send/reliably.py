@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
+from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
 from stagepost.cli.send.lines import (
-    NOT_THAT_OUTCOME,
     acked_line,
     error_facts,
     exit_status,
@@ -112,9 +112,6 @@ class DeliverySession:
             publisher.on_delivery_status(on_status)
             await parts.enter_async_context(publisher)
             yield publisher, transport
-
-
-DONE = 0
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+
 if TYPE_CHECKING:
     from stagepost.remp.verdict.trace import Trace
     from stagepost.trace.reading import NotOneMessage
 
 PREFIX_DIGITS_MIN = 8
-NOT_THAT_OUTCOME = 1
 
 _PREFIX = re.compile(rf"[0-9a-fA-F]{{{PREFIX_DIGITS_MIN},64}}")
 

@@ -6,6 +6,8 @@ import re
 
 import click
 
+from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+
 _COMMENT = re.compile(rb"#[^\n]*")
 _TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 
@@ -66,7 +68,7 @@ def inspect(
     for line in show(report, data, with_segments=show_segments):
         click.echo(line)
     if report.verdict is not Verdict.CLEAN:
-        context.exit(1)
+        context.exit(NOT_THAT_OUTCOME)
 
 
 def _bytes_meant(content: bytes, source: str, as_hex: bool | None) -> bytes:

@@ -16,8 +16,8 @@ from typing import Protocol
 import msgspec
 
 from stagepost.delivery.effects import DeliveryEvent
+from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
 
-TOPIC = "stagepost.delivery.events"
 FILE_BYTES_MAX = 16 * 1024 * 1024
 FILES_KEPT = 4
 EVENTS_WAITING_MAX = 10_000
@@ -151,7 +151,7 @@ class JsonLinesEventSink:
 def _line(event: DeliveryEvent) -> bytes:
     """One record of a dump, as other topics are dumped too."""
     record = {
-        "topic": TOPIC,
+        "topic": DELIVERY_EVENTS_TOPIC,
         "key": event.delivery_id,
         "value": msgspec.json.encode(event).decode(),
         "timestamp_ms": event.timestamp_ms,

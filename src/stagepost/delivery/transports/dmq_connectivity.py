@@ -18,16 +18,16 @@ import msgspec
 
 from stagepost.errors import StagepostError
 from stagepost.ground.files.data_folder import NODE_FILE
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.wire.foreign_json import decode_foreign
 
-HOST = "127.0.0.1"
 ANSWER_TIMEOUT_S = 2.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 NODE_FILE_BYTES_MAX = 65_536
 HOT = "hot"
 """Connected, and messages are exchanged; one that is only connected would not carry anything."""
 
-_REQUEST = f"GET /status HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
+_REQUEST = f"GET /status HTTP/1.1\r\nHost: {LOOPBACK_HOST}\r\nConnection: close\r\n\r\n".encode()
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class NodePeers:
 
 async def _fetch(port: int) -> bytes:
     """The body of the answer; `ValueError` for one that is none."""
-    reader, writer = await asyncio.open_connection(HOST, port, limit=ANSWER_BYTES_MAX)
+    reader, writer = await asyncio.open_connection(LOOPBACK_HOST, port, limit=ANSWER_BYTES_MAX)
     try:
         writer.write(_REQUEST)
         answer = bytearray()

@@ -24,15 +24,14 @@ from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DEFAULT_PROFILE
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
-from stagepost.dmq.validation import TTL_MAX_S
+from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, TTL_MAX_S
 from stagepost.ground.crypto.hashing import pool_id
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 
-HOST = "127.0.0.1"
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 NODES = 3
 KES_EVOLUTIONS_MAX = 62
-SLOTS_PER_KES_PERIOD = 129_600
 PROGRAM, FULL_NODE, STRANGER = "program", "full-node", "stranger"
 POOLS = (PROGRAM, FULL_NODE, STRANGER)
 KEYS_FOLDER = "keys"
@@ -81,14 +80,14 @@ async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
     async with AsyncExitStack() as stack:
         for number in range(NODES):
             before = [nodes[-1].node.tcp_ports[0]] if nodes else []
-            points = tuple(AccessPoint(HOST, port, DEFAULT_PROFILE) for port in before)
+            points = tuple(AccessPoint(LOOPBACK_HOST, port, DEFAULT_PROFILE) for port in before)
             folder = data / f"dmq-{number + 1}"
             socket = sockets / f"{number + 1}.{SOCKET}"
             config = NodeConfig(
                 data_dir=folder,
                 local_socket=socket,
                 pools_file=data / POOLS_FILE,
-                host_addresses=(HOST,),
+                host_addresses=(LOOPBACK_HOST,),
                 port=0,
                 network_magic=NETWORK_MAGIC,
                 topology=Topology(local_roots=(LocalRoot(points, len(points), len(points)),)),

@@ -26,8 +26,8 @@ from stagepost.errors import ConfigError, StorageError, TransportError
 from stagepost.ground.files.data_folder import FILE_MODE, make_private
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.identifiers import LOOPBACK_HOST
 
-HOST = "127.0.0.1"
 PORT = 9092
 PROPERTIES_FILE = "server.properties"
 NOTE_FILE = "broker.json"
@@ -68,7 +68,7 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{LOOPBACK_HOST}:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -133,14 +133,14 @@ def _ports(wanted: int) -> tuple[int, int]:
     with socket.socket() as first, socket.socket() as second:
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            first.bind((HOST, wanted))
+            first.bind((LOOPBACK_HOST, wanted))
         except OSError as error:
             raise ConfigError(
-                f"port {wanted} of {HOST} cannot be had: {(error.strerror or 'no reason given').lower()}",
+                f"port {wanted} of {LOOPBACK_HOST} cannot be had: {(error.strerror or 'no reason given').lower()}",
                 advice="choose another with --port; 0 takes a free one",
                 found=wanted,
             ) from error
-        second.bind((HOST, 0))
+        second.bind((LOOPBACK_HOST, 0))
         return first.getsockname()[1], second.getsockname()[1]
 
 
@@ -148,9 +148,9 @@ def _write_properties(plan: BrokerPlan, port: int, controller_port: int) -> None
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.quorum.voters": f"1@{LOOPBACK_HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{LOOPBACK_HOST}:{port},CONTROLLER://{LOOPBACK_HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK_HOST}:{port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
         "log.dirs": str((plan.data / KEPT_FOLDER).absolute()),
@@ -229,7 +229,7 @@ def _started(data: Path, java: Path, class_path: str, port: int) -> Broker:
                 )
             if time.monotonic() > ends:
                 raise TransportError(
-                    f"the broker did not answer at {HOST}:{port} within {STARTS_WITHIN_S:g} s",
+                    f"the broker did not answer at {LOOPBACK_HOST}:{port} within {STARTS_WITHIN_S:g} s",
                     advice=f"read {data / LOG_FILE}",
                 )
             time.sleep(LOOK_EVERY_S)
@@ -248,7 +248,7 @@ _ASK_VERSIONS = bytes.fromhex("0000001200120000000000010008") + b"starting"
 def _answers(port: int) -> bool:
     """Whether Kafka itself answers; a port that is open may have nobody behind it yet."""
     try:
-        with socket.create_connection((HOST, port), timeout=1.0) as connection:
+        with socket.create_connection((LOOPBACK_HOST, port), timeout=1.0) as connection:
             connection.sendall(_ASK_VERSIONS)
             answer = connection.recv(10, socket.MSG_WAITALL)
     except OSError:

@@ -23,6 +23,8 @@ from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.pools import PoolDistribution
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.bearer import Bearer, Trace
 from stagepost.ground.net.network import Address, SocketNetwork
@@ -32,9 +34,7 @@ from stagepost.ground.signatures.verifier import Verifier
 from stagepost.ground.statemachine.spec import Role
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
-HOST = "127.0.0.1"
 KES_EVOLUTIONS_MAX = 62
-SLOTS_PER_KES_PERIOD = 129_600
 
 
 @dataclass
@@ -122,12 +122,12 @@ async def _converse(
 async def _node(
     folder: Path, profile: Profile, pools: PoolDistribution, network: SocketNetwork, dials: tuple[int, ...]
 ) -> AsyncIterator[DmqNode]:
-    points = tuple(AccessPoint(HOST, port, profile) for port in dials)
+    points = tuple(AccessPoint(LOOPBACK_HOST, port, profile) for port in dials)
     config = NodeConfig(
         data_dir=folder,
         local_socket=folder / "dmq-node.socket",
         pools_file=folder / "pools.json",
-        host_addresses=(HOST,),
+        host_addresses=(LOOPBACK_HOST,),
         port=0,
         network_magic=NETWORK_MAGIC,
         topology=Topology(local_roots=(LocalRoot(points, len(points), len(points)),)),

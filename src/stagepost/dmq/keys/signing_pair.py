@@ -18,15 +18,15 @@ from stagepost.dmq.key_texts import EvolvedSigningKey, IssuedCertificate
 from stagepost.dmq.keys import key_files
 from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
 from stagepost.dmq.message import DmqMessage, sign_message
-from stagepost.dmq.validation import KES_EVOLUTIONS_MAX
+from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, SLOTS_PER_KES_PERIOD
 from stagepost.errors import ErrorCode, KesExhausted, KeyFileError, SigningError
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 
-PERIOD_S = 129_600.0
-"""36 hours: 129 600 slots of one second, as on the public networks."""
+PERIOD_S = float(SLOTS_PER_KES_PERIOD)
+"""Seconds: slots take one second on the public networks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from stagepost.dmq.equivocation import Equivocation, Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
-from stagepost.dmq.validation import Pools
+from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, Pools
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import Clock
 
-IN_USE_S = 129_600.0
-"""One KES period of the public networks: a pool that was silent for longer may have moved elsewhere."""
+IN_USE_S = float(SLOTS_PER_KES_PERIOD)
+"""Seconds: one KES period of the public networks: a pool that was silent for longer may have moved elsewhere."""
 POOLS_MAX = 1_024
 
 

@@ -18,6 +18,7 @@ import msgspec
 from stagepost.errors import ErrorCode, StagepostError, StorageError, TransportError
 from stagepost.ground.files.data_folder import FILE_MODE, NODE_FILE
 from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.wire.foreign_json import decode_foreign
 
 DATA_DIR = "stagepost-data"
@@ -109,7 +110,6 @@ def _found(data: Path, name: str, kind: type[Facts], advice: str) -> Facts:
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
-HOST = "127.0.0.1"
 
 T = TypeVar("T")
 
@@ -202,8 +202,8 @@ def fetch(facts: Reachable, target: str) -> bytes:
             "this node serves no status: it runs with --metrics-port off",
             advice="restart it with --metrics-port 0 or a port of your choice",
         )
-    where = f"the node at {HOST}:{facts.metrics_port} (process {facts.pid})"
-    connection = http.client.HTTPConnection(HOST, facts.metrics_port, timeout=ANSWER_TIMEOUT_S)
+    where = f"the node at {LOOPBACK_HOST}:{facts.metrics_port} (process {facts.pid})"
+    connection = http.client.HTTPConnection(LOOPBACK_HOST, facts.metrics_port, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request("GET", target)
         response = connection.getresponse()

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stagepost.ground.identifiers import LOOPBACK_HOST
+
 CONNECTIONS_SOFT_MAX = 384
 CONNECTIONS_HARD_MAX = 512
 SOFT_DELAY_S = 5.0
 PER_SOURCE_MAX = 16
 
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1"})
+LOOPBACK_HOSTS = frozenset({LOOPBACK_HOST, "::1"})
 """Hosts that all programs of this machine share, so one program's faults must not shut out the others."""
 
 

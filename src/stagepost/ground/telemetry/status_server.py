@@ -22,16 +22,16 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from stagepost.errors import ConfigError
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.telemetry.metrics import CONTENT_TYPE
 
-HOST = "127.0.0.1"
 HEADER_BYTES_MAX = 16_384
 REQUEST_TIME_MAX_S = 15.0
 CONNECTIONS_MAX = 32
 PAGE_ENTRIES_MAX = 1_000
 
 _METHODS = ("GET", "HEAD")
-_HOST_NAMES = frozenset({"127.0.0.1", "localhost"})
+_HOST_NAMES = frozenset({LOOPBACK_HOST, "localhost"})
 _JSON = "application/json; charset=utf-8"
 _END_OF_HEADERS = b"\r\n\r\n"
 
@@ -77,10 +77,12 @@ class StatusServer:
 
     async def start(self, port: int) -> None:
         try:
-            self._server = await asyncio.start_server(self._accept, HOST, port, limit=HEADER_BYTES_MAX)
+            self._server = await asyncio.start_server(
+                self._accept, LOOPBACK_HOST, port, limit=HEADER_BYTES_MAX
+            )
         except OSError as error:
             raise ConfigError(
-                f"cannot serve metrics at {HOST}:{port}: {(error.strerror or str(error)).lower()}",
+                f"cannot serve metrics at {LOOPBACK_HOST}:{port}: {(error.strerror or str(error)).lower()}",
                 advice='choose another --metrics-port, 0 for a free one, or "off"',
                 found=port,
             ) from error
@@ -146,8 +148,8 @@ class StatusServer:
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here"), method
         # A page of another site must not reach us under a host name that its owner points at this machine.
-        if headers.get("host", HOST).partition(":")[0].lower() not in _HOST_NAMES:
-            return _problem(HTTPStatus.MISDIRECTED_REQUEST, f"ask for {HOST} or localhost"), method
+        if headers.get("host", LOOPBACK_HOST).partition(":")[0].lower() not in _HOST_NAMES:
+            return _problem(HTTPStatus.MISDIRECTED_REQUEST, f"ask for {LOOPBACK_HOST} or localhost"), method
         path, _, query = target.partition("?")
         return self._answer(path, query), method
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.tables.manifest import LIVES, RECORDS, Manifest, Reports, read_manifest
 from stagepost.remp.receipts.status import KINDS
+from stagepost.topics.names import STATUSES
 
 if TYPE_CHECKING:
     import duckdb
 
-STATUSES = "stagepost.remp.statuses"
 REPORTS = (
     "validators",
     "stage_latency",

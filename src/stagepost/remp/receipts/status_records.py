@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.identifiers import STATUSES_TOPIC as STATUSES_TOPIC
 from stagepost.remp.hex_text import JsonFault, read_object
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
 from stagepost.remp.validator_sets import ValidatorSets
 
-STATUSES_TOPIC = "stagepost.remp.statuses"
 LINE_BYTES_MAX = 1 << 20
 """Bytes of a line of a dump, at most: room for the largest receipt with every character escaped."""
 

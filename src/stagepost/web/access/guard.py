@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.web.access.problems import problem_response
 from stagepost.web.access.security import COOKIE, HEADERS, LoginLimit, Sessions, is_token
 from stagepost.web.access.settings import WebSettings, is_loopback
@@ -21,7 +22,7 @@ BODY_BYTES_MAX = 64 * 1024
 BODY_WITHIN_S = 15.0
 OPEN_PATHS = frozenset({"/login", "/healthz"})
 OPEN_FOLDER = "/static/"
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
+LOOPBACK_NAMES = frozenset({LOOPBACK_HOST, "localhost", "[::1]", "::1"})
 HSTS = "max-age=31536000"
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost.errors import ConfigError
+from stagepost.ground.identifiers import LOOPBACK_HOST
 
-HOST = "127.0.0.1"
 PORT = 8137
 TABLES_FOLDER = "tables"
 """Below the data folder, unless told otherwise."""
@@ -24,7 +24,7 @@ class WebSettings:
     tables: Path | None = None
     outbox: Path | None = None
     keys: Path | None = None
-    host: str = HOST
+    host: str = LOOPBACK_HOST
     port: int = PORT
     token_hash: bytes | None = None
     certificate: Path | None = None

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from stagepost.delivery.effects import DeliveryEvent
-from stagepost.delivery.shell.events import TOPIC, EventSinks, JsonLinesEventSink, NoEventSink
+from stagepost.delivery.shell.events import EventSinks, JsonLinesEventSink, NoEventSink
 from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
 
 
 def event(number: int, status: DeliveryStatus = DeliveryStatus.SENT, **changes: Any) -> DeliveryEvent:
@@ -44,7 +45,7 @@ def test_each_change_is_one_record_of_the_topic(tmp_path: Path) -> None:
 
     records = lines(path)
     assert [set(record) for record in records] == [{"topic", "key", "value", "timestamp_ms"}] * 3
-    assert {record["topic"] for record in records} == {TOPIC} == {"stagepost.delivery.events"}
+    assert {record["topic"] for record in records} == {DELIVERY_EVENTS_TOPIC} == {"stagepost.delivery.events"}
     assert records[0]["key"] == f"{1:064x}"
     assert json.loads(records[0]["value"]) == {
         "delivery_id": f"{1:064x}",

@@ -11,10 +11,10 @@ from urllib.parse import quote
 import pytest
 
 from stagepost.errors import ConfigError
+from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.telemetry.status_server import (
     CONNECTIONS_MAX,
     HEADER_BYTES_MAX,
-    HOST,
     PAGE_ENTRIES_MAX,
     StatusServer,
     serve_status,
@@ -59,7 +59,7 @@ def with_server(
 
 
 async def ask(server: StatusServer, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(HOST, server.port)
+    reader, writer = await asyncio.open_connection(LOOPBACK_HOST, server.port)
     writer.write(request)
     answer = await reader.read()
     writer.close()
@@ -185,7 +185,7 @@ def test_headers_at_the_limit_are_read_and_larger_ones_are_refused() -> None:
 )
 def test_what_is_no_request_ends_the_connection(request_bytes: bytes) -> None:
     async def test(server: StatusServer) -> None:
-        reader, writer = await asyncio.open_connection(HOST, server.port)
+        reader, writer = await asyncio.open_connection(LOOPBACK_HOST, server.port)
         writer.write(request_bytes)
         writer.write_eof()
         answer = await reader.read()
@@ -197,7 +197,7 @@ def test_what_is_no_request_ends_the_connection(request_bytes: bytes) -> None:
 
 def test_whoever_asks_too_slowly_is_cut_off() -> None:
     async def test(server: StatusServer) -> None:
-        reader, writer = await asyncio.open_connection(HOST, server.port)
+        reader, writer = await asyncio.open_connection(LOOPBACK_HOST, server.port)
         writer.write(b"GET /metr")
         # The server ends the connection by itself; nothing more is sent.
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -209,12 +209,12 @@ def test_whoever_asks_too_slowly_is_cut_off() -> None:
 
 def test_connections_beyond_the_limit_are_not_kept() -> None:
     async def test(server: StatusServer) -> None:
-        held = [await asyncio.open_connection(HOST, server.port) for _ in range(CONNECTIONS_MAX)]
+        held = [await asyncio.open_connection(LOOPBACK_HOST, server.port) for _ in range(CONNECTIONS_MAX)]
         # The last of them is answered, so all have been accepted before the next one comes.
         held[-1][1].write(b"GET /healthz")
         while server.connection_count < CONNECTIONS_MAX:
             await asyncio.sleep(0)
-        reader, writer = await asyncio.open_connection(HOST, server.port)
+        reader, writer = await asyncio.open_connection(LOOPBACK_HOST, server.port)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.close()
@@ -233,4 +233,4 @@ def test_only_loopback_is_served_and_a_taken_port_is_a_clear_error() -> None:
         assert caught.value.found == server.port
 
     with_server(test)
-    assert HOST == "127.0.0.1"
+    assert LOOPBACK_HOST == "127.0.0.1"
