@@ -305,7 +305,7 @@ def test_a_settings_file_of_sensible_size_is_read_and_a_larger_one_is_not() -> N
 def test_a_folder_in_place_of_a_file_is_a_fault(here: Path) -> None:
     (here / "folder").mkdir()
 
-    assert "no regular file" in faults_of(a_request({"node.pools": "folder"}))["folder"]["the file"]
+    assert "not a regular file" in faults_of(a_request({"node.pools": "folder"}))["folder"]["the file"]
 
 
 @pytest.mark.parametrize("magic", [2_912_307_721, 2_147_483_649, 2_147_483_650])
