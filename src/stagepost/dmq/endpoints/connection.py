@@ -1,4 +1,4 @@
-"""A connection whose handshake is done: both sides know version and network, and can open mini-protocols."""
+"""A connection after its handshake: both sides know version and network, and can open mini-protocols."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ INGRESS_BYTES_MAX = {
 }
 
 OnFault = Callable[[StagepostError], None]
-"""Called with what the peer got wrong in the handshake itself; a rule of the multiplexer under it is not told here."""
+"""Callback with the peer's fault in the handshake itself; faults in the multiplexer beneath do not come here."""
 
 _PROTOCOLS = {
     ConnectionKind.NODE: (
@@ -66,7 +66,7 @@ _PROTOCOLS = {
 
 
 class Connection:
-    """One bearer and what was agreed on it. Mini-protocols are opened as conversations, on either side."""
+    """Bearer with the agreement of its handshake. It opens mini-protocols as conversations, on either side."""
 
     def __init__(self, bearer: Bearer, agreement: Agreement) -> None:
         self.bearer = bearer
@@ -74,9 +74,9 @@ class Connection:
         self._first_start: asyncio.Future[Profile] = asyncio.get_running_loop().create_future()
 
     async def peer_started(self, within_s: float | None) -> Profile:
-        """Wait until the peer has begun a mini-protocol; the profile that its number belongs to.
+        """Wait until the peer has begun a mini-protocol; return the profile to which its number belongs.
 
-        A peer that lets `within_s` pass is of no use to anybody and raises `ProtocolTimeout`.
+        Raise `ProtocolTimeout` if the peer begins none within `within_s` seconds.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -89,7 +89,7 @@ class Connection:
         if self._first_start.done():
             return
         if protocol is MiniProtocol.MESSAGE_SUBMISSION and codec.is_settled:
-            # Profiles that share a number are told apart by how they write.
+            # Profiles that share a number are told apart by their dialect.
             number = profile.numbers[protocol]
             for other in PROFILES.values():
                 if other.numbers.get(protocol) == number and other.flavour.value == codec.speaks.name:
@@ -99,7 +99,7 @@ class Connection:
     def open(
         self, profile: Profile, protocol: MiniProtocol, role: Role, *, trace: Trace | None = None
     ) -> Conversation:
-        """One instance. As client we open it; as server we answer the one that the peer opens."""
+        """Return one instance. As client we open it; as server we answer the instance that the peer opens."""
         number = profile.numbers.get(protocol)
         if number is None:
             raise LocalProtocolError(f"profile {profile.name} has no {protocol.value}", found=protocol.value)
@@ -117,11 +117,12 @@ class Connection:
         )
 
     def answered(self, profiles: Sequence[Profile]) -> list[tuple[Profile, MiniProtocol]]:
-        """What the peer may open towards us: every mini-protocol of every enabled profile, each number once."""
+        """Return all that the peer may open towards us: every mini-protocol of every enabled profile, each
+        number once."""
         return list(_answered(profiles, self.agreement.kind).values())
 
     def answer_all(self, profiles: Sequence[Profile]) -> dict[tuple[Profile, MiniProtocol], Conversation]:
-        """One server instance for each of them."""
+        """Return one server instance for each mini-protocol of `answered`."""
         return {key: self.open(*key, Role.SERVER) for key in self.answered(profiles)}
 
     async def answer(
@@ -130,11 +131,13 @@ class Connection:
         protocol: MiniProtocol,
         serve: Callable[[Conversation], Coroutine[None, None, None]],
     ) -> None:
-        """Serve the instances of one number that the peer opens, one after the other, until the connection ends."""
+        """Serve the instances of one number that the peer opens, one after the other, until the connection
+        ends."""
         talk = self.open(profile, protocol, Role.SERVER)
         while not self.bearer.is_over:
             await serve(talk)
-            # Before anything else can come in; a peer that opens and ends all the time is not alone here, though.
+            # Open the next instance before anything else can come in. The sleep lets other connections run
+            # even if this peer opens and ends instances all the time.
             talk = self.open(profile, protocol, Role.SERVER)
             await asyncio.sleep(0)
 
@@ -154,9 +157,10 @@ async def initiate(
     answers: Sequence[Profile] = (),
     on_fault: OnFault | None = None,
 ) -> Connection:
-    """Propose what the profile speaks; `HandshakeRefused` if the peer says no.
+    """Propose the versions of `profile`; raise `HandshakeRefused` if the peer refuses.
 
-    `answers` are the profiles whose mini-protocols the peer may open towards us, on a connection used both ways.
+    `answers` are the profiles whose mini-protocols the peer may open towards us, on a connection used both
+    ways.
     """
     terms = profile.proposal_terms(kind, ours)
     _expect(bearer, answers, kind)
@@ -183,7 +187,7 @@ async def respond(
     *,
     on_fault: OnFault | None = None,
 ) -> Connection:
-    """Answer the peer's proposal; raises `HandshakeRefused` after the refusal was sent."""
+    """Answer the peer's proposal; raise `HandshakeRefused` after sending a refusal."""
     terms = answer_terms(profiles, kind, ours)
     talk = open_handshake(bearer, Direction.RESPONDER)
     try:
@@ -209,7 +213,7 @@ async def respond(
 
 
 def _answered(profiles: Sequence[Profile], kind: ConnectionKind) -> dict[int, tuple[Profile, MiniProtocol]]:
-    """Every number that a peer may open. Two profiles that share one share it: the first stands for both."""
+    """Return every number that a peer may open. If two profiles share a number, the first stands for both."""
     answered: dict[int, tuple[Profile, MiniProtocol]] = {}
     for profile in profiles:
         for protocol in _PROTOCOLS[kind]:
@@ -220,7 +224,8 @@ def _answered(profiles: Sequence[Profile], kind: ConnectionKind) -> dict[int, tu
 
 
 def _limits(protocol: MiniProtocol) -> tuple[int, int]:
-    """What may wait, and what one segment may bring: what could never wait is refused by its header alone."""
+    """Return the bytes that may wait, and the bytes of one segment: the header alone suffices to refuse a
+    segment that could never wait."""
     waiting_max = INGRESS_BYTES_MAX[protocol]
     return waiting_max, min(waiting_max, SEGMENT_PAYLOAD_BYTES_MAX)
 
@@ -228,7 +233,8 @@ def _limits(protocol: MiniProtocol) -> tuple[int, int]:
 def _expect(
     bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind, but: Sequence[MiniProtocol] = ()
 ) -> None:
-    """The peer may speak as soon as the handshake is done, so its lanes are known before our last word in it."""
+    """Register the peer's lanes before our last message of the handshake, since the peer may speak as soon as
+    it has ended."""
     for number, (_, protocol) in _answered(profiles, kind).items():
         if protocol not in but:
             bearer.expect(number, Direction.RESPONDER, *_limits(protocol))
@@ -237,7 +243,8 @@ def _expect(
 def _do_not_expect(
     bearer: Bearer, profiles: Sequence[Profile], kind: ConnectionKind, unwanted: MiniProtocol
 ) -> None:
-    """What was not agreed does not run: a peer that opens it nevertheless is cut off."""
+    """Withdraw a mini-protocol on which the sides did not agree: a peer that opens it nevertheless is cut
+    off."""
     for number, (_, protocol) in _answered(profiles, kind).items():
         if protocol is unwanted:
             bearer.stop_expecting(number, Direction.RESPONDER)

@@ -24,12 +24,12 @@ from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 SUBMIT_TIMEOUT_S = 30.0
 SUBMISSION_KEPT_OPEN_S = 60.0
 WAIT_TIMEOUT_S = 300.0
-"""A little more than a message lives."""
+"""Seconds, a little more than the lifetime of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Every wait of a client has an end. `submission_kept_open_s` stays below the documents' 300 s of silence."""
+    """Limits of every wait of a client. `submission_kept_open_s` stays below the documents' 300 s of silence."""
 
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     submit_timeout_s: float = SUBMIT_TIMEOUT_S
@@ -48,7 +48,7 @@ class ClientLimits:
 
 @dataclass(slots=True)
 class _Submission:
-    """The connection on which messages are handed over, kept for the next one for a while."""
+    """Connection on which messages are submitted, kept open for the next message for a while."""
 
     connection: Connection
     client: LocalMessageSubmissionClient
@@ -56,7 +56,7 @@ class _Submission:
 
 
 class LocalClient:
-    """Any number of tasks may submit and listen at the same time."""
+    """Client of one node. Any number of tasks may submit and listen at the same time."""
 
     def __init__(self, node: LocalNode, limits: ClientLimits, clock: Clock) -> None:
         self.node = node
@@ -68,7 +68,8 @@ class LocalClient:
         self._is_closed = False
 
     async def submit(self, message: DmqMessage, *, timeout_s: float | None = None) -> Accepted | Rejected:
-        """Submit the message and return the node's answer. `ProtocolTimeout` if there is none within `timeout_s`."""
+        """Submit the message and return the node's answer; raise `ProtocolTimeout` without an answer within
+        `timeout_s`."""
         limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s), self._turn:
@@ -82,8 +83,10 @@ class LocalClient:
     def listen(
         self, *, idle_timeout_s: float | None = None, on_connection: OnConnection | None = None
     ) -> MessageStream:
-        """Return a stream of every message that the node holds and receives, each once. The stream ends after
-        `idle_timeout_s` without a message. `on_connection` is called whenever the node comes or goes meanwhile.
+        """Return a stream of every message that the node holds and receives, each once.
+
+        The stream ends after `idle_timeout_s` without a message. It calls `on_connection` whenever the node
+        comes or goes meanwhile.
         """
         self._require_open()
         limits = self._limits.listen
@@ -94,7 +97,7 @@ class LocalClient:
         return stream
 
     async def close(self) -> None:
-        """End every listening iterator and say goodbye to the node."""
+        """End every listening iterator and the submission to the node."""
         self._is_closed = True
         for stream in self._streams:
             await stream.aclose()
@@ -119,13 +122,14 @@ class LocalClient:
             if not was_kept or not is_away(error):
                 raise
         outcome = await self._submit_once(message)
-        # The node may have taken the message before the connection ended: then it holds what was submitted.
+        # The node may have taken the message before the connection ended: then it holds our message already.
         is_ours = isinstance(outcome, Rejected) and outcome.reason is Reason.ALREADY_RECEIVED
         return ACCEPTED if is_ours else outcome
 
     async def _submit_once(self, message: DmqMessage) -> Accepted | Rejected:
         submission = self._submission or await self._open_submission()
-        # Not ours to keep until the answer is there: a conversation that was left in the middle is of no more use.
+        # Keep the connection only once the answer is there: a conversation that was left in the middle cannot
+        # be used again.
         self._submission = None
         if submission.closing is not None:
             submission.closing.cancel()

@@ -1,4 +1,4 @@
-"""A node's local socket and how to speak with it: opens a connection for each use."""
+"""The local socket of a node, and how to connect to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from stagepost.ground.statemachine.spec import Role
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """Nodes close a connection on which nothing is begun within seconds, so none is opened ahead of its use."""
+    """Address and terms of a node's local socket; it opens a connection for each use.
+
+    Nodes close a connection on which nothing begins within seconds, so none is opened ahead of its use.
+    """
 
     socket_path: Path
     network_magic: int
@@ -42,12 +45,13 @@ class LocalNode:
             raise
 
     async def open(self, protocol: MiniProtocol) -> tuple[Connection, Conversation]:
-        """A connection for this one mini-protocol; say something on it at once."""
+        """Return a connection for this one mini-protocol; the caller must send on it at once."""
         connection = await self.connect()
         return connection, connection.open(self.profile, protocol, Role.CLIENT)
 
 
 def is_away(error: StagepostError) -> bool:
-    """Whether the node stopped, restarts or is stuck, so that trying again may help."""
+    """Return whether the error means that the node stopped, restarts or is stuck, so that trying again may
+    help."""
     was_cut_short = isinstance(error, DecodeError) and error.code is ErrorCode.CBOR_TRUNCATED
     return was_cut_short or isinstance(error, TransportError | ProtocolTimeout)

@@ -1,4 +1,4 @@
-"""Local message notification as objects: a client that asks for messages and a server that shows them."""
+"""Local message notification as objects: a client that asks for messages and a server that returns them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from stagepost.ground.net.conversation import Conversation
 
 @dataclass(frozen=True, slots=True)
 class LocalMessageNotificationConfig:
-    """The documents' options. A time-out of None is the profile's own; `math.inf` is none at all.
+    """Options of the documents. A time-out of None is the profile's own; `math.inf` means no limit.
 
-    The client uses `reply_messages` and the time-outs of the two requests. A server without a node behind it uses
-    the queue, the two checks and `message_layouts`, for messages that it is given with `notify`.
+    The client uses `reply_messages` and the time-outs of the two requests. A server without a node behind it
+    uses the queue, the two checks and `message_layouts`, for messages that the program passes to `notify`.
     """
 
     reply_messages: Callable[[tuple[DmqMessage, ...], bool | None], object] | None = None
@@ -68,14 +68,14 @@ _AS_DOCUMENTED = LocalMessageNotificationConfig()
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What one request brought. `has_more` is None where the node does not say: after a blocking request."""
+    """Result of one request. `has_more` is None after a blocking request, where the node does not say."""
 
     messages: tuple[DmqMessage, ...]
     has_more: bool | None
 
 
 class LocalMessageNotificationClient:
-    """Asks a node for the messages that it has not shown on this connection yet."""
+    """Client that asks a node for the messages that it has not returned on this connection yet."""
 
     def __init__(self, talk: Conversation, config: LocalMessageNotificationConfig = _AS_DOCUMENTED) -> None:
         self._talk = talk
@@ -84,7 +84,8 @@ class LocalMessageNotificationClient:
         talk.set_time_limits(config.time_limits)
 
     async def request_messages_blocking(self) -> Notification:
-        """Waits until there are messages. The protocol knows no taking back: a time-out ends the conversation."""
+        """Wait until there are messages, and return them. The protocol cannot take a request back: a time-out
+        ends the conversation."""
         async with self._turn:
             await self._talk.send(local_notification.RequestMessages(blocking=True))
             reply = await self._talk.receive(local_notification.ReplyMessagesBlocking)
@@ -106,34 +107,36 @@ class LocalMessageNotificationClient:
 
 
 class MessageFeed(Protocol):
-    """One program's place in the messages that a node holds: what it takes is not given again."""
+    """Position of one program in the messages that a node holds: `take` returns each message once."""
 
     def take(self, count_max: int) -> tuple[tuple[DmqMessage, ...], bool]:
-        """The next messages, and whether there are more behind them."""
+        """Return the next messages, and whether more follow them."""
         ...
 
     async def wait(self) -> None:
-        """Return when `take` may have something to give."""
+        """Return when `take` may have messages to return."""
         ...
 
 
 @runtime_checkable
 class CallingFeed(MessageFeed, Protocol):
-    """A feed that saves its readers a task each: it calls them instead."""
+    """Feed that calls its readers, which saves a task for each of them."""
 
     def is_better_later(self, count_max: int) -> bool:
-        """Whether a call is coming anyway and `take` would give less than `count_max` before it."""
+        """Return whether a call is coming anyway and `take` would return fewer than `count_max` messages
+        before it."""
         ...
 
     def call(self, look: Callable[[], None]) -> None:
-        """Call `look` once, soon after `take` may have something to give."""
+        """Call `look` once, soon after `take` may have messages to return."""
         ...
 
     def forget(self, look: Callable[[], None]) -> None: ...
 
 
 class LocalMessageNotificationServer:
-    """Answers one program's requests until it says that it is done: from a node's `feed`, or a queue of its own."""
+    """Server that answers one program's requests until `ClientDone`: from a node's `feed`, or from a queue of
+    its own."""
 
     def __init__(
         self,
@@ -147,7 +150,7 @@ class LocalMessageNotificationServer:
         self._queue = MessageQueue(config.max_queue_size, config.unix_s) if feed is None else None
         self._feed: MessageFeed = self._own_queue if feed is None else feed
         self._calling = self._feed if isinstance(self._feed, CallingFeed) else None
-        # What is asked and not answered yet, and the answer if the program has no room for it.
+        # The request that is not answered yet, and its answer if the program has no room for it.
         self._request: local_notification.RequestMessages | None = None
         self._reply: object | None = None
         self._has_news = False
@@ -156,7 +159,7 @@ class LocalMessageNotificationServer:
         talk.set_time_limits(config.time_limits)
 
     async def notify(self, message: DmqMessage) -> Accepted | Rejected:
-        """Show this message to the program, next time that it asks. Only without a `feed`."""
+        """Return this message to the program's next request. Only for a server without a `feed`."""
         queue, config = self._own_queue, self._config
         if message.layout not in config.message_layouts:
             return rejected(
@@ -166,10 +169,11 @@ class LocalMessageNotificationServer:
         return fault or queue.offer(message) or ACCEPTED
 
     async def run(self, *, may_stay_unused: bool = True) -> None:
-        """`may_stay_unused` is for one of several instances that a peer may open: it costs nobody any time.
+        """Serve until the conversation ends.
 
-        Requests are answered where they arrive and where news arrive, in calls. This task is for the rest: a program
-        that does not read what it was sent, a feed that can only be waited for, and the end.
+        `may_stay_unused` is for one of several instances that a peer may open: no time limit runs before the
+        peer begins. The server answers requests in calls, when they or new messages arrive. This task does
+        the rest: a program that does not read its answers, a feed that can only be awaited, and the end.
         """
         if may_stay_unused:
             await self._talk.wait_for_start()
@@ -205,7 +209,7 @@ class LocalMessageNotificationServer:
             self._needed.set_result(None)
 
     def _look(self) -> None:
-        """The program has said something, or there are news."""
+        """Answer as far as possible: the program has sent something, or there are new messages."""
         if self._needed is not None and self._needed.done():
             return  # the task is at it
         try:
@@ -221,7 +225,7 @@ class LocalMessageNotificationServer:
         self._has_news = False
 
     def _answer_next(self) -> bool:
-        """False when there is nothing to do, or only something that has to wait."""
+        """Answer the next request; return False if there is none, or its answer has to wait."""
         talk, request = self._talk, self._request
         if request is None:
             if not talk.is_over:
@@ -237,7 +241,7 @@ class LocalMessageNotificationServer:
             and not self._has_news
             and self._calling.is_better_later(MESSAGES_SENT_MAX)
         ):
-            # In a storm, one reply for many messages instead of one for each few of them.
+            # Under load, send one reply for many messages instead of one for each few of them.
             self._calling.call(self._hear_news)
             return False
         messages, has_more = self._feed.take(MESSAGES_SENT_MAX)

@@ -1,4 +1,4 @@
-"""Local message submission as objects: a client that hands over messages and a server that judges them."""
+"""Local message submission as objects: a client that submits messages and a server that judges them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.conversation import Conversation
 
 SubmitMessage = Callable[[DmqMessage], Outcome | Awaitable[Outcome | None] | None]
-"""Decides on a message whose proof and dates are in order; None accepts it."""
+"""Callback that decides on a message whose proof and dates are in order; None accepts it."""
 
 DECISION_SHARE = 0.9
-"""How much of the Busy state's time a handler may take: the answer has to be with the client before it is over."""
+"""Share of the Busy state's time that a handler may take: the answer has to reach the client before that time is over."""
 
 HANDLER_FAILED = "the message could not be handled"
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LocalMessageSubmissionConfig:
-    """The documents' options. A time-out of None is the profile's own; `math.inf` is none at all.
+    """Options of the documents. A time-out of None is the profile's own; `math.inf` means no limit.
 
     The server uses `submit_message`, the two checks and the queue; the client uses `accept_message` and
     `reject_message`. Callbacks may be plain functions or coroutine functions.
@@ -69,7 +69,7 @@ _AS_DOCUMENTED = LocalMessageSubmissionConfig()
 
 
 class LocalMessageSubmissionClient:
-    """Hands messages to a node, one at a time; calls that come together wait for one another."""
+    """Client that submits messages to a node, one at a time; concurrent calls wait for one another."""
 
     def __init__(self, talk: Conversation, config: LocalMessageSubmissionConfig = _AS_DOCUMENTED) -> None:
         self._talk = talk
@@ -94,7 +94,7 @@ class LocalMessageSubmissionClient:
 
 
 class LocalMessageSubmissionServer:
-    """Answers one program's submissions until it says that it is done."""
+    """Server that answers one program's submissions until `Done`."""
 
     def __init__(self, talk: Conversation, config: LocalMessageSubmissionConfig = _AS_DOCUMENTED) -> None:
         self._talk = talk
@@ -103,7 +103,11 @@ class LocalMessageSubmissionServer:
         talk.set_time_limits(config.time_limits)
 
     async def run(self, *, may_stay_unused: bool = True) -> None:
-        """`may_stay_unused` is for one of several instances that a peer may open: it costs nobody any time."""
+        """Serve until the conversation ends.
+
+        `may_stay_unused` is for one of several instances that a peer may open: no time limit runs before the
+        peer begins.
+        """
         if may_stay_unused:
             await self._talk.wait_for_start()
         while not self._talk.is_over:
@@ -114,7 +118,8 @@ class LocalMessageSubmissionServer:
                     await self._talk.release()
 
     async def next_message(self) -> DmqMessage:
-        """The oldest accepted message that nobody has taken yet. Only without `submit_message`."""
+        """Wait for the oldest accepted message that nobody has taken yet. Only for a server without
+        `submit_message`."""
         while True:
             await self._queue.wait()
             taken, _ = self._queue.take(1)
@@ -132,7 +137,8 @@ class LocalMessageSubmissionServer:
             await self._talk.send(local_submission.AcceptMessage())
 
     async def _decide(self, message: DmqMessage) -> Outcome:
-        """A handler that fails or takes too long is no reason to leave the program without an answer."""
+        """Return the handler's decision, or a rejection if the handler fails or takes too long: the program
+        always gets an answer."""
         limit_s = self._talk.state.timeout_s
         patience = asyncio.timeout(None if limit_s is None else limit_s * DECISION_SHARE)
         try:
@@ -163,7 +169,8 @@ class LocalMessageSubmissionServer:
 
 
 def _clipped(outcome: Rejected) -> Rejected:
-    """The peer reads texts up to a limit; a longer one would cost the connection."""
+    """Return the outcome with its text cut to the limit that the peer reads; a longer text would end the
+    connection."""
     raw = outcome.text.encode()
     if len(raw) <= REASON_TEXT_BYTES_MAX:
         return outcome

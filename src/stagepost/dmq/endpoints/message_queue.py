@@ -1,4 +1,4 @@
-"""Messages that wait for one reader: bounded, in order of arrival, and without those whose time is over."""
+"""Messages that wait for one reader: bounded, in order of arrival, without expired ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId
 
 QUEUE_SIZE_MAX = 100
-"""How many messages an endpoint without a node behind it keeps, as the documents say."""
+"""Messages, at most, that an endpoint without a node behind it keeps, as the documents say."""
 
 
 class MessageQueue:
-    """What is taken is gone. A `MessageFeed` for a notification server that stands alone."""
+    """`MessageFeed` for a notification server without a node: a queue from which each message is taken once."""
 
     def __init__(self, count_max: int, unix_s: Callable[[], float]) -> None:
         self._count_max = count_max
@@ -28,7 +28,7 @@ class MessageQueue:
         return len(self._waiting)
 
     def offer(self, message: DmqMessage) -> Rejected | None:
-        """None if the message now waits here."""
+        """Queue the message; return None, or the reason why it cannot wait here."""
         if message.key in self._waiting:
             return rejected(ErrorCode.MSG_DUPLICATE, "this message waits here already")
         if len(self._waiting) >= self._count_max:
@@ -40,7 +40,7 @@ class MessageQueue:
         return None
 
     def take(self, count_max: int) -> tuple[tuple[DmqMessage, ...], bool]:
-        """The next messages, and whether there are more behind them."""
+        """Return the next messages, and whether more follow them."""
         self._drop_expired()
         count = min(count_max, len(self._waiting))
         taken = tuple(self._waiting.popitem(last=False)[1] for _ in range(count))

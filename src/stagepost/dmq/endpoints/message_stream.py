@@ -1,4 +1,5 @@
-"""Messages of a node as an endless iterator: asks again and again, connects anew when the node goes away."""
+"""The messages of a node as an endless iterator that asks again and again, and reconnects when the node goes
+away."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from stagepost.ground.loop.clock import Clock
 log = logging.getLogger(__name__)
 
 OnConnection = Callable[[StagepostError | None], None]
-"""Told None when the node answers, and why when it went away or could not be reached."""
+"""Callback with None when the node answers, and with the error when it went away or could not be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
-    """How a listener bears with a node that is away: waits that double, and an end of patience."""
+    """Patience of a listener with a node that is away: delays that double, and a limit to them."""
 
     reconnect_delay_s: float = 0.1
     reconnect_delay_max_s: float = 10.0
@@ -45,10 +46,11 @@ class ListenLimits:
 
 
 class MessageStream(AsyncIterator[DmqMessage]):
-    """Each message once, in the node's order; first all that the node holds, then what comes.
+    """Iterator of each message once, in the node's order: first all that the node holds, then new ones.
 
-    Nodes begin again from the oldest message on every connection, and some repeat themselves within one: what was
-    shown before is left out. Ends after `idle_timeout_s` without a message, and on `aclose`.
+    Nodes begin again from the oldest message on every connection, and some repeat themselves within one: the
+    stream leaves out messages that it has returned before. It ends after `idle_timeout_s` without a message,
+    and on `aclose`.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class MessageStream(AsyncIterator[DmqMessage]):
         self._clock = clock
         self._seen = SeenMessages(limits.ids_remembered_max)
         self._ready: deque[DmqMessage] = deque()
-        # One batch ahead of the reader: a slow reader slows the asking, and memory stays at two batches.
+        # One batch ahead of the reader: a slow reader slows the requests, and memory stays at two batches.
         self._batches: asyncio.Queue[list[DmqMessage] | StagepostError | None] = asyncio.Queue(1)
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -95,7 +97,7 @@ class MessageStream(AsyncIterator[DmqMessage]):
             raise batch
 
     async def aclose(self) -> None:
-        """End the iteration; a reader that waits is woken."""
+        """End the iteration and wake a reader that waits."""
         self._is_closed = True
         if self._asking is not None:
             self._asking.cancel()
@@ -111,7 +113,7 @@ class MessageStream(AsyncIterator[DmqMessage]):
     ) -> None:
         await self.aclose()
 
-    # In a task of its own, so that a reader may stop waiting at any moment without a reply being lost.
+    # A task of its own asks, so that a reader may stop waiting at any moment and no reply is lost.
 
     async def _ask(self) -> None:
         try:
@@ -149,13 +151,14 @@ class MessageStream(AsyncIterator[DmqMessage]):
         finally:
             connection.close()
             await connection.bearer.wait_closed()
-            # A quiet network sends nothing for hours: a connection that held is a sign of life as well.
+            # A quiet network sends nothing for hours: a connection that lasted also shows that the node is
+            # there.
             if asyncio.get_running_loop().time() - connected_at >= self._limits.reconnect_delay_max_s:
                 patience.renew()
 
 
 class _Patience:
-    """Waits that double while the node is away, until it has been away for too long."""
+    """Delays that double while the node is away, until it has been away for too long."""
 
     def __init__(self, limits: ListenLimits) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""What the options of all endpoints share: callbacks (plain or coroutine functions), checks and time limits."""
+"""Options that all endpoints share: callbacks (plain or coroutine functions), checks and time limits."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from stagepost.errors import ConfigError
 T = TypeVar("T")
 
 Authenticator = Callable[[DmqMessage], Rejected | Awaitable[Rejected | None] | None]
-"""Says what is wrong with a message's proof; None if nothing is."""
+"""Callback that returns the fault in a message's proof; None if there is none."""
 
 TtlValidator = Callable[[int, float], Rejected | Awaitable[Rejected | None] | None]
-"""Called with (expires_at, now), both in Unix seconds; says why the message may not live now, or None."""
+"""Callback with (expires_at, now), both in Unix seconds; it returns why the message is not valid now, or None."""
 
 log = logging.getLogger(__name__)
 
 
 async def settled(value: T | Awaitable[T]) -> T:
-    """What a callback returned, once it is there."""
+    """Return the callback's result, after awaiting it if it is awaitable."""
     if inspect.isawaitable(value):
         return await cast("Awaitable[T]", value)
     return value
 
 
 async def tell(callback: Callable[..., object] | None, *values: object) -> None:
-    """Call somebody who only listens. What goes wrong there is logged and changes nothing here."""
+    """Call a callback that only listens. Log its errors, which change nothing here."""
     if callback is None:
         return
     try:
@@ -43,7 +43,8 @@ async def tell(callback: Callable[..., object] | None, *values: object) -> None:
 async def first_fault(
     message: DmqMessage, now: float, ttl_validator: TtlValidator | None, authenticator: Authenticator | None
 ) -> Rejected | None:
-    """The cheap question before the dear one. A check that is None is somebody else's."""
+    """Return the first fault, checking the dates before the proof, which costs more. A check of None is the
+    caller's own task."""
     if ttl_validator is not None:
         fault = await settled(ttl_validator(message.expires_at, now))
         if fault is not None:
@@ -52,7 +53,7 @@ async def first_fault(
 
 
 def require_positive(**limits: float | None) -> None:
-    """Refuse a limit of nothing: "0" may mean at once or for ever, so it is never written."""
+    """Raise `ConfigError` for a limit of 0 or less: "0" may mean at once or for ever, so nobody may write it."""
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise ConfigError(
@@ -63,7 +64,8 @@ def require_positive(**limits: float | None) -> None:
 
 
 def given_limits(limits_s: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The time limits, by state, that replace the profile's own. There, None is the profile's and inf is none."""
+    """Return the time limits, by state, that replace the profile's own: in `limits_s` None means the
+    profile's own and inf no limit."""
     return {
         state: None if math.isinf(limit_s) else limit_s
         for state, limit_s in limits_s.items()

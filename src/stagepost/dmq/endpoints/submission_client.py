@@ -1,4 +1,4 @@
-"""The supplying side of message submission: answers a puller's requests until one side ends it."""
+"""The supplying side of message submission: it answers a puller's requests until one side ends it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _AS_DOCUMENTED = MessageSubmissionConfig()
 
 
 class MessageSubmissionClient:
-    """Supplies, from the config's callbacks or from what it is given with `offer`.
+    """Supplier of messages, from the config's callbacks or from messages passed to `offer`.
 
-    Without news a blocking request is answered after `no_news_reply_s`, as far as the instance has words for it: version
-    2 says so in the flavour of running nodes, the documents' empty list is for those who accept it. Otherwise the
-    request stays unanswered until there is news: version 1 sets no limit, and neither does the text that the other
-    flavour of version 2 follows, where an empty list would be a violation.
+    Without news the client answers a blocking request after `no_news_reply_s`, if the instance has a message
+    for that: version 2 has one in the flavour of running nodes, and the documents' empty list is for peers
+    that accept it. Otherwise the request stays unanswered until there is news: version 1 sets no limit, and
+    neither does the text that the other flavour of version 2 follows, where an empty list would be a
+    violation.
     """
 
     def __init__(self, talk: Conversation, config: MessageSubmissionConfig = _AS_DOCUMENTED) -> None:
@@ -51,7 +52,7 @@ class MessageSubmissionClient:
         config.apply_time_limits(talk)
 
     def offer(self, message: DmqMessage) -> Accepted | Rejected:
-        """Supply this message, when the peer asks. Only without callbacks."""
+        """Supply this message when the peer asks. Only for a client without callbacks."""
         if self._config.request_message_ids is not None:
             raise LocalProtocolError("this supplier asks its callbacks and takes no messages itself")
         outcome = self._offered.offer(message, self._config.unix_s())
@@ -59,15 +60,19 @@ class MessageSubmissionClient:
         return outcome
 
     def notify(self) -> None:
-        """There is news: `request_message_ids` is called again if the peer waits for an answer."""
+        """Call `request_message_ids` again if the peer waits for an answer, since there is news."""
         self._news.set()
 
     def end(self) -> None:
-        """Say goodbye as soon as a supplier may: in answer to the next request, or to the one that waits."""
+        """Send `Done` as soon as a supplier may: in answer to the next request, or to the one that waits."""
         self._is_ending.set()
 
     async def run(self, *, may_stay_unused: bool = True) -> None:
-        """`may_stay_unused` is for one of several instances that a peer may open: it costs nobody any time."""
+        """Supply until the conversation ends.
+
+        `may_stay_unused` is for one of several instances that a peer may open: no time limit runs before the
+        peer begins.
+        """
         if self._opens:
             await self._talk.send(Init())
         elif may_stay_unused:
@@ -104,7 +109,10 @@ class MessageSubmissionClient:
             await self._talk.send(ReplyMessageIds(tuple(ids)))
 
     async def _news_for(self, request: RequestMessageIds) -> Sequence[MessageIdAndSize] | None:
-        """None if we are to end instead. Empty only when the wait was too long and there is a way to say so."""
+        """Return ids to announce, or None to end instead.
+
+        The result is empty only if the wait was too long and the instance has a message for that.
+        """
         patience_s = self._patience_s if self._can_say_nothing else None
         asking = asyncio.ensure_future(self._news_awaited(request))
         ending = asyncio.ensure_future(self._is_ending.wait())
@@ -117,7 +125,7 @@ class MessageSubmissionClient:
         finally:
             ending.cancel()
             asking.cancel()
-        # A callback that has taken ids already may finish; they must not get lost.
+        # A callback that has taken ids already may finish, so that those ids are not lost.
         await asyncio.wait({asking})
         if not asking.cancelled():
             return asking.result()

@@ -23,23 +23,23 @@ from stagepost.ground.statemachine.spec import Role
 RequestMessageIds = Callable[
     [bool, int, int], Sequence[MessageIdAndSize] | Awaitable[Sequence[MessageIdAndSize]]
 ]
-"""Called with (blocking, acknowledged, requested) and returns ids that were not announced before.
+"""Callback with (blocking, acknowledged, requested) that returns ids which were not announced before.
 
-An asynchronous one may wait for news when the request is blocking, and is cancelled when the wait gets too long. One
-that has nothing returns nothing, and is called again after `MessageSubmissionClient.notify`.
+An asynchronous callback may wait for news when the request is blocking, and is cancelled when the wait gets too long.
+A callback without ids returns an empty sequence, and is called again after `MessageSubmissionClient.notify`.
 """
 
 ProvideMessages = Callable[[tuple[MessageId, ...]], Sequence[DmqMessage] | Awaitable[Sequence[DmqMessage]]]
-"""Returns those of the requested messages that are still there."""
+"""Callback that returns those of the requested messages that the supplier still has."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSubmissionConfig:
-    """A time-out of None is the profile's own; `math.inf` is none at all.
+    """Options of message submission. A time-out of None is the profile's own; `math.inf` means no limit.
 
-    The client, which supplies, is asked through `request_message_ids` and `request_messages`; without them it supplies
-    what it is given with `offer`, up to `max_queue_size`. The server, which pulls, makes the two checks and tells of
-    what came through `reply_message_ids`, `reply_messages` and `reject_message`.
+    The client, which supplies, calls `request_message_ids` and `request_messages`; without them it supplies
+    the messages passed to `offer`, up to `max_queue_size`. The server, which pulls, makes the two checks and
+    reports through `reply_message_ids`, `reply_messages` and `reject_message`.
     """
 
     request_message_ids: RequestMessageIds | None = None
@@ -78,12 +78,13 @@ class MessageSubmissionConfig:
         return self.window or _profile_of(talk).window
 
     def patience_s(self, talk: Conversation) -> float | None:
-        """How long a blocking request may go without an answer; None: until there is news."""
+        """Return the seconds for which a blocking request may stay unanswered; None means until there is
+        news."""
         patience_s = self.no_news_reply_s or _profile_of(talk).no_news_reply_s
         return None if math.isinf(patience_s) else patience_s
 
     def apply_time_limits(self, talk: Conversation) -> None:
-        """Before anything is said."""
+        """Set the time limits of `talk`. Call this before the first message."""
         limits_s = {
             "Idle": self.idle_timeout_s,
             "MessageIdsBlocking": self.message_ids_blocking_timeout_s,
@@ -95,7 +96,8 @@ class MessageSubmissionConfig:
 
 
 def begins_with_init(talk: Conversation) -> bool:
-    """Version 1 and the documents, before anything was said."""
+    """Return whether the instance begins with `Init`: in version 1 and in the documents. Only true before the
+    first message."""
     return talk.state.name == INIT.name
 
 
@@ -105,7 +107,8 @@ def _profile_of(talk: Conversation) -> Profile:
 
 
 def is_pulling_side(profile: Profile, submission_version: int, role: Role) -> bool:
-    """Who pulls: the initiator in version 2, the responder in version 1 and in the documents."""
+    """Return whether `role` pulls: the initiator in version 2, the responder in version 1 and in the
+    documents."""
     if profile.follows_documents or submission_version == 1:
         return role is Role.SERVER
     return role is Role.CLIENT

@@ -1,7 +1,7 @@
-"""The pulling side of message submission: asks for ids and messages, and checks what comes.
+"""The pulling side of message submission: it asks for ids and messages, and checks them.
 
-Server and client are the documents' words for pulling and supplying side. Which of them opened the instance differs
-between the versions; the conversation that an endpoint is given knows.
+Server and client are the documents' words for pulling and supplying side. Which of them opened the instance
+differs between the versions; the conversation that an endpoint gets knows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ OnFailure = Callable[[Exception], None]
 
 
 class MessageSubmissionServer:
-    """Pulls. Calls that come together are on their way together; their replies come in order.
+    """Puller. Concurrent calls are sent together; their replies come in order.
 
-    A blocking request cannot be overtaken, so it waits for the replies before it, and later calls wait for its own.
-
-    A reply is heard, checked and handed on in the call that brings its bytes. The requests that are awaited are built on
-    `ask_message_ids_now` and `ask_messages_now`, which ask without waiting and answer by a call.
+    A blocking request cannot be overtaken, so it waits for the replies before it, and later calls wait for
+    its own. The server reads, checks and passes on a reply in the call that brings its bytes. The awaitable
+    requests are built on `ask_message_ids_now` and `ask_messages_now`, which ask without waiting and answer
+    by a call.
     """
 
     def __init__(self, talk: Conversation, config: MessageSubmissionConfig = _AS_DOCUMENTED) -> None:
@@ -68,7 +68,8 @@ class MessageSubmissionServer:
     async def start(self, *, may_stay_unused: bool = False) -> None:
         """Wait until the supplier is ready; the first request does so, too.
 
-        `may_stay_unused` is for one of several instances that a peer may open: it costs nobody any time.
+        `may_stay_unused` is for one of several instances that a peer may open: no time limit runs before the
+        peer begins.
         """
         if not self._is_started:
             if may_stay_unused:
@@ -77,18 +78,18 @@ class MessageSubmissionServer:
             self._is_started = True
 
     async def request_message_ids_blocking(self, ack: int, count: int) -> Ids:
-        """Waits until there are ids. Empty if the supplier gave the word back without news, as some do."""
+        """Wait until there are ids, and return them; empty if the supplier answered without news, as some do."""
         return await (await self.ask_message_ids(blocking=True, ack=ack, count=count))
 
     async def request_message_ids_non_blocking(self, ack: int, count: int) -> Ids:
         return await (await self.ask_message_ids(blocking=False, ack=ack, count=count))
 
     async def request_messages(self, ids: Sequence[MessageId]) -> Messages:
-        """Those of the requested messages that came and passed the checks."""
+        """Return those of the requested messages that came and passed the checks."""
         return await (await self.ask_messages(ids))
 
     async def ask_message_ids(self, *, blocking: bool, ack: int, count: int) -> asyncio.Future[Ids]:
-        """As the requests above, but returns when the request is on its way."""
+        """Do what the requests above do, but return when the request is sent."""
         return await self._ask(RequestMessageIds(blocking, ack, count))
 
     async def ask_messages(self, ids: Sequence[MessageId]) -> asyncio.Future[Messages]:
@@ -97,9 +98,10 @@ class MessageSubmissionServer:
     def ask_message_ids_now(
         self, blocking: bool, ack: int, count: int, came: Callable[[Ids], None], failed: OnFailure
     ) -> bool:
-        """As `ask_message_ids`, without waiting: False, and nothing said, where that would have to.
+        """Do what `ask_message_ids` does without waiting; return False and send nothing where that would
+        wait.
 
-        One of `came` and `failed` is called, later and once. Neither may raise.
+        The server calls one of `came` and `failed`, later and once. Neither may raise.
         """
         return self._ask_now(RequestMessageIds(blocking, ack, count), blocking, came, failed)
 
@@ -109,7 +111,7 @@ class MessageSubmissionServer:
         return self._ask_now(RequestMessages(ids), False, came, failed)
 
     async def done(self) -> None:
-        """Say goodbye, where the puller may: in version 2 and in the documents."""
+        """Send `Done`, where the puller may: in version 2 and in the documents."""
         async with self._sending:
             await self._wait_for_answers()
             self._check_usable()
@@ -117,11 +119,11 @@ class MessageSubmissionServer:
         await self._talk.release()
 
     async def release(self) -> None:
-        """The conversation is over: give its channel back, so that the peer can begin another."""
+        """Give the channel of the ended conversation back, so that the peer can begin another."""
         await self._talk.release()
 
     def close(self) -> None:
-        """Stop reading; whoever still waits is told. The connection is the caller's to close."""
+        """Stop reading and fail all waiting calls. The caller closes the connection."""
         self._fail(TransportError("MessageSubmission: closed on this side"))
         if self._consulting is not None:
             self._consulting.cancel()
@@ -140,7 +142,8 @@ class MessageSubmissionServer:
             try:
                 await self._talk.send(request)
             except BaseException as error:
-                # Whether it was said is not known any more, so nothing that follows would be understood.
+                # Nobody knows any more whether the request was sent, so the peer would not understand
+                # anything that follows.
                 self._fail(error if isinstance(error, Exception) else TransportError("a request was cut off"))
                 raise
             self._await_reply(blocking, _result_of(answer), _failure_of(answer))
@@ -184,11 +187,11 @@ class MessageSubmissionServer:
         if not self._is_listening:
             self._talk.on_message(self._listen)
             if self._talk.has_unheard:
-                # It was said before it was asked for, and will not be announced again.
+                # The reply came before its request, so the channel will not announce it again.
                 asyncio.get_running_loop().call_soon(self._listen)
 
     async def _wait_for_answers(self) -> None:
-        """Whoever waits here holds the lock, so there is one at most."""
+        """Wait until all requests are answered. The caller holds the lock, so at most one waits here."""
         if self._awaited:
             self._all_answered = asyncio.get_running_loop().create_future()
             try:
@@ -246,7 +249,7 @@ class MessageSubmissionServer:
         came(result)
 
     def _consult(self, hearing: Coroutine[None, None, object]) -> None:
-        """The config's functions may take their time; replies behind this one wait for them."""
+        """Start the config's callbacks, which may take their time; later replies wait for them."""
         self._consulting = asyncio.create_task(self._consulted(hearing))
 
     async def _consulted(self, hearing: Coroutine[None, None, object]) -> None:
@@ -314,6 +317,6 @@ def _failure_of(answer: asyncio.Future[Any]) -> OnFailure:
 
 
 def _take_note(answer: asyncio.Future[Any]) -> None:
-    """A caller that went away is not there to hear of a failure; the next call tells of it."""
+    """Mark the exception as seen: a caller that went away cannot see a failure, and the next call raises it."""
     if not answer.cancelled():
         answer.exception()
