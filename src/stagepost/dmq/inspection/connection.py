@@ -1,8 +1,8 @@
-"""What holds for a whole connection: the handshake comes first, and it settles what may run behind it.
+"""The rules of a whole connection in a capture, and the evidence for its wire profile.
 
-The rules of the handshake that its state graph cannot hold, seen from outside of both sides.
-
-Which wire profile a capture shows, and by what: evidence is gathered as it passes and weighed at the end.
+The handshake comes first, and it settles what may run after it. `HandshakeRules` holds the rules that its
+state graph cannot hold, seen from outside of both sides. `ProfileEvidence` gathers what the messages show
+about the profile, and weighs it at the end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _VERSION_AT = 2  # behind the head of the answer and its tag, one byte each
 
 
 def version_data(offered: OfferedVersion) -> VersionData | None:
-    """None if the version is unknown, or its data have another shape than they should."""
+    """Return the decoded data; None if the version is unknown, or its data do not have its shape."""
     if offered.number not in _KNOWN:
         return None
     try:
@@ -68,7 +68,8 @@ def version_data(offered: OfferedVersion) -> VersionData | None:
 
 
 class HandshakeRules:
-    """One handshake. `agreed` is what it came to; `ended_by` names the answer after which nothing may follow."""
+    """Rules of one handshake. `agreed` is its result; `ended_by` names the answer after which nothing may
+    follow."""
 
     def __init__(self) -> None:
         self.agreed: Agreed | None = None
@@ -83,7 +84,7 @@ class HandshakeRules:
         return 2 if self.agreed.version == DMQ_NODE_V2 else 1
 
     def heard(self, message: object, item: bytes, base: int) -> Fault | None:
-        """`item` are the bytes of `message`, which begin at lane offset `base`."""
+        """Return the fault in `message`, if any. `item` are its bytes, which begin at lane offset `base`."""
         match message:
             case ProposeVersions(versions):
                 self._proposed = versions
@@ -144,7 +145,7 @@ class HandshakeRules:
         return None
 
     def _crossed(self, theirs: tuple[OfferedVersion, ...]) -> None:
-        """Both sides proposed at the same time: both pick the highest common version."""
+        """Settle two proposals that crossed: both sides pick the highest common version."""
         common = [
             offered for offered in theirs if self._proposal(offered.number) and offered.number in _KNOWN
         ]
@@ -175,7 +176,7 @@ class HandshakeRules:
 
 
 def _unordered(versions: tuple[OfferedVersion, ...], base: int, state: str) -> Fault | None:
-    # Versions that nobody here knows may stand anywhere.
+    # Unknown versions may stand anywhere.
     numbers = [offered.number for offered in versions if offered.number in _KNOWN]
     if all(earlier < later for earlier, later in pairwise(numbers)):
         return None
@@ -199,7 +200,7 @@ _COUNT_WIDTHS = {0x98: 1, 0x99: 2}  # list heads that are followed by a count of
 
 
 class Connection:
-    """`checks_order` is False where one direction alone does not tell what came first."""
+    """Rules of one connection. `checks_order` is False if one direction alone does not show the order."""
 
     def __init__(self, *, checks_order: bool) -> None:
         self._checks_order = checks_order
@@ -218,7 +219,7 @@ class Connection:
         return self._handshake.heard(said.message, said.item, said.base)
 
     def refuses(self, at: int, number: int, protocol: MiniProtocol) -> Fault | None:
-        """Why a segment of `protocol` may not stand at offset `at` of the capture."""
+        """Return why a segment of `protocol` may not stand at offset `at` of the capture; None if it may."""
         is_handshake = protocol is MiniProtocol.HANDSHAKE
         fault = self._out_of_order(is_handshake) if self._checks_order else None
         fault = fault or (None if is_handshake else self._not_agreed(number, protocol))
@@ -253,7 +254,8 @@ class Connection:
         return None
 
     def submission_version(self, profile: Profile, protocol: MiniProtocol, lane: Lane) -> int | None:
-        """Which version this instance is: agreed, or told by its first message; None until enough of that is there."""
+        """Return the version of this instance, from the handshake or its first message; None until enough
+        bytes are there."""
         if protocol is not MiniProtocol.MESSAGE_SUBMISSION:
             return 1
         version = 1 if profile.follows_documents else self._handshake.submission_version
@@ -265,7 +267,7 @@ class Connection:
 
 
 def _version_by_shape(lane: Lane) -> int | None:
-    """In version 1 the initiator supplies, in version 2 it asks: who says such a thing tells which it is."""
+    """Return the version by the side that asks: the initiator supplies in version 1 and asks in version 2."""
     asks = _asks(lane.beginning)
     if asks is None:
         return None
@@ -273,7 +275,8 @@ def _version_by_shape(lane: Lane) -> int | None:
 
 
 def _asks(beginning: bytes) -> bool | None:
-    """Whether a message of this beginning is an asker's; None if the bytes do not tell yet."""
+    """Return whether a message with this beginning asks for something; None if the bytes do not show that
+    yet."""
     if not beginning:
         return None
     if beginning[0] != _TWO_ELEMENTS:
@@ -286,7 +289,7 @@ def _asks(beginning: bytes) -> bool | None:
     first_item_at = _LIST_AT + 1 + _COUNT_WIDTHS.get(list_head, 0)
     if len(beginning) <= first_item_at:
         return None
-    # Bare ids are asked for; pairs and messages, which are arrays, are supplied.
+    # A request lists bare ids; replies list pairs or messages, which are arrays.
     return beginning[first_item_at] >> 5 == BYTE_STRING
 
 
@@ -308,12 +311,13 @@ _FIRST_FIELD_AT = 2  # behind the message's head and tag, one byte each
 
 @cache
 def profiles_with(number: int) -> tuple[str, ...]:
-    """The profiles in which `number` is a mini-protocol, in their usual order."""
+    """Return the profiles in which `number` is a mini-protocol, in their usual order."""
     return tuple(profile.name for profile in PROFILES.values() if profile.protocol(number) is not None)
 
 
 class ProfileEvidence:
-    """Keeps the first piece of each kind, so that its size does not grow with the capture."""
+    """Evidence for the wire profile. It keeps the first piece of each kind, so its size does not grow with
+    the capture."""
 
     def __init__(self) -> None:
         self._found: dict[str, Evidence] = {}
@@ -329,7 +333,7 @@ class ProfileEvidence:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The profiles that all evidence allows."""
+        """Profiles that all evidence allows."""
         return tuple(
             name for name in PROFILES if all(name in piece.profiles for piece in self._found.values())
         )
@@ -351,7 +355,7 @@ class ProfileEvidence:
         offset: int,
         direction: Direction,
     ) -> None:
-        """What the way in which `message` was written shows."""
+        """Add the evidence in the form in which `message` was written."""
         if flavour is not None:
             self._flavours.setdefault(flavour)
         if SEED.name in profiles_with(number):

@@ -1,8 +1,8 @@
-"""Follows one mini-protocol through a capture: both sides by the state graph, or one side message by message.
+"""Followers of one mini-protocol through a capture: both sides by the state graph, or one side message by
+message.
 
-One direction of one mini-protocol in a capture: its framing, and where each of its bytes lies in the file.
-
-Turns whole items of a lane into typed messages, or into the fault that keeps them from being one.
+A `Lane` is one direction: its framing, and the place of each of its bytes in the file. A `MessageReader`
+turns whole items of a lane into typed messages or faults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ BEGINNING_BYTES = 8
 
 
 class Lane:
-    """Messages may span segments, so an offset in the lane is looked up among the pieces that still matter."""
+    """Direction of one mini-protocol in a capture.
+
+    Messages may span segments, so the lane looks an offset up among the pieces that still matter.
+    """
 
     def __init__(self, number: int, direction: Direction) -> None:
         self.number = number
@@ -56,7 +59,7 @@ class Lane:
 
     @property
     def offset(self) -> int:
-        """Of the first byte that no whole message has taken yet."""
+        """Lane offset of the first byte that no whole message has taken yet."""
         return self._framer.offset
 
     @property
@@ -79,7 +82,8 @@ class Lane:
         return self._framer.next_item(limits, headless_third=headless_third)
 
     def place(self, at: int) -> tuple[int, int]:
-        """Where lane offset `at` lies: offset in the capture, and the segment. Only for what was just read."""
+        """Return the place of lane offset `at`: offset in the capture, and the segment. Only for bytes that
+        were just read."""
         piece = max(bisect_right(self._starts, at) - 1, 0)
         offset, segment = self._places[piece]
         return offset + at - self._starts[piece], segment
@@ -90,7 +94,7 @@ _SUBMITTED_MESSAGE_AT = 2  # behind the head and tag of a submission, one byte e
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One whole message of a lane. `flavour` is None if every dialect writes it so."""
+    """Whole message of a lane. `flavour` is None if every dialect writes it this way."""
 
     base: int  # lane offset at which it begins
     item: bytes
@@ -100,7 +104,8 @@ class Said:
 
 
 class MessageReader:
-    """Reads for one instance. Unless it `knows_state`, one direction alone does not tell where things were said."""
+    """Reader for one instance. Without `knows_state` it reads one direction, which does not show the state of
+    each message."""
 
     def __init__(
         self, profile: Profile, protocol: MiniProtocol, submission_version: int, *, knows_state: bool
@@ -110,7 +115,7 @@ class MessageReader:
         self._codec = codec_for(profile, protocol, submission_version)
 
     def take(self, lane: Lane, states: Sequence[State], allowed: str) -> Said | Fault | None:
-        """The lane's next message; None while it is not complete."""
+        """Return the lane's next message or its fault; None while it is incomplete."""
         table = self._codec.table
         limits = ItemLimits(
             max(state.message_bytes_max for state in states),
@@ -152,7 +157,7 @@ class MessageReader:
         return Said(base, item, message, name, None if dialect is None else dialect.name)
 
     def _malformed(self, submitted: MalformedMessage, base: int, state: str) -> Fault:
-        """Nodes close or reject here, and none takes the message. It is read again to learn the place."""
+        """Return the fault of a submission that no node accepts; read it again to find the place."""
         allowed = "a message of the layouts and sizes that this profile admits"
         error = DecodeError(submitted.text, code=submitted.code)
         try:
@@ -164,14 +169,16 @@ class MessageReader:
 
 
 _PIPELINE_UNBOUNDED = 2**31
-"""How far ahead a side may ask is the window's business; the size of the capture bounds what is kept here."""
+"""Requests in the pipeline: the window's rules limit them, and the size of the capture bounds the memory here."""
 
-# On a connection used both ways each side opens these, and the direction bit does not tell the two runs apart.
+# On a connection used both ways each side opens these, and the direction bit does not tell the two runs
+# apart.
 _OPENED_BY_BOTH = (MiniProtocol.MESSAGE_SUBMISSION, MiniProtocol.KEEP_ALIVE, MiniProtocol.PEER_SHARING)
 
 
 class BothSides:
-    """One mini-protocol with both directions in the capture; it may run again from its beginning after it ended."""
+    """Follower of a mini-protocol with both directions in the capture; after its end it may run again from
+    the beginning."""
 
     def __init__(self, profile: Profile, protocol: MiniProtocol, submission_version: int) -> None:
         self._profile = profile
@@ -189,7 +196,7 @@ class BothSides:
         self._rules = rules_for(self._profile, self._protocol)
 
     def take(self, lane: Lane) -> Said | Fault | None:
-        """The lane's next message; None while it is not complete."""
+        """Return the lane's next message or its fault; None while it is incomplete."""
         state = self._state_for(lane.role)
         if state is None and self._may_begin_again(lane):
             self._begin()
@@ -201,7 +208,7 @@ class BothSides:
         return self._broken_by(said, lane, allowed) or said if isinstance(said, Said) else said
 
     def _state_for(self, role: Role) -> State | None:
-        """Where the next message of `role` is said; None if it is not its turn."""
+        """Return the state in which the next message of `role` is sent; None if it is not its turn."""
         if role is not self._asker:
             state = self._referee.state
             return state if state.speaker is role else None
@@ -240,7 +247,7 @@ class BothSides:
         )
 
     def _hint(self, role: Role, here: State) -> str:
-        """What else it may be: three easy mistakes, of peers and of those who capture."""
+        """Return another explanation of the fault: three easy mistakes, of peers and of people who capture."""
         if here == self._spec.initial and role is not here.speaker:
             if self._protocol is MiniProtocol.MESSAGE_SUBMISSION and self._version == 2:
                 return "; gouroboros pulls from the responder's side in version 2, other nodes do not"
@@ -261,7 +268,7 @@ class BothSides:
 
 
 class OneSide:
-    """One direction of a mini-protocol, read without knowing what the other side said."""
+    """Follower of one direction of a mini-protocol, without the messages of the other side."""
 
     instance = 1
 
@@ -277,7 +284,8 @@ class OneSide:
 
 
 def _asker(spec: ProtocolSpec) -> Role:
-    """The side that may speak ahead, if one may: the referee counts what was said ahead from its point of view."""
+    """Return the side that may pipeline, if one may: the referee counts pipelined messages from its point of
+    view."""
     resumed = next(iter(spec.pipelined.values()), None)
     return Role.CLIENT if resumed is None or resumed.speaker is None else resumed.speaker
 

@@ -1,7 +1,8 @@
-"""The wire inspector: a captured byte stream in, a report of everything that was said and the first violation out.
+"""The wire inspector: a captured byte stream in, a report of all messages and the first violation out.
 
-The capture is a run of multiplexer segments: what one side sent, or both sides' segments in the order in which they
-passed. Nothing waits and nothing is asked for; work is linear in the size of the capture, and what is kept is bounded.
+The capture is a run of multiplexer segments: those of one side, or both sides' segments in the order in which
+they passed. Nothing waits and nothing is asked for; work is linear in the size of the capture, and memory is
+bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decod
 
 CAPTURE_BYTES_MAX = 64 * 1024 * 1024
 ENTRIES_MAX = 500_000
-"""Segments, messages and elements of their lists that a report holds; inspection stops there."""
+"""Segments, messages and elements of their lists in a report; inspection stops there."""
 
 _Follower: TypeAlias = BothSides | OneSide
 
@@ -35,9 +36,10 @@ _Follower: TypeAlias = BothSides | OneSide
 def inspect_stream(
     data: bytes, *, one_direction: bool | None = None, check_signatures: bool = True
 ) -> Report:
-    """Explain `data`. `one_direction` says what the capture holds; None means that the stream shall tell.
+    """Return the report on `data`. `one_direction` says which sides the capture holds; None finds out from
+    the stream.
 
-    `ConfigError` if there is nothing to inspect, or too much.
+    Raise `ConfigError` if there is nothing to inspect, or too much.
     """
     if not data:
         raise ConfigError("the capture is empty", advice="give at least one whole segment")
@@ -50,7 +52,7 @@ def inspect_stream(
 
 
 def _holds_one_direction(data: bytes) -> bool:
-    """Whether the two directions of this capture cannot be the two sides of the same conversations.
+    """Return whether the two directions of this capture cannot be the two sides of the same conversations.
 
     A side that sends in both directions, but only one half of the handshake, runs instances of its own beside
     those that its peer began: that is one side of a duplex connection.
@@ -70,7 +72,7 @@ def _holds_one_direction(data: bytes) -> bool:
 
 
 class _Inspection:
-    """One run over one capture."""
+    """Run over one capture."""
 
     def __init__(self, data: bytes, *, one_direction: bool, check_signatures: bool) -> None:
         self._data = data
@@ -106,7 +108,7 @@ class _Inspection:
         return self._report(Verdict.TRUNCATED if unfinished else Verdict.CLEAN, unfinished=unfinished)
 
     def _segment(self, at: int) -> BrokenRule | None:
-        """Take in the segment at `at`, or as much of it as there is."""
+        """Take in the segment at `at`, or the part of it that is there."""
         try:
             header = decode_header(self._data, at)
         except DecodeError as error:
@@ -175,7 +177,7 @@ class _Inspection:
         return None
 
     def _follower(self, lane: Lane, profile: Profile, protocol: MiniProtocol) -> _Follower | None:
-        """None while it is not known yet which version of submission this is."""
+        """Return the follower of the lane; None while the version of submission is not known yet."""
         key = lane.number | (lane.direction << 15 if self._one_direction else 0)
         follower = self._followers.get(key)
         if follower is None:
@@ -213,7 +215,7 @@ class _Inspection:
             self._evidence.version(self._connection.agreed.version, offset, lane.direction)
 
     def _unfinished_message(self) -> Unfinished | None:
-        """The message that began first among those that did not end."""
+        """Return the incomplete message that began first."""
         begun = [(lane.place(lane.offset)[0], lane) for lane in self._lanes.values() if lane.buffered]
         if not begun:
             return None

@@ -1,4 +1,4 @@
-"""The DMQ messages inside protocol messages, and what they prove without a clock or a list of pools."""
+"""The DMQ messages inside protocol messages, and the checks that need no clock and no list of pools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def findings(said: Said, lane: Lane, *, check_signatures: bool) -> tuple[Message
     found = []
     searched = 0
     for message in _carried(said.message):
-        # The message kept its own bytes, so they stand in the item, each behind the one before.
+        # Each message kept its own bytes, so they stand in the item, one after the other.
         start = said.item.index(message.raw, searched)
         searched = start + len(message.raw)
         offset, _ = lane.place(said.base + start)
@@ -27,7 +27,7 @@ def findings(said: Said, lane: Lane, *, check_signatures: bool) -> tuple[Message
 
 
 def elements(message: object) -> int:
-    """How many list elements `message` keeps in memory."""
+    """Return the number of list elements that `message` keeps in memory."""
     names: tuple[str, ...] = getattr(message, "__struct_fields__", ())
     values = (getattr(message, name) for name in names)
     return sum(len(value) for value in values if isinstance(value, tuple))

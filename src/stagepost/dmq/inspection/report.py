@@ -1,4 +1,4 @@
-"""What an inspection of a captured byte stream found: values only, for people and for programs."""
+"""The report of an inspection of a captured byte stream: values only, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagepost.ground.wire.mux import Direction
 
 
 class Verdict(Enum):
-    """The value is the word that people read."""
+    """Result of an inspection. The value is the word that people read."""
 
     CLEAN = "clean"
     VIOLATION = "violation"
@@ -22,7 +22,7 @@ class Verdict(Enum):
 
 
 class Coverage(Enum):
-    """Which conversation the capture lets us follow."""
+    """Part of the conversation that the capture shows."""
 
     BOTH_DIRECTIONS = "both directions"
     ONE_DIRECTION = "one direction only: order not checked"
@@ -30,7 +30,8 @@ class Coverage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """`offset` is where its header begins in the capture; `length` counts the payload that the header announces."""
+    """Segment of the capture. `offset` is that of its header; `length` counts the payload that the header
+    announces."""
 
     offset: int
     timestamp_us: int
@@ -43,7 +44,8 @@ class SegmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class MessageFinding:
-    """One DMQ message inside a protocol message, and whether it proves what it says. A bad one breaks no protocol rule."""
+    """DMQ message inside a protocol message, and the faults in its proof. A bad message breaks no protocol
+    rule."""
 
     offset: int
     message_id: MessageId
@@ -62,7 +64,8 @@ class MessageFinding:
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """One protocol message. `state` is where it was said; "" where one direction alone does not tell."""
+    """Protocol message. `state` is the state in which it was sent; "" where one direction alone does not show
+    it."""
 
     offset: int
     size: int
@@ -79,7 +82,7 @@ class MessageRecord:
 
 @dataclass(frozen=True, slots=True)
 class BrokenRule:
-    """The first violation: where, which rule, by whom, and what would have been right."""
+    """First violation: its place, the rule, the side that broke it, and what would have been right."""
 
     offset: int
     code: ErrorCode
@@ -96,7 +99,7 @@ class BrokenRule:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Where the capture, or the report, ends in the middle of something."""
+    """Place where the capture, or the report, ends in the middle of something."""
 
     offset: int
     text: str
@@ -104,7 +107,7 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Something in the stream that only some profiles do, and where it was first seen."""
+    """Feature of the stream that only some profiles have, and the place where it was first seen."""
 
     offset: int
     direction: Direction
@@ -114,7 +117,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What the handshake in the capture settled; None where the data did not tell."""
+    """Result of the handshake in the capture; None for values that the data do not show."""
 
     version: int
     kind: str | None = None

@@ -1,6 +1,7 @@
-"""Rules between the messages of one instance, which a state graph cannot hold: the window, and the cookies.
+"""Rules between the messages of one instance, which a state graph cannot hold (the window and the cookies),
+and names for broken rules.
 
-Names for broken rules, so that people can search for them; the error's code alone is too coarse.
+People can search for a name; the error's code alone is too coarse.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MESSAGE_TOO_LONG = "MessageTooLong"
 
 _SIDES = {Role.CLIENT: "initiator", Role.SERVER: "responder"}
 
-# Errors say in words what was wrong; the first phrase that occurs in the text names the rule.
+# Error texts describe the fault; the first phrase that occurs in the text names the rule.
 _RULES_BY_CODE = {
     ErrorCode.CBOR_LIMIT: (
         ("nesting depth", "TooDeep"),
@@ -65,7 +66,7 @@ _PLACES_IN_TEXT = re.compile(r" \(offset \d+\)|, which begins at offset \d+")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken rule before its place in the capture is known. `at` counts bytes of the lane."""
+    """Broken rule before its place in the capture is known. `at` counts bytes of the lane."""
 
     at: int
     code: ErrorCode
@@ -77,9 +78,9 @@ class Fault:
 
 
 def fault_of(error: StagepostError, *, base: int, allowed: str, state: str) -> Fault:
-    """What `error` says of the message that begins at lane offset `base`."""
+    """Return the fault that `error` describes in the message that begins at lane offset `base`."""
     rule = _rule_of(error)
-    # A message over its limit is wrong as a whole; the limit itself may lie behind the end of the capture.
+    # A message over its limit is wrong as a whole; the limit itself may lie after the end of the capture.
     at = base if rule == MESSAGE_TOO_LONG else base + (error.offset or 0)
     text = _PLACES_IN_TEXT.sub("", error.text)
     if error.advice:
@@ -95,7 +96,7 @@ def _rule_of(error: StagepostError) -> str:
 
 
 def may_say(spec: ProtocolSpec, state: State) -> str:
-    """Who may say what in `state`."""
+    """Return which side may send which messages in `state`, as text."""
     if state.speaker is None:
         return "nothing: the conversation is over"
     names = dict.fromkeys(edge.message.__name__ for edge in spec.edges_from(state))
@@ -111,7 +112,7 @@ _COOKIE_AT = 2  # behind the message's head and tag, one byte each
 
 class InstanceRules(Protocol):
     def heard(self, message: object, base: int, state: str) -> Fault | None:
-        """What `message`, which begins at lane offset `base`, breaks."""
+        """Return the rule that `message`, which begins at lane offset `base`, breaks; None if it breaks none."""
 
 
 def rules_for(profile: Profile, protocol: MiniProtocol) -> InstanceRules | None:
@@ -131,7 +132,8 @@ class _WindowKept:
 
     def heard(self, message: object, base: int, state: str) -> Fault | None:
         window = self._window
-        # Worked out before the message changes the window; the referee has already seen that it is an answer.
+        # Read before the message changes the window; the referee has already checked that a request precedes
+        # an answer.
         outstanding, due = window.unacknowledged, window.ids_due
         match message:
             case submission.RequestMessageIds(blocking, acknowledged, requested):
