@@ -1,7 +1,7 @@
 """Keys and certificates as cardano-cli writes them: JSON with a type, a description and CBOR in hex.
 
-Only text and values here; `runtime.key_files` reads and writes the files. A refusal names what was found and
-what was expected, and never repeats any part of the content, which may be secret.
+This module knows text and values only; `keys/key_files.py` reads and writes the files. A refusal names what
+was found and what was expected, and never repeats any part of the content, which may be secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ColdVerificationKey(msgspec.Struct, frozen=True):
 
 
 class ColdSigningKey:
-    """The secret seed of a pool's cold key; not shown, copied or pickled."""
+    """Secret seed of a pool's cold key. It cannot be printed, copied or pickled."""
 
     __slots__ = ("seed", "verification_key")
 
@@ -47,10 +47,10 @@ class ColdSigningKey:
 
 
 class EvolvedSigningKey:
-    """A KES signing key past its first period, as a file of our own holds it.
+    """KES signing key past its first period, in a file format of our own.
 
-    Other programs take every KES signing key file for a key at its first period. The type line of this kind is unknown
-    to them, so that none of them reads an evolved key by mistake.
+    Other programs take every KES signing key file for a key at its first period. They do not know the type
+    line of this kind, so none of them reads an evolved key by mistake.
     """
 
     __slots__ = ("key",)
@@ -70,7 +70,7 @@ class EvolvedSigningKey:
 
 
 class IssuedCertificate(msgspec.Struct, frozen=True):
-    """A certificate together with the cold verification key that it is to be checked with."""
+    """Certificate together with the cold verification key that checks it."""
 
     certificate: OperationalCertificate
     cold_verification_key: bytes
@@ -94,7 +94,7 @@ SECRET_KINDS = (kes.SigningKey, EvolvedSigningKey, ColdSigningKey)
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What the envelope calls one kind of content, and what people call it."""
+    """Names of one kind of content: in the envelope, and for people."""
 
     type_name: str
     description: str
@@ -129,14 +129,14 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 
 def encode(content: Content) -> bytes:
-    """The envelope as text, ready to be written. Secret if the content is."""
+    """Return the envelope as text, ready to be written. It is secret if the content is."""
     kind = KINDS[type(content)]
     envelope = _Envelope(kind.type_name, kind.description, _write(content).hex())
     return msgspec.json.format(msgspec.json.encode(envelope), indent=4) + b"\n"
 
 
 def decode(text: bytes, *, source: str) -> Content:
-    """What the envelope holds, whichever of our kinds it is. `source` names the file in a refusal."""
+    """Return the content of the envelope, of any of our kinds. `source` names the file in a refusal."""
     envelope = _parse(text, source)
     content_type = _CONTENT_BY_TYPE_NAME.get(envelope.type)
     if content_type is None:
@@ -145,7 +145,7 @@ def decode(text: bytes, *, source: str) -> Content:
 
 
 def decode_as(expected: type[ContentT], text: bytes, *, source: str) -> ContentT:
-    """What the envelope holds, which must be of the expected kind."""
+    """Return the content of the envelope, which must be of the kind `expected`."""
     return require_kind(expected, decode(text, source=source), source=source)
 
 

@@ -1,7 +1,8 @@
 """Key and certificate files on disk: which of them may be read, and how a new one is written.
 
-A file that exists is never changed: files are opened for reading alone, and a write goes to a new name. Operators'
-programs read the same files (cardano-node at its start, mithril-signer at every signature) and count on them.
+This module never changes an existing file: it opens files for reading alone, and writes to a new name.
+Operators' programs read the same files (cardano-node at its start, mithril-signer at every signature) and
+count on them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stagepost.dmq.key_texts import Content, ContentT
 from stagepost.errors import ErrorCode, KeyFileError, StorageError
 from stagepost.ground.crypto import kes
 
-# The largest envelope we write has about 1 400 bytes.
+# Bytes. The largest envelope we write has about 1 400.
 KEY_FILE_BYTES_MAX = 16_384
 SECRET_MODE = 0o600
 PUBLIC_MODE = 0o644
@@ -68,7 +69,7 @@ def _read(path: Path) -> tuple[bytes, os.stat_result]:
 
 
 def _read_open(descriptor: int, path: Path) -> tuple[bytes, os.stat_result]:
-    """The content and the status of one and the same file, even if its name is given to another meanwhile."""
+    """Return the content and the status of the same file, even if its name is given to another meanwhile."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileError(
@@ -82,7 +83,7 @@ def _read_open(descriptor: int, path: Path) -> tuple[bytes, os.stat_result]:
             found=status.st_size,
         )
     text = b""
-    # One byte more than allowed is asked for; a file that grows while being read ends as bad JSON.
+    # Ask for one byte more than allowed; a file that grows while it is read ends as bad JSON.
     while len(text) <= KEY_FILE_BYTES_MAX:
         part = os.read(descriptor, KEY_FILE_BYTES_MAX + 1 - len(text))
         if not part:
@@ -92,7 +93,7 @@ def _read_open(descriptor: int, path: Path) -> tuple[bytes, os.stat_result]:
 
 
 def _require_private(path: Path, status: os.stat_result, content: Content) -> None:
-    """Refuse a secret that others can reach. A group may share a KES key, with a warning, but no cold key."""
+    """Refuse a secret that others can read. A group may share a KES key, with a warning, but not a cold key."""
     if not isinstance(content, text_envelope.SECRET_KINDS):
         return
     if status.st_uid != os.geteuid():
@@ -121,7 +122,7 @@ def _require_private(path: Path, status: os.stat_result, content: Content) -> No
 
 @contextmanager
 def _locked_folder(target: Path) -> Iterator[int]:
-    """The folder of `target`, open and locked against other writers of keys."""
+    """Open the folder of `target`, and lock it against other writers of keys."""
     folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         try:
@@ -155,7 +156,7 @@ def _temporary_name(name: str) -> str:
 
 
 def _remove_leftover(folder: int, name: str) -> None:
-    """What a crash left of an earlier write; the lock says that nobody is still writing it."""
+    """Remove the rest of an earlier write that crashed; the lock shows that nobody is still writing it."""
     with suppress(FileNotFoundError):
         os.unlink(_temporary_name(name), dir_fd=folder)
 

@@ -1,4 +1,5 @@
-"""A pool's folder of keys: which files it has, how a new folder is made, and a store for an evolved key beside it."""
+"""A pool's folder of keys: its files, how a new folder is made, and the file of an evolved key in another
+folder."""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ def make_keys(
     issue_number: int,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
 ) -> IssuedCertificate:
-    """A cold key, a KES key and the certificate that binds them, all new, as files in `folder`. Keys of another source of
-    `random_bytes` can be guessed by whoever knows it: they are for demonstrations that must repeat."""
+    """Write a new cold key, a new KES key and the certificate that binds them to files in `folder`.
+
+    Anybody who knows another source of `random_bytes` can guess its keys: use one only for demonstrations
+    that must repeat.
+    """
     _require_room(folder)
     cold = text_envelope.ColdSigningKey(random_bytes(32))
     kes_key = kes.SigningKey.generate(random_bytes(kes.SEED_BYTES))
@@ -56,8 +60,9 @@ def make_keys(
 def write_evolved_key(source: Path, target: Path, to_period: int | None = None) -> EvolvedSigningKey:
     """Write the KES key of `source`, evolved to `to_period` (default: the next), to the new file `target`.
 
-    `source` stays as it is. Where an operator's key lies nothing is written: `target` must be in another folder, unless
-    `source` is an evolved key already. Costs up to some ten milliseconds: keep it off an event loop.
+    `source` stays as it is. Nothing is written where an operator's key lies: `target` must be in another
+    folder, unless `source` is an evolved key already. Costs up to some ten milliseconds: keep it off an event
+    loop.
     """
     content = key_files.load(source)
     is_ours = isinstance(content, EvolvedSigningKey)
@@ -106,7 +111,7 @@ def _require_own_place(source: Path, target: Path, *, is_ours: bool) -> None:
 
 
 def _require_room(folder: Path) -> None:
-    """All names must be free before the first is written; the folder is made if it is missing."""
+    """Check that all names are free before the first is written; make the folder if it is missing."""
     taken = [name for name in FILE_NAMES if os.path.lexists(folder / name)]
     if taken:
         raise KeyFileError(

@@ -1,8 +1,8 @@
-"""Signs for one pool at the moment of sending, beside the event loop, with the keys that lie in a folder.
+"""A signer for one pool: it signs at the moment of sending, beside the event loop, with the keys in a folder.
 
-An entry may have waited for hours and a certificate serves for months, so nothing is signed ahead and no key is
-taken for granted: keys that were renewed meanwhile are read again, and a key whose period is over is moved on in memory.
-The files are never written, so that any number of programs can share them.
+An entry may have waited for hours and a certificate serves for months, so nothing is signed ahead and no key
+is taken for granted: the signer reads renewed keys again, and evolves a key whose period is over in memory.
+It never writes the files, so that any number of programs can share them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 
 class Signer(Protocol):
-    """Whoever signs. `pool_id` is who the messages will be from."""
+    """Signer of messages. `pool_id` names the pool that signs."""
 
     @property
     def pool_id(self) -> PoolId: ...
 
     async def sign(self, body: bytes, expires_at: int) -> DmqMessage:
-        """`StagepostError` if it cannot be done at present."""
+        """Return the signed message; raise `StagepostError` if signing is impossible at present."""
         ...
 
     async def close(self) -> None: ...
@@ -48,7 +48,8 @@ class _Request(NamedTuple):
 
 
 class DmqSigner:
-    """Requests that come together are signed in one go: going to the thread and back costs more than a signature."""
+    """Signer that signs concurrent requests in one go: going to the thread and back costs more than a
+    signature."""
 
     def __init__(
         self,
@@ -59,8 +60,12 @@ class DmqSigner:
         beside_the_loop: bool = True,
         evolved_key: Path | None = None,
     ) -> None:
-        """Without a schedule the key signs for the period that it is at. Virtual time knows no threads. `evolved_key` names
-        a KES key file past its first period, which is refused otherwise."""
+        """Read the keys in `keys_folder`.
+
+        Without a `schedule` the key signs for the period that it is at. Set `beside_the_loop` to False in
+        virtual time, which knows no threads. `evolved_key` names a KES key file past its first period, which
+        is refused otherwise.
+        """
         self._folder = keys_folder
         self._evolved_key = evolved_key
         self._schedule = schedule
@@ -80,7 +85,7 @@ class DmqSigner:
 
     @property
     def periods_left(self) -> int:
-        """How often the key can still move on."""
+        """Number of times that the key can still evolve."""
         return self._pair.periods_left
 
     async def sign(self, body: bytes, expires_at: int) -> DmqMessage:
@@ -99,7 +104,7 @@ class DmqSigner:
         return await request.signed
 
     async def close(self) -> None:
-        """What is being signed is finished; who still waits for its turn gets an error."""
+        """Finish the signatures under way; requests that still wait fail."""
         self._is_closed = True
         waiting, self._waiting = self._waiting, []
         for request in waiting:
@@ -136,7 +141,7 @@ class DmqSigner:
         if self._waiting and not self._is_closed:
             self._begin(loop)
 
-    # What follows runs in the signer's own thread, one call at a time.
+    # The methods below run in the signer's own thread, one call at a time.
 
     def _sign_all(self, work: Sequence[tuple[bytes, int]]) -> list[DmqMessage | StagepostError]:
         try:
@@ -155,21 +160,22 @@ class DmqSigner:
             return error
 
     def _ready_for_present_period(self) -> int:
-        """Return the period to sign for, with a pair at hand that has not moved past it."""
+        """Return the period to sign for, after loading a pair that has not evolved past it."""
         look = self._look()
         if look != self._last_look:  # files that could not be used are not read again until they change
             self._last_look = look
             self._read_again()
         period = self._pair.period_at(self._schedule, self._clock.unix_s())
         if period < self._pair.earliest_period:
-            # The clock was set back. The copy in memory cannot follow it, and the files still can.
+            # The clock was set back. The key in memory cannot go back, but the files still hold an earlier
+            # one.
             self._replace(self._read_same_pool())
         if self._schedule is not None:
             self._warn_of_the_end(self._pair.periods_until_end(period))
         return period
 
     def _warn_of_the_end(self, periods_left: int) -> None:
-        """Once for each of the last periods: a certificate is renewed by people, who need their time."""
+        """Warn once for each of the last periods: people renew a certificate, and need time for it."""
         if periods_left <= WARNING_PERIODS and periods_left != self._warned_of:
             self._warned_of = periods_left
             text = "the operational certificate ends soon; renew it"
@@ -214,5 +220,5 @@ def _look_of(path: Path) -> tuple[int, ...] | None:
         status = os.stat(path)
     except OSError:
         return None
-    # The last one also changes with the mode, which may have been the reason to refuse the file.
+    # The change time also changes with the mode, which may have been the reason to refuse the file.
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

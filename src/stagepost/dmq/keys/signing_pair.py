@@ -1,9 +1,9 @@
-"""The KES key and the certificate that a pool signs with: read from an operator's files, evolved in memory alone.
+"""The KES key and the certificate with which a pool signs: read from an operator's files, evolved in memory
+alone.
 
-Other programs read the same files and take the key for one at its first period. A key file at a later period disables
-them, and is refused here unless the caller asks for it by name.
-
-Which KES period it is: periods are counted in slots from the beginning of a chain, not from a certificate.
+Other programs read the same files and take the key for one at its first period. A key file at a later period
+disables them, and is refused here unless the caller asks for it by name. KES periods are counted in slots
+from the beginning of a chain, not from a certificate; `KesSchedule` converts them to time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PERIOD_S = float(SLOTS_PER_KES_PERIOD)
 
 @dataclass(frozen=True, slots=True)
 class KesSchedule:
-    """`slot_zero_unix_s` is where slot 0 would lie if all slots had taken one second."""
+    """KES periods of a chain. `slot_zero_unix_s` is where slot 0 would lie if all slots had taken one second."""
 
     slot_zero_unix_s: float
     period_s: float = PERIOD_S
@@ -44,8 +44,8 @@ class KesSchedule:
         return self.slot_zero_unix_s + period * self.period_s
 
 
-# The first slots of mainnet and preprod took 20 s each; what follows is from the first slot of one second onwards:
-# slot 4 492 800 at 1 596 059 091 and slot 86 400 at 1 655 769 600.
+# The first slots of mainnet and preprod took 20 s each; these schedules hold from the first slot of one
+# second onwards: slot 4 492 800 at 1 596 059 091 and slot 86 400 at 1 655 769 600.
 _SCHEDULES = {
     NETWORK_MAGICS["mithril-mainnet"]: KesSchedule(1_591_566_291),
     NETWORK_MAGICS["mithril-preprod"]: KesSchedule(1_655_683_200),
@@ -54,12 +54,13 @@ _SCHEDULES = {
 
 
 def kes_schedule_for(network_magic: int) -> KesSchedule | None:
-    """None for a network without a chain that everybody knows: a key then signs for the period that it is at."""
+    """Return the schedule of the network; None without a well-known chain: a key then signs for the period
+    that it is at."""
     return _SCHEDULES.get(network_magic)
 
 
 class SigningPair:
-    """A KES key in memory and the certificate for it. `sign` moves the key forward, the files stay as they are."""
+    """KES key in memory and the certificate for it. `sign` moves the key forward, the files stay as they are."""
 
     def __init__(self, key: SigningKey, issued: IssuedCertificate, certificate_path: Path) -> None:
         self._key = key
@@ -72,12 +73,12 @@ class SigningPair:
 
     @property
     def earliest_period(self) -> int:
-        """The KES period of the chain that the key in memory is at; the key cannot sign for an earlier one."""
+        """KES period of the chain at which the key in memory is; the key cannot sign for an earlier one."""
         return self._issued.certificate.start_kes_period + self._key.period
 
     @property
     def periods_left(self) -> int:
-        """How often the key can still move on."""
+        """Number of times that the key can still evolve."""
         return self._key.periods_left
 
     def period_at(self, schedule: KesSchedule | None, unix_s: float, *, asked_for: int | None = None) -> int:
@@ -121,7 +122,7 @@ class SigningPair:
         return self._issued.certificate.start_kes_period + KES_EVOLUTIONS_MAX - 1 - period
 
     def sign(self, body: bytes, *, kes_period: int, expires_at: int) -> DmqMessage:
-        """Return the signed message; the key in memory is evolved to `kes_period` first."""
+        """Return the signed message; evolve the key in memory to `kes_period` first."""
         return sign_message(
             body,
             key=self._key,
@@ -139,7 +140,7 @@ class SigningPair:
 def load_signing_pair(folder: Path, evolved_key: Path | None = None) -> SigningPair:
     """Read the key and the certificate in `folder`, which must belong together.
 
-    `evolved_key` names a KES key file past its first period that is to be used in place of the folder's.
+    `evolved_key` names a KES key file past its first period that replaces the folder's.
     """
     key_path = folder / KES_SIGNING_KEY if evolved_key is None else evolved_key
     key = _load_fresh(key_path) if evolved_key is None else _load_any(key_path)
