@@ -1,1 +1,1 @@
-"""Assembly of core and runtime into programs; nothing else lives here."""
+"""The DMQ node: connections, intake, store and status, assembled from the rules of this room."""

@@ -1,4 +1,4 @@
-"""Which mini-protocol a peer broke a rule of, counted and logged once for each connection."""
+"""Violations of peers, each attributed to a mini-protocol, counted and logged once for each connection."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from stagepost.errors import (
 from stagepost.ground.net.bearer import Bearer
 
 OnViolation: TypeAlias = Callable[[MiniProtocol | None, ErrorCode], None]
-"""Called with the mini-protocol, None for the connection itself, and the code of the broken rule."""
+"""Callback with the mini-protocol (None for the connection itself) and the code of the broken rule."""
 
 log = logging.getLogger(__name__)
 
 
 class Blame:
-    """One connection. What one conversation raises ends all others with the same error, which counts no second time."""
+    """Violations on one connection. An error in one conversation ends all others with the same error, which
+    is counted once."""
 
     def __init__(self, bearer: Bearer, on_violation: OnViolation) -> None:
         self._bearer = bearer
@@ -40,17 +41,19 @@ class Blame:
             raise
 
     def settle(self) -> None:
-        """The connection has ended: if a rule of the multiplexer ended it, no conversation has counted that."""
+        """Count a violation of the multiplexer's rules after the connection has ended, since no conversation
+        has counted it; log the fault."""
         reason = self._bearer.reason
         if isinstance(reason, RemoteProtocolError):
             self._count(None, reason)
         if isinstance(reason, LocalProtocolError):
-            # Ours, but nobody else tells of it: the peer only sees the end.
+            # The fault is ours, and nobody else reports it: the peer only sees the end.
             log.error("rule broken on this side", extra={"peer": self._bearer.peer, "reason": reason.text})
         if self._fault is None:
             return
         said = {"peer": self._bearer.peer, "code": self._fault.code, "reason": self._fault.text}
-        # A network that failed looks like silence, or like a message cut short by the end: no word of blame for these.
+        # A network that failed looks like silence, or like a message cut short by the end: do not blame the
+        # peer for these.
         if reason is None or isinstance(self._fault, ProtocolTimeout):
             log.info("connection ended", extra=said)
         else:
@@ -65,7 +68,7 @@ class Blame:
 async def shake_hands(
     handshake: Callable[[OnFault], Coroutine[Any, Any, Connection]], on_violation: OnViolation
 ) -> Connection:
-    """Runs `handshake` and counts what the peer got wrong in it. Whoever catches the error logs it."""
+    """Run `handshake` and count the peer's violations in it. The caller that catches the error logs it."""
     counted: list[StagepostError] = []
 
     def count(fault: StagepostError) -> None:

@@ -1,4 +1,4 @@
-"""What one DMQ node needs to know before it starts, as one value."""
+"""The configuration of one DMQ node, as one value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagepost.ground.net.version_data import NETWORK_MAGICS
 
 @dataclass(frozen=True, slots=True)
 class PeerTargets:
-    """How many peers to know, to be connected with and to exchange messages with."""
+    """Numbers of peers to know, to be connected with and to exchange messages with."""
 
     root: int = 60
     known: int = 150
@@ -37,7 +37,8 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """`host_addresses` may be empty only for a node that nobody connects to. Ports 0 take a free one."""
+    """Configuration of a node. `host_addresses` may be empty only for a node to which nobody connects. Port 0
+    takes a free one."""
 
     data_dir: Path
     local_socket: Path
@@ -49,7 +50,7 @@ class NodeConfig:
     profiles: tuple[Profile, ...] = tuple(PROFILES.values())
     wire_profile: Profile = DEFAULT_PROFILE
     min_sig_delay_s: float | None = None
-    """None: what the network prescribes."""
+    """Seconds between messages of a pool; None: the value that the network prescribes."""
     refuse_equivocation: bool = False
     peer_sharing: bool = True
     initiator_only: bool = False
@@ -60,13 +61,13 @@ class NodeConfig:
     protocol_idle_timeout_s: float = 5.0
     churn_interval_s: float = 3300.0
     verification_processes: int = 0
-    """Beside the loop; 0: one per further core."""
+    """Processes beside the loop; 0: one per further core."""
     metrics_port: int | None = 0
-    """None: no metrics, health and status over HTTP."""
+    """Port on loopback; None: no metrics, health and status over HTTP."""
     unsafe: UnsafeOverrides = field(default_factory=UnsafeOverrides)
     log: LogConfig = field(default_factory=LogConfig)
     notes: tuple[str, ...] = ()
-    """What the files and flags say and this node does not act on: for the log, once."""
+    """Settings in the files and flags without effect on this node, to be logged once."""
 
     @property
     def connections_soft_max(self) -> int:

@@ -1,4 +1,5 @@
-"""Keeps the node connected: dials whom the peer book names, and replaces those who bring nothing."""
+"""The dialler keeps the node connected: it dials the peers that the peer book names, and replaces those that
+bring nothing."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class Dialler:
+    """Keeper of the node's outgoing connections."""
+
     def __init__(
         self,
         config: NodeConfig,
@@ -66,11 +69,11 @@ class Dialler:
         return LocalRootPeer(PeerAddress(point.address, point.port), profile.name, can_be_warm(profile))
 
     def look(self) -> None:
-        """Something changed: a peer was shared, or lost."""
+        """Look again now: a peer was shared, or lost."""
         self._redialler.look()
 
     async def run(self) -> None:
-        """Until cancelled. Dials that are under way are ended by `stop`."""
+        """Run until cancelled. `stop` ends dialled connections."""
         self._next_churn = self._now() + self._config.churn_interval_s
         await self._redialler.run(self._step)
 
@@ -92,7 +95,7 @@ class Dialler:
         self._book.disconnected(address, self._now(), violation)
 
     async def _converse(self, peer: KnownPeer) -> str | None:
-        """The whole life of one connection; the rule that the peer broke, if one ended it."""
+        """Run the whole life of one connection; return the rule by whose breach the peer ended it, or None."""
         profile = profile_named(peer.profile)
         bearer = await self._network.connect(TcpAddress(peer.address.host, peer.address.port))
         try:
@@ -122,7 +125,8 @@ class Dialler:
             await bearer.wait_closed()
 
     def _replace_one(self) -> None:
-        """One at a time: a network in which nothing happens for an hour is no reason to lose all peers at once."""
+        """Hang up on one idle peer. Only one at a time: an hour without messages must not cost the node all
+        its peers."""
         now = self._now()
         for link in self._links:
             if link.address is not None and link.credits(now):
@@ -137,5 +141,6 @@ class Dialler:
 
 
 def can_be_warm(profile: Profile) -> bool:
-    """Whether something runs on a connection on which no messages are exchanged, so that it is not closed as unused."""
+    """Return whether a mini-protocol runs on a connection without message exchange, so that it is not closed
+    as unused."""
     return MiniProtocol.KEEP_ALIVE in profile.numbers

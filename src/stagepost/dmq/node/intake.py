@@ -2,10 +2,10 @@
 
     duplicate? → cheap checks → signatures → commit → durable → mempool → bell
 
-`offer` looks at messages at once and never waits; everything behind the cheap checks is done for all that was offered in
-one turn of the loop together. From `commit` on there is one group of messages at a time: what proves valid while a group
-is being written forms the next one, so that a slow disk makes groups larger and not more of them, and a group that
-cannot be written is undone without touching anybody else's.
+`offer` looks at messages at once and never waits; the steps after the cheap checks run together for all
+messages offered in one turn of the loop. From `commit` on there is one group of messages at a time: messages
+that prove valid while a group is being written form the next one, so that a slow disk makes groups larger and
+not more of them, and a group that cannot be written is undone without touching any other.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from stagepost.ground.signatures.verifier import Errand, Request, SignatureVerif
 GROUP_MESSAGES_MAX = 512
 RING_EVERY_S = 0.002
 RING_PER_READER_S = 0.001
-"""Waking every peer and program for each message would cost more than checking its signature. One is told in about 25
-microseconds: so in a storm all of them together take a fortieth of the node's time, however many they are."""
+"""Seconds of silence per reader. Waking every peer and program for each message would cost more than checking its
+signature. Waking one takes about 25 microseconds: so under load all of them together take a fortieth of the node's time,
+however many they are."""
 
 SWEEP_WAIT_MAX_S = 10.0
-"""Sweeps come exactly when something expires; this one is for wall clocks that were set."""
+"""Seconds between sweeps at most. Sweeps come exactly when a message expires; this limit is for wall clocks that were set."""
 
 OnAccepted: TypeAlias = Callable[[Entry], None]
 OnRejected: TypeAlias = Callable[[DmqMessage, str, Rejected], None]
@@ -46,11 +47,11 @@ Settled: TypeAlias = Callable[[list[Outcome]], None]
 _log = logging.getLogger(__name__)
 _HELD = rejected(ErrorCode.MSG_DUPLICATE, "this message is held already")
 _NOT_HANDLED = Rejected(Reason.OTHER, "the message could not be handled")
-"""The answer to what ran into a bug of ours, which is in the log."""
+"""Answer for a message whose handling failed by a bug of ours, which is in the log."""
 
 
 class _Offer:
-    """What one caller brought. `outcomes` is complete when none is `unsettled`."""
+    """Messages of one caller. `outcomes` is complete when `unsettled` is 0."""
 
     __slots__ = ("gives_up", "messages", "outcomes", "settled", "source", "unsettled")
 
@@ -67,7 +68,8 @@ NOT_CHECKED = Rejected(Reason.OTHER, "not checked, because another message of th
 
 
 class _Batch(Request[DmqMessage, Rejected]):
-    """Messages of one offer whose signatures have to be checked, each with its place there and its claimed key."""
+    """Messages of one offer whose signatures have to be checked, each with its place in the offer and its
+    claimed key."""
 
     __slots__ = ("keys", "mono_s", "offer", "places", "pool_ids", "received_ms")
 
@@ -94,6 +96,8 @@ _Waiting: TypeAlias = list[tuple[_Offer, int]]
 
 
 class Intake:
+    """Intake of one node."""
+
     def __init__(
         self,
         validator: Validator,
@@ -113,7 +117,7 @@ class Intake:
         self._store = store
         self._verifier = verifier
         self._errand = Errand(validator.check_signatures, self._judged, validator)
-        # Each message that is being looked at, by its key, and the copies of it that wait for its fate.
+        # Each message under way, by its key, and the copies of it that wait for its outcome.
         self._under_way: dict[bytes, _Waiting | None] = {}
         self._claimed: list[_Batch] = []
         self._valid: list[_Batch] = []
@@ -123,7 +127,7 @@ class Intake:
         self._expires_sooner = asyncio.Event()
 
     def restore(self, *, accept_stored_time: bool = False) -> Restored:
-        """Take over what the store holds: once, before the first message."""
+        """Take over the stored messages: once, before the first message."""
         restored = restore(
             self._store, self._validator, self._mempool, self.clock, accept_stored_time=accept_stored_time
         )
@@ -133,14 +137,14 @@ class Intake:
 
     @property
     def is_under_way(self) -> int:
-        """How many messages are between their arrival and their answer."""
+        """Number of messages between their arrival and their answer."""
         return len(self._under_way)
 
     async def submit(self, message: DmqMessage, source: str) -> Outcome:
         return (await self.submit_many((message,), source))[0]
 
     async def submit_many(self, messages: Sequence[DmqMessage], source: str) -> list[Outcome]:
-        """`offer` for those who would rather wait than be called. Who goes away does not take back what was offered."""
+        """Do what `offer` does, for a caller that waits. Cancelling the wait does not take the messages back."""
         done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
         def settled(outcomes: list[Outcome]) -> None:
@@ -153,18 +157,21 @@ class Intake:
     def offer(
         self, messages: Sequence[DmqMessage], source: str, settled: Settled, *, gives_up: bool = False
     ) -> None:
-        """`settled` is called once, perhaps at once, with the fate of each message, in the same order.
+        """Judge messages and call `settled` once, perhaps at once, with the outcome of each, in the same
+        order.
 
-        `gives_up`: the source is cut off for one forgery, and what it brought beside it need not be looked at.
+        `gives_up`: the source is cut off for one forgery, so its other messages need not be checked after
+        that.
         """
         offer = _Offer(messages, source, settled, gives_up)
         self._look(offer, range(len(messages)))
 
     def _look(self, offer: _Offer, places: Iterable[int]) -> None:
-        """Settle what needs no signature, and claim the rest.
+        """Settle the messages that need no signature check, and claim the rest.
 
-        A second copy waits for the fate of the first. Only its acceptance makes the copy a duplicate: the first may
-        carry the same id with a forged signature, or may be refused by a full disk.
+        A second copy waits for the outcome of the first. Only the acceptance of the first makes the copy a
+        duplicate: the first may carry the same id with a forged signature, or the disk may be too full for
+        it.
         """
         unix_s, mono_s = self.clock.unix_s(), self.clock.mono_s()
         mempool, validator, under_way = self._mempool, self._validator, self._under_way
@@ -208,12 +215,12 @@ class Intake:
             self._finish(offer)
 
     def _verify_claimed(self) -> None:
-        """All that was claimed in one turn of the loop."""
+        """Verify all messages that were claimed in one turn of the loop."""
         claimed, self._claimed = self._claimed, []
         self._verifier.verify(claimed, self._errand)
 
     def _judged(self, batches: Sequence[Request[DmqMessage, Rejected]]) -> None:
-        """The valid ones go on, the others are told and make way for their copies."""
+        """Pass the valid messages on; settle the others, and look at their copies."""
         for batch in batches:
             assert isinstance(batch, _Batch)
             verdicts = batch.verdicts
@@ -267,7 +274,7 @@ class Intake:
         return group
 
     def _commit(self, group: list[_Batch]) -> tuple[list[Entry], dict[PoolId, PoolMemory | None]]:
-        """What of the group may be written, and what the pools' memories were before."""
+        """Return the entries of the group to write, and the pools' memories before the commit."""
         validator, mempool = self._validator, self._mempool
         remembered = validator.pools_remembered
         entries: list[Entry] = []
@@ -280,7 +287,7 @@ class Intake:
             for message, place, pool_id in zip(batch.messages, places, batch.pool_ids, strict=True):
                 if pool_id not in before:
                     before[pool_id] = remembered.get(pool_id)
-                # Nobody else can have added it since it was claimed, so it is no duplicate here.
+                # Nobody else can have added this message since it was claimed, so it is not a duplicate here.
                 fault = None if fits else mempool.check_limits(message, len(entries), reserved_bytes)
                 fault = fault or validator.commit(message, batch.mono_s, pool_id)
                 if fault is not None:
@@ -303,7 +310,7 @@ class Intake:
         if error is not None:
             for pool_id, memory in before.items():
                 self._validator.pools_remembered.put_back(pool_id, memory)
-            # Who was refused on account of a message that now does not count is told to come again, too.
+            # Messages that were refused because of a message that now does not count get this answer, too.
             answer = rejected(ErrorCode.STORAGE_UNAVAILABLE, error.text)
         else:
             try:
@@ -315,7 +322,7 @@ class Intake:
         self._write_groups()
 
     def _settle(self, group: list[_Batch], answer: Outcome | None) -> None:
-        """The end of a group: its offers are told, and copies of its messages are looked at again."""
+        """End a group: report its outcomes, and look again at copies of its messages."""
         self._is_writing = False
         for batch in group:
             offer = batch.offer
@@ -347,7 +354,7 @@ class Intake:
         try:
             offer.settled(offer.outcomes)
         except Exception:
-            # One caller's bug is not to reach the others of the group.
+            # A bug of one caller must not reach the others of the group.
             _log.exception("a caller of the intake failed")
 
     def _hold(self, entries: list[Entry]) -> None:
@@ -364,7 +371,7 @@ class Intake:
         self.bell.ring()
 
     def sweep(self) -> list[Entry]:
-        """Let go of what has expired, also by the clocks of those who may be behind ours."""
+        """Forget expired messages, when they have expired by clocks that are behind ours, too."""
         now = self.clock.unix_s()
         gone = self._mempool.expire(now - self._validator.rules.skew_s)
         if gone:
@@ -375,7 +382,7 @@ class Intake:
         return gone
 
     async def expire_loop(self) -> None:
-        """Sweeps whenever something expires, until cancelled."""
+        """Sweep whenever a message expires, until cancelled."""
         while True:
             self.sweep()
             self._expires_sooner.clear()
@@ -389,7 +396,7 @@ class Intake:
                     await self._expires_sooner.wait()
 
     async def close(self) -> None:
-        """Wait for what was offered. The caller has stopped everybody who offers."""
+        """Wait until all offered messages are settled. The caller has stopped everybody who offers."""
         if self._under_way:
             if self._nothing_under_way is None:
                 self._nothing_under_way = asyncio.get_running_loop().create_future()
@@ -397,7 +404,7 @@ class Intake:
 
 
 def _fits(mempool: Mempool, messages: Sequence[DmqMessage]) -> bool:
-    """Whether there is room for all of them together, so that none has to be asked about by itself."""
+    """Return whether there is room for all messages together, so that none has to be checked by itself."""
     return mempool.has_room_for(
         len(messages),
         sum([len(message.raw) for message in messages]),
@@ -421,5 +428,5 @@ def _call(hooks: Sequence[Callable[..., None]], *values: object) -> None:
         try:
             hook(*values)
         except Exception:
-            # Whoever listens cannot undo what has happened, and must not keep others from hearing of it.
+            # A listener cannot undo what has happened, and must not keep others from hearing of it.
             _log.exception("a listener of the intake failed")

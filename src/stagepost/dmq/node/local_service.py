@@ -1,4 +1,4 @@
-"""The node's local side: programs submit messages and are told of those that the node holds."""
+"""The node's local side: programs submit messages and listen for those that the node holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ LOCAL_SOURCE = "local"
 
 @dataclass(frozen=True)
 class LocalService:
-    """Serves any number of programs. `allowed_user_ids` is asked where the transport knows who connected."""
+    """Service for any number of programs. `allowed_user_ids` applies where the transport knows the user of a
+    program."""
 
     intake: Intake
     profiles: Sequence[Profile]
@@ -49,7 +50,7 @@ class LocalService:
             self.on_violation,
         )
         if connection.agreement.query:
-            # The answer was all that was asked for; the program goes, or is gone with the connection.
+            # The program asked for nothing but this answer; it leaves, or is gone with the connection.
             connection.close()
             return
         blame = Blame(bearer, self.on_violation)
@@ -60,7 +61,7 @@ class LocalService:
             blame.settle()
 
     def _answers(self, connection: Connection, blame: Blame) -> list[Coroutine[None, None, None]]:
-        # The intake judges every message anyway, with what it knows of pools and of the network's rules.
+        # The intake judges every message anyway, with its knowledge of pools and of the network's rules.
         submission = LocalMessageSubmissionConfig(
             submit_message=self._submit, authenticator=None, ttl_validator=None
         )
@@ -96,7 +97,7 @@ def owner_and_root() -> frozenset[int]:
 
 
 def sent_away(bearer: Bearer, allowed_user_ids: frozenset[int]) -> bool:
-    """Whether the program on a local socket is one of a user who may not use it; then its connection has ended."""
+    """Abort the connection of a program whose user may not use this socket; return whether that happened."""
     user_id = bearer.peer_user_id
     if user_id is None or user_id in allowed_user_ids:
         return False

@@ -1,4 +1,4 @@
-"""The process around a DMQ node: makes the real parts, runs until a signal, and ends within ten seconds."""
+"""The process around a DMQ node: it makes the real parts, runs until a signal, and ends within ten seconds."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.ground.telemetry.status_server import serve_status
 
 STOP_WITHIN_S = 8.0
-"""For the node to let go of peers and programs; closing store and threads fits into the ten seconds with that."""
+"""Seconds for the node to end its connections; closing store and threads then fits into the ten seconds."""
 MESSAGES_FILE = "messages.sqlite"
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}
-"""What the process ends with after each."""
+"""Exit status of the process after each signal."""
 
 log = logging.getLogger(__name__)
 
 
 def run_process(config: NodeConfig) -> int:
-    """Until a signal; the exit status. What cannot be started raises, and leaves at most an empty data folder."""
+    """Run a node until a signal; return the exit status.
+
+    A part that cannot start raises, and leaves at most an empty data folder.
+    """
     configure_logs(config.log.level, config.log.format)
     return asyncio.run(_run_until_signal(config))
 
@@ -65,7 +68,8 @@ async def _run_until_signal(config: NodeConfig) -> int:
 
 @asynccontextmanager
 async def running_node(config: NodeConfig) -> AsyncIterator[DmqNode]:
-    """A whole node of this machine: data folder, store, threads, sockets, status server; ended in reverse order."""
+    """Run a whole node of this machine: data folder, store, threads, sockets, status server; end them in
+    reverse order."""
     for note in config.notes:
         log.warning("setting without effect", extra={"detail": note})
     async with AsyncExitStack() as parts:
@@ -129,7 +133,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _facts(config: NodeConfig, node: DmqNode, metrics_port: int | None) -> dict[str, Any]:
-    """For other commands of this user; the keys are kept stable."""
+    """Return the note for other commands of this user; its keys are kept stable."""
     return {
         "pid": os.getpid(),
         "version": __version__,

@@ -1,4 +1,5 @@
-"""One local program's place in the mempool: never repeats, never skips an unexpired message, holds no queue."""
+"""The place of one local program in the mempool: it never repeats, never skips an unexpired message, and
+holds no queue."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ Taken = tuple[tuple[DmqMessage, ...], bool]
 
 
 class Audience:
-    """All programs that listen to one mempool. Those at the same place are given the same answer, put together once."""
+    """All programs that listen to one mempool. Programs at the same place get the same answer, put together
+    once."""
 
     def __init__(self) -> None:
         self.expired_unseen = 0
-        """Messages that expired before a program that listens was shown them, counted for each program."""
+        """Messages that expired before a listening program received them, counted for each program."""
         self.on_unseen: list[Callable[[int], None]] = []
         # A dictionary for its order.
         self._listening: dict[MempoolFeed, None] = {}
@@ -31,7 +33,7 @@ class Audience:
         self._listening.pop(feed, None)
 
     def expired(self, gone: Sequence[Entry]) -> None:
-        """Whoever has not come as far as these never will."""
+        """Count the expired messages that listening programs have not received, and never will."""
         unseen = 0
         by_layout: dict[MessageLayout, list[int]] = {}
         for entry in gone:
@@ -50,7 +52,7 @@ class Audience:
     def after(
         self, mempool: Mempool, cursor: int, count_max: int, layouts: Collection[MessageLayout]
     ) -> tuple[Taken, int]:
-        """What lies behind the cursor, and where it stands when that was taken."""
+        """Return the messages after `cursor`, and the cursor after them."""
         asked = (mempool, mempool.changes, cursor, count_max, layouts)
         if asked != self._asked:
             self._given = _after(mempool, cursor, count_max, layouts)
@@ -64,7 +66,7 @@ def _after(
     entries = mempool.after(cursor, count_max, layouts)
     messages = tuple([entry.message for entry in entries])
     if len(entries) < count_max:
-        # Nothing that may be seen is left, so what cannot be seen need not be looked at again.
+        # No visible message is left, so the hidden ones need not be looked at again.
         return (messages, False), mempool.last_index
     if entries:
         cursor = entries[-1].index
@@ -72,7 +74,8 @@ def _after(
 
 
 class MempoolFeed:
-    """Starts before the oldest message. Layouts that the program's profile does not know are passed over."""
+    """Feed that starts before the oldest message. It passes over layouts that the program's profile does not
+    know."""
 
     def __init__(
         self,
@@ -89,33 +92,33 @@ class MempoolFeed:
 
     @property
     def cursor(self) -> int:
-        """The index of the last message that was taken or passed over."""
+        """Index of the last message that was taken or passed over."""
         return self._cursor
 
     def take(self, count_max: int) -> Taken:
-        """The next messages, and whether there are more behind them."""
+        """Return the next messages, and whether more follow them."""
         audience = self._audience
         audience.join(self)
         taken, self._cursor = audience.after(self._mempool, self._cursor, count_max, self.layouts)
         return taken
 
     async def wait(self) -> None:
-        """Return when `take` has something to give."""
+        """Return when `take` has messages to return."""
         while not self._mempool.has_after(self._cursor, self.layouts):
             self._cursor = max(self._cursor, self._mempool.last_index)
             await self._bell.wait()
 
     def is_better_later(self, count_max: int) -> bool:
-        """Whether the bell rings soon in any case, and a reply before it would not be full."""
+        """Return whether the bell rings soon in any case, and a reply before it would not be full."""
         return self._bell.is_put_off and self._mempool.last_index - self._cursor < count_max
 
     def call(self, look: Call) -> None:
-        """As `wait`, for who wants to be called: once, soon after more messages have come, for him or for others."""
+        """Call `look` once, soon after more messages have come, for this program or for others."""
         self._bell.call(look)
 
     def forget(self, look: Call) -> None:
         self._bell.forget(look)
 
     def close(self) -> None:
-        """The program is gone, and misses nothing any more."""
+        """Leave the audience: the program is gone, and misses nothing any more."""
         self._audience.leave(self)

@@ -1,6 +1,6 @@
 """The metrics of a DMQ node.
 
-Labels take their values from enums, never from peers: what others send must not grow the list of time series.
+Labels take their values from enums, never from peers: data from peers must not add time series.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stagepost.ground.telemetry.metrics import BUILD_INFO, OTHER, Declared, Decl
 
 
 class MessageOutcome(StrEnum):
-    """What became of a message at a mini-protocol: taken in, refused, or passed on."""
+    """Outcome of a message at a mini-protocol: accepted, rejected, or sent on."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -26,14 +26,14 @@ class MessageOutcome(StrEnum):
 
 
 class SecondBody(StrEnum):
-    """What became of a message with another body than the first of its slot."""
+    """Outcome of a message whose body differs from the first of its slot."""
 
     HELD = "held"
     REFUSED = "refused"
 
 
 class PeerState(StrEnum):
-    """Cold: known; warm: connected; hot: messages are exchanged with it."""
+    """State of a peer. Cold: known; warm: connected; hot: exchanging messages."""
 
     COLD = "cold"
     WARM = "warm"
@@ -45,10 +45,10 @@ OUTCOMES: Mapping[MiniProtocol, tuple[MessageOutcome, ...]] = {
     MiniProtocol.LOCAL_MESSAGE_SUBMISSION: (MessageOutcome.ACCEPTED, MessageOutcome.REJECTED),
     MiniProtocol.LOCAL_MESSAGE_NOTIFICATION: (MessageOutcome.SENT,),
 }
-"""Peers bring and take messages; programs submit on one mini-protocol and are told on another."""
+"""Outcomes per mini-protocol: peers send and take messages; programs submit on one mini-protocol and listen on another."""
 MESSAGE_PROTOCOLS = tuple(protocol.value for protocol in OUTCOMES)
 CONNECTION = "connection"
-"""Where a rule of the multiplexer was broken, which belongs to no mini-protocol."""
+"""Label value for broken rules of the multiplexer, which belongs to no mini-protocol."""
 
 REJECTION_REASONS = tuple(
     code.value
@@ -122,7 +122,7 @@ NODE_METRICS = (
 
 
 class Metrics:
-    """The metrics of one node, in a registry of their own: two nodes in one process do not mix."""
+    """Metrics of one node, in a registry of their own: two nodes in one process do not mix."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -136,7 +136,7 @@ class Metrics:
         self._peers = self._gauge(DMQ_PEERS)
         self._kes_periods: Gauge | None = None
         self._gauge(BUILD_INFO).labels(__version__, platform.python_version()).set(1)
-        # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
+        # A series that begins with its first event hides that event from everybody who computes rates.
         for protocol, outcomes in OUTCOMES.items():
             for outcome in outcomes:
                 self._messages.labels(protocol.value, outcome)
@@ -164,7 +164,7 @@ class Metrics:
         self._rejections.labels(code.value if known and code is not None else OTHER).inc()
 
     def count_violation(self, protocol: MiniProtocol | None, code: ErrorCode) -> None:
-        """`protocol` None: a rule of the connection itself."""
+        """Count a broken rule; `protocol` is None for a rule of the connection itself."""
         place = CONNECTION if protocol is None else protocol.value
         self._violations.labels(place, code.value if code.value in RULES else OTHER).inc()
 
@@ -173,7 +173,7 @@ class Metrics:
         self._mempool_bytes.set(message_bytes)
 
     def set_peers(self, by_state: Mapping[PeerState, int]) -> None:
-        """States that are not named have no peer."""
+        """Set the number of peers in each state; states that are not named have none."""
         for state in PeerState:
             self._peers.labels(state).set(by_state.get(state, 0))
 
@@ -184,7 +184,7 @@ class Metrics:
         self._expired_unseen.inc(count)
 
     def set_kes_periods_remaining(self, periods: int | None) -> None:
-        """None: no key is in use. Then there is nothing to warn about, and a gauge of 0 would."""
+        """Set the gauge; None removes it, because no key is in use and a gauge of 0 would raise an alarm."""
         if periods is None:
             if self._kes_periods is not None:
                 self._registry.unregister(self._kes_periods)
@@ -195,7 +195,7 @@ class Metrics:
         self._kes_periods.set(periods)
 
     def render(self) -> bytes:
-        """In the text format that Prometheus reads."""
+        """Return the metrics in the text format of Prometheus."""
         return generate_latest(DeclaredSamples(self._registry))
 
 

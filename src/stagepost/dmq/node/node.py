@@ -1,4 +1,4 @@
-"""A CIP-0137 node: listens for peers and programs, dials the peers it knows, and holds what they bring."""
+"""A CIP-0137 node: it listens for peers and programs, dials the peers it knows, and holds their messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ STOP_GRACE_S = 5.0
 
 
 class DmqNode:
-    """Built from parts that know clock, disk and network; the same node runs on sockets and in a simulation."""
+    """Node built from parts that know clock, disk and network; the same node runs on sockets and in a
+    simulation."""
 
     def __init__(
         self,
@@ -117,7 +118,10 @@ class DmqNode:
         self.intake.on_rejected.append(self._count_rejected)
 
     async def start(self) -> None:
-        """Take over what is stored, then listen and dial. What cannot be is a `ConfigError`, and nothing runs on."""
+        """Take over the stored messages, then listen and dial.
+
+        Raise `ConfigError` if that is impossible; then nothing runs on.
+        """
         self._started_mono_s = self.clock.mono_s()
         restored = self.intake.restore(accept_stored_time=self.config.unsafe.accept_stored_time)
         if self.config.refuse_equivocation:
@@ -155,7 +159,8 @@ class DmqNode:
         if self.config.initiator_only:
             return
         for host in self.config.host_addresses:
-            # Refusals are ours to give, with their reason; the listener's own limit only stands behind them.
+            # This node refuses connections itself, with a reason; the listener's own limit is only a
+            # safeguard.
             self._listeners.append(
                 await self._network.serve(
                     TcpAddress(host, self.config.port), self._serve_peer, connections_max=2 * hard_max
@@ -163,7 +168,7 @@ class DmqNode:
             )
 
     async def stop(self) -> None:
-        """Stop taking anything in, finish what is being written, and let go of everything."""
+        """Stop taking anything in, finish writing, and end all connections and tasks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -175,7 +180,7 @@ class DmqNode:
 
     @property
     def tcp_ports(self) -> list[int]:
-        """Ports that other nodes can connect to, in the order of the configured addresses."""
+        """Ports to which other nodes can connect, in the order of the configured addresses."""
         return [listener.port for listener in self._listeners if listener.port is not None]
 
     async def _serve_peer(self, bearer: Bearer) -> None:
@@ -219,14 +224,14 @@ class DmqNode:
                 self._note_violation,
             )
         except HandshakeRefused:
-            raise  # of another network or version, and told so: no misdeed
+            raise  # a peer of another network or version, which now knows why: not a violation
         except RemoteProtocolError as error:
             if violation_of(error) is not None:
                 self.book.penalise_host(source, self.clock.mono_s())
             raise
 
     def _choose_peers(self, asker: str, count_max: int) -> list[PeerAddress]:
-        """Return at most `count_max` peers that we are connected with and that may be told; never the asker itself."""
+        """Return at most `count_max` connected peers whose addresses may be shared; never the asker itself."""
         shareable = self.book.shareable()
         return [one for one in shareable if asker not in (one.host, address_text(one))][:count_max]
 
@@ -258,7 +263,7 @@ class DmqNode:
         self._rejections[str(outcome.code or outcome.reason)] += 1
 
     def status(self) -> dict[str, Any]:
-        """What the CLI and the status page show; values that JSON knows."""
+        """Return the values that the CLI and the status page show, all of them JSON types."""
         oldest = self.mempool.after(0, 1, FIVE_AND_FOUR)
         return {
             "version": __version__,

@@ -1,8 +1,8 @@
-"""Which peers are known, which to connect to next, which to exchange messages with, and whom to leave alone.
+"""The peer book: which peers are known, which to connect to next, which to exchange messages with, and which
+to leave alone.
 
 A peer is cold while it is only known, warm when it is connected, and hot when messages are exchanged with it.
-
-Pure: time comes in as `now` and chance as a seeded `Random`. What a peer did is remembered after it has gone.
+Pure: time comes in as `now` and chance as a seeded `Random`. The record of a peer outlives its connections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ KNOWN_PEERS_MAX = 150
 
 
 class Origin(Enum):
-    """How we came to know a peer. Roots are the operator's wish; they are kept whatever they contribute."""
+    """Source from which we know a peer. Roots are the operator's wish; they are kept whatever they
+    contribute."""
 
     LOCAL_ROOT = "local root"
     PUBLIC_ROOT = "public root"
@@ -29,6 +30,8 @@ class Origin(Enum):
 
 @dataclass
 class KnownPeer(BackOff):
+    """Peer in the book, with the history of its connections."""
+
     address: PeerAddress
     origin: Origin
     profile: str
@@ -41,12 +44,12 @@ class KnownPeer(BackOff):
     connected_at: float = 0.0
     contributions: int = 0  # messages that this peer announced first, since it was last looked at
     reached_at: PeerAddress | None = None
-    """IP address and port of the live connection, which may be told to others: `address` may be a host name."""
+    """IP address and port of the live connection, which may be shared with others: `address` may be a host name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Valency:
-    """How many of a group are to be connected at any time, and with how many of those messages are exchanged."""
+    """Numbers of a group's peers that are to be connected at any time, and with which messages are exchanged."""
 
     hot: int
     warm: int
@@ -61,12 +64,13 @@ class LocalRootPeer:
 
 @dataclass
 class PeerBook:
-    """One node's knowledge of its peers. The targets are how many that are no local roots it wants at a time."""
+    """Knowledge of one node about its peers. The targets are the numbers of wanted peers other than local
+    roots."""
 
     random: Random
     active_target: int = 20
     established_target: int | None = None
-    """Warm ones included; None means no more than are active."""
+    """Connected peers wanted, warm ones included; None means no more than are active."""
     known_max: int = KNOWN_PEERS_MAX
     _peers: dict[PeerAddress, KnownPeer] = field(default_factory=dict)
     _valencies: list[Valency] = field(default_factory=list)
@@ -91,7 +95,8 @@ class PeerBook:
         may_be_shared: bool,
         initiator_only: bool = False,
     ) -> None:
-        """A group of peers of which so many are wanted. With `initiator_only` they may open nothing towards us."""
+        """Add a group of peers, of which `valency` says how many are wanted. With `initiator_only` they may
+        open nothing towards us."""
         number = len(self._valencies)
         self._valencies.append(valency)
         for root in group:
@@ -114,7 +119,7 @@ class PeerBook:
         may_be_shared: bool = True,
         can_be_warm: bool = True,
     ) -> bool:
-        """False if it is known already, or the book is full; roots always fit."""
+        """Add a peer; return False if it is known already, or the book is full. Roots always fit."""
         if address in self._peers:
             return False
         if origin is Origin.SHARED and len(self._peers) >= self.known_max and not self._make_room():
@@ -125,7 +130,8 @@ class PeerBook:
         return True
 
     def _make_room(self) -> bool:
-        """Forget the shared peer that failed most; never a root, never one that is connected."""
+        """Forget the shared peer that failed most; never a root, never a connected one. Return whether there
+        was one."""
         candidates = [
             peer for peer in self._peers.values() if peer.origin is Origin.SHARED and not peer.is_connected
         ]
@@ -136,7 +142,8 @@ class PeerBook:
         return True
 
     def due(self, now: float) -> list[KnownPeer]:
-        """Whom to connect to now: enough of each group of local roots, and others until enough are established."""
+        """Return the peers to connect to now: enough of each group of local roots, and others until enough
+        are established."""
         wanted = Counter({group: valency.warm for group, valency in enumerate(self._valencies)})
         wanted.subtract(peer.group for peer in self._peers.values() if peer.is_connected)
         wanted_hot = self._wanted_hot()
@@ -153,7 +160,7 @@ class PeerBook:
         return chosen
 
     def promoted(self) -> list[KnownPeer]:
-        """Warm peers that are hot from now on, in the places of hot ones that were lost."""
+        """Make warm peers hot in place of lost hot ones, and return them."""
         wanted_hot = self._wanted_hot()
         warm = [
             peer
@@ -170,7 +177,8 @@ class PeerBook:
         return chosen
 
     def _wanted_hot(self) -> Counter[int]:
-        """How many more of each group are to be hot. One that cannot be warm has its place while it is being dialled."""
+        """Return how many more peers of each group are to be hot. A peer that cannot be warm keeps its place
+        while it is being dialled."""
         wanted = Counter({group: valency.hot for group, valency in enumerate(self._valencies)})
         wanted.subtract(
             peer.group
@@ -180,7 +188,7 @@ class PeerBook:
         return wanted
 
     def next_due(self, now: float) -> float | None:
-        """When `due` may have more to say, if nothing else happens until then."""
+        """Return the time from which `due` may return more, if nothing else happens until then."""
         later = [
             peer.not_before
             for peer in self._peers.values()
@@ -189,7 +197,7 @@ class PeerBook:
         return min(later, default=None)
 
     def connecting(self, address: PeerAddress, now: float) -> None:
-        """Taken: not due again until it is reported disconnected."""
+        """Mark the peer as being dialled: it is not due again until `disconnected`."""
         peer = self._peers[address]
         peer.is_connected = True
         peer.connected_at = now
@@ -198,21 +206,25 @@ class PeerBook:
         peer.contributions = 0
 
     def established(self, address: PeerAddress, now: float, reached_at: PeerAddress | None = None) -> None:
-        """The handshake succeeded. The first of a group are hot, those beyond its hot valency stay warm."""
+        """Record a successful handshake. The first of a group become hot, those beyond its hot valency stay
+        warm."""
         peer = self._peers[address]
         peer.reached_at = reached_at
         peer.is_hot = not peer.can_be_warm or self._wanted_hot()[peer.group] > 0
         peer.established_at = now
 
     def disconnected(self, address: PeerAddress, now: float, violation: str | None = None) -> None:
-        """`violation` says which rule it broke; without one it only could not be reached or went away."""
+        """Record the end of a connection.
+
+        `violation` names the rule that the peer broke; None means that it could not be reached or went away.
+        """
         peer = self._peers[address]
         peer.is_connected = peer.is_hot = False
         peer.reached_at = None
         peer.ended(now, self.random, violation)
 
     def shareable(self) -> list[PeerAddress]:
-        """Return where the peers are that we are connected with and that may be told to others."""
+        """Return the addresses of connected peers that may be shared with others."""
         return [
             peer.reached_at
             for peer in self._peers.values()
@@ -225,7 +237,8 @@ class PeerBook:
             peer.contributions += 1
 
     def idle_peer(self, now: float, interval_s: float) -> PeerAddress | None:
-        """One hot peer that brought nothing for `interval_s`, if another could take its place."""
+        """Return a hot peer that contributed nothing for `interval_s` seconds, if another could take its
+        place."""
         others = [peer for peer in self._peers.values() if peer.origin is not Origin.LOCAL_ROOT]
         if not any(
             (peer.established_at is not None and not peer.is_hot)
@@ -249,11 +262,11 @@ class PeerBook:
             peer.connected_at = now
             peer.contributions = 0
 
-    # Sources of incoming connections have no lasting port, so they are remembered by host.
+    # Sources of incoming connections have no lasting port, so the book knows them by host.
 
     def penalise_host(self, host: str, now: float) -> None:
         self._penalties.penalise(host, now)
 
     def refused_until(self, host: str, now: float) -> float | None:
-        """Until when connections from `host` are not taken; None if they are."""
+        """Return the time until which connections from `host` are refused; None if they are welcome."""
         return self._penalties.refused_until(host, now)

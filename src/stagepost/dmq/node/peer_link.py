@@ -1,4 +1,4 @@
-"""One node-to-node connection: which conversations run on it, and what the status page says of it."""
+"""A node-to-node connection: the conversations that run on it, and its entry on the status page."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
 
 ASK_FOR_PEERS_EVERY_S = 900.0
-"""Answers are kept stable for nearly as long, so asking more often would bring nothing."""
+"""Seconds between requests: peers keep their answers stable for nearly as long, so asking more often would bring nothing."""
 
 
 @dataclass
 class Shared:
-    """What all links of a node have in common."""
+    """Parts that all links of a node have in common."""
 
     intake: Intake
     mempool: Mempool
@@ -49,11 +49,12 @@ class Shared:
     on_violation: OnViolation
     on_sent: OnSent
     learn: Callable[[Sequence[PeerAddress], Profile], None]
-    """Called with the addresses that a peer shared, and the profile that was spoken with it."""
+    """Callback with the addresses that a peer shared, and the profile of that connection."""
 
 
 class PeerLink:
-    """`profile` is how we speak with a peer that we dialled; one that came to us shows its own."""
+    """Link to one peer. `profile` is the one we speak with a peer that we dialled; a peer that dialled us
+    shows its own."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class PeerLink:
         self._profile = profile
         self._dialled = profile is not None
         self._since = shared.clock.mono_s()
-        # One score for the peer, whichever way its messages come on this connection.
+        # One score for the peer, in whichever direction its messages come on this connection.
         self._score = PeerScore(self._since)
-        # Each with its conversation, and the state that it has until the peer begins it.
+        # Each puller with its conversation, and the state that this has until the peer begins it.
         self._pullers: dict[Puller, tuple[Conversation, str]] = {}
         self._is_hot = asyncio.Event()
         self._has_opened = False
@@ -85,15 +86,16 @@ class PeerLink:
         return violation_of(self._connection.bearer.reason)
 
     def credits(self, now: float) -> int:
-        """How many valid messages of the last hour this peer was the first to announce."""
+        """Return the number of valid messages of the last hour that this peer was the first to announce."""
         return self._shared.downloads.announciness.credits(self.peer, now)
 
     def exchange(self) -> None:
-        """Begin to exchange messages: until then a peer that we dialled is kept warm, and asked for nothing."""
+        """Begin to exchange messages: until then a peer that we dialled stays warm, and we ask it for
+        nothing."""
         self._is_hot.set()
 
     async def run(self) -> None:
-        """Until the connection ends; `violation` then says whether a broken rule ended it."""
+        """Run until the connection ends; `violation` then says whether a broken rule ended it."""
         agreement = self._connection.agreement
         conversations: list[Coroutine[None, None, None]] = []
         if not (self._dialled and agreement.initiator_only):
@@ -153,7 +155,8 @@ class PeerLink:
             self._has_opened = False
 
     def _submission(self, talk: Conversation, profile: Profile, role: Role) -> Coroutine[None, None, None]:
-        """Who pulls depends on the version: in the second the initiator, in the first and the documents the other."""
+        """Return the puller's or the supplier's coroutine: the initiator pulls in version 2, the responder in
+        version 1 and in the documents."""
         shared = self._shared
         pulls = Role.CLIENT if self._version_of(profile) == 2 else Role.SERVER
         if role is not pulls:
@@ -180,11 +183,12 @@ class PeerLink:
 
     @property
     def _is_exchanging(self) -> bool:
-        """Either side has begun: we offer to pull under more numbers than a peer uses."""
+        """Return whether either side has begun: we offer to pull under more numbers than a peer uses."""
         return self._has_opened or any(talk.state.name != first for talk, first in self._pullers.values())
 
     async def _follow_up(self) -> None:
-        """A peer that came to us: it must begin something, and where it agreed, we then speak to it in its own way."""
+        """Wait until a peer that dialled us begins a mini-protocol; then, if it agreed, speak to it in its
+        own profile."""
         connection = self._connection
         within_s = start_within_s(self._shared.profiles, ConnectionKind.NODE)
         profile = await connection.peer_started(within_s)
@@ -224,7 +228,7 @@ class PeerLink:
 
 @dataclass
 class Links:
-    """The connections that a node has now, in the order in which they came."""
+    """Present connections of a node, in the order in which they came."""
 
     _links: dict[PeerLink, None] = field(default_factory=dict)
 
@@ -248,7 +252,7 @@ def address_text(address: PeerAddress) -> str:
 
 
 def ip_address_of(peer: str) -> PeerAddress | None:
-    """Return the address of a bearer's peer as it can be told to others; None where it has no IP address and port."""
+    """Return the address of a bearer's peer in a form for other peers; None if it has no IP address and port."""
     host, _, port = peer.rpartition(":")
     try:
         address = ipaddress.ip_address(host.strip("[]"))
@@ -256,15 +260,16 @@ def ip_address_of(peer: str) -> PeerAddress | None:
         return None
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
-            return None  # it means something on this machine only
+            return None  # a scope id is valid on this machine only
         address = address.ipv4_mapped or address
     return PeerAddress(str(address), int(port))
 
 
 def asker_of(peer: str) -> str:
-    """Return the name by which a bearer's peer is known when it asks for peers: its host, whatever its port of today.
+    """Return the name by which a bearer's peer is known when it asks for peers: its host, whatever its
+    present port.
 
-    Programs of this machine share one host, and are told apart by their ports.
+    Programs of this machine share one host, so their ports tell them apart.
     """
     address = ip_address_of(peer)
     host = host_of(peer) if address is None else address.host

@@ -1,4 +1,4 @@
-"""Peer sharing as a service: ask a peer for addresses, or answer one who asks."""
+"""Peer sharing as a service: ask a peer for addresses, or answer a peer that asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stagepost.ground.net.conversation import Conversation
 
 
 class PeerSharingClient:
-    """Asks, whenever it is told to; calls that come together wait for one another."""
+    """Client that asks for peers; concurrent calls wait for one another."""
 
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
@@ -33,7 +33,7 @@ class PeerSharingClient:
 
 
 class PeerSharingServer:
-    """Answers one asker. `asker` is who it is whatever connection it uses: its host, not its port of today."""
+    """Server for one asker. `asker` identifies it on every connection: its host, not its present port."""
 
     def __init__(self, talk: Conversation, shared: SharedPeers, asker: str, clock: Clock) -> None:
         self._talk = talk

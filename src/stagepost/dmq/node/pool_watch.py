@@ -1,9 +1,8 @@
-"""What a node notices about pools beyond single messages: two bodies for one slot, and keys that come to their end.
+"""Observations about pools beyond single messages: two bodies for one slot, and keys that come to their end.
 
-How long the keys of this node's own pools still last, as their messages tell.
-
-A node has no keys. The certificate of a message that a local program submitted says when the pool's key ends, and the
-message says in which period it was signed. Messages of others say nothing about whoever runs this node.
+A node has no keys. The certificate of a message that a local program submitted says when the pool's key ends,
+and the message says in which period it was signed. Messages of others say nothing about the pools of this
+node's operator.
 """
 
 from __future__ import annotations
@@ -29,21 +28,23 @@ POOLS_MAX = 1_024
 
 @dataclass
 class KeysInUse:
-    """The pools that local programs send for, by cold key: when each last did, and how many periods were left."""
+    """Pools for which local programs send, by cold key: the time of the last message, and the periods then
+    left."""
 
     _pools: dict[bytes, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, message: DmqMessage, evolutions_max: int, mono_s: float) -> None:
-        """A message of a local program was accepted."""
+        """Record an accepted message of a local program."""
         key = message.cold_verification_key
-        # The latest comes last, so that the first is the one that was silent for longest.
+        # The latest comes last, so that the first is the pool that was silent for longest.
         self._pools.pop(key, None)
         self._pools[key] = (mono_s, evolutions_max - message.kes_evolution)
         if len(self._pools) > POOLS_MAX:
             del self._pools[next(iter(self._pools))]
 
     def periods_remaining(self, mono_s: float) -> int | None:
-        """Of the key that ends first, the present period included; None while none is in use."""
+        """Return the periods left of the key that ends first, the present period included; None while none is
+        in use."""
         for key, (used_at_s, _) in list(self._pools.items()):
             if mono_s - used_at_s > IN_USE_S:
                 del self._pools[key]
@@ -57,10 +58,10 @@ log = logging.getLogger(__name__)
 
 
 class PoolWatch:
-    """Is told of everything that is accepted and that expires.
+    """Observer of every accepted and every expired message.
 
-    `is_remarkable`: whether pools must wait between messages here. Where they need not, programs of one pool sign
-    several messages in a second as a matter of course, and only the counters tell of it.
+    `is_remarkable` says whether pools must wait between messages on this network. Where they need not,
+    programs of one pool often sign several messages in a second, and only the counters show it.
     """
 
     def __init__(
@@ -74,18 +75,19 @@ class PoolWatch:
         equivocations.on_found.append(self._tell)
 
     def restored(self, mempool: Mempool) -> None:
-        """What the store brought along counts like what came since."""
+        """Observe the stored messages like new ones."""
         self._look_at(mempool, 0, mempool.count)
 
     async def restored_meanwhile(self, mempool: Mempool) -> None:
-        """The same a little at a time: where nobody is refused for it, nobody need wait for it."""
+        """Do what `restored` does a little at a time: where nobody is refused for it, nobody need wait for
+        it."""
         index, last = 0, mempool.last_index
         while index < last:
             index = self._look_at(mempool, index, RESTORED_AT_ONCE)
             await asyncio.sleep(0)
 
     def _look_at(self, mempool: Mempool, index: int, count: int) -> int:
-        """Entries behind an index; the index of the last one."""
+        """Observe `count` entries after `index`; return the index of the last one."""
         entries = mempool.after(index, count, FIVE_AND_FOUR)
         for entry in entries:
             self.accepted(entry)
@@ -104,7 +106,7 @@ class PoolWatch:
         return self._keys.periods_remaining(self._clock.mono_s())
 
     def status(self) -> dict[str, Any]:
-        """The latest pools first."""
+        """Return the counters and the pools, the latest first."""
         found = list(self.equivocations.pools.values())[::-1]
         return {
             "count": self.equivocations.count,
@@ -113,7 +115,8 @@ class PoolWatch:
         }
 
     def _tell(self, found: Equivocation) -> None:
-        # Once for each pool: the counters tell the rest, and a pool that does it all the time must not fill the log.
+        # Once for each pool: the counters show the rest, and a pool that equivocates all the time must not
+        # fill the log.
         if self._is_remarkable and self.equivocations.pools[found.pool_id].count == 1:
             log.warning("pool signed two bodies for one slot", extra=_described(found))
 

@@ -1,4 +1,4 @@
-"""The pools file as a running node has it: looked at again and again, and replaced in memory when it is good."""
+"""The pools file of a running node: polled, and replaced in memory when its new content is good."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Seen = tuple[int, int, int]
 
 
 class PoolsFile:
-    """Implements `Pools` with whatever good content the file had last."""
+    """Implementation of `Pools` with the last good content of the file."""
 
     def __init__(self, path: Path, *, poll_interval_s: float = POLL_INTERVAL_S) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class PoolsFile:
         self._current: PoolDistribution | None = None
         self._seen: _Seen | None = None
         self.fault: ConfigFaults | None = None
-        """Why the file on disk is not the one in force; None while it is."""
+        """Reason why the file on disk is not in force; None while it is."""
 
     @property
     def is_ready(self) -> bool:
@@ -50,12 +50,14 @@ class PoolsFile:
         return self._current
 
     def load(self) -> None:
-        """At start: `ConfigFaults` if the file is absent or broken, for then nobody is known to be allowed to send."""
+        """Read the file at the start; raise `ConfigFaults` if it is absent or broken, for then no pool is
+        known to be eligible."""
         self._seen = self._look()
         self._current = self._read()
 
     def reload_if_changed(self) -> bool:
-        """True if another distribution is in force now. A broken or vanished file leaves the old one, and is logged once."""
+        """Return True if another distribution is in force now. A broken or missing file leaves the old one,
+        and is logged once."""
         seen = self._look()
         if seen == self._seen:
             return False
@@ -77,13 +79,14 @@ class PoolsFile:
         return changed
 
     async def watch(self) -> None:
-        """Until cancelled. Read in a thread: a large file takes longer than the loop should wait."""
+        """Poll the file until cancelled. A thread reads it: a large file takes longer than the loop should
+        wait."""
         while True:
             await asyncio.sleep(self._poll_interval_s)
             await asyncio.to_thread(self.reload_if_changed)
 
     def _look(self) -> _Seen | None:
-        """What changes when the file does; the inode tells apart two files of one size put there in one instant."""
+        """Return values that change when the file does; the inode tells two files of one size and time apart."""
         try:
             status = self._path.stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Pulls one peer's messages into the node: performs what the core decides, one action at a time."""
+"""The puller brings one peer's messages into the node: it performs the actions of the core, one at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stagepost.ground.net.conversation import Conversation
 
 
 class Submitter(Protocol):
-    """The way into the mempool."""
+    """Way into the mempool."""
 
     def offer(
         self,
@@ -35,15 +35,17 @@ class Submitter(Protocol):
         *,
         gives_up: bool = False,
     ) -> None:
-        """`settled` is called once with the fate of each message, now or later; `gives_up` at the first forgery."""
+        """Judge messages and call `settled` once, now or later, with the outcome of each; `gives_up` stops at
+        the first forgery."""
         ...
 
 
 class Puller:
-    """One peer. Requests for messages and ids overlap with one another and with the judging of what came.
+    """Puller for one peer. Requests for messages and ids overlap with one another and with the judging of
+    arrived messages.
 
-    Decisions are taken in the very call that brings a reply, a judgement or a change; only the end of it all is waited
-    for. The core's time is the loop's, as is every clock's that only moves forward.
+    The puller decides in the very call that brings a reply, a judgement or a change; it only waits for the
+    end of the conversation. The core's time is the loop's, like that of every monotonic clock.
     """
 
     def __init__(self, server: MessageSubmissionServer, core: PeerPulling, intake: Submitter) -> None:
@@ -76,12 +78,12 @@ class Puller:
         return self._core.bytes_in_flight
 
     def finish(self) -> None:
-        """Say goodbye when nothing is on its way any more. Only where a puller may: not in version 1."""
+        """Send `Done` when no reply is due any more. Only where a puller may: not in version 1."""
         self._is_finishing = True
         self._note_change()
 
     async def run(self) -> None:
-        """Until the conversation ends. Raises if the peer is to be cut off, as every other conversation does."""
+        """Pull until the conversation ends. Raise, as every conversation does, if the peer is to be cut off."""
         try:
             await self._server.start(may_stay_unused=True)
             self._is_running = True
@@ -102,7 +104,7 @@ class Puller:
                 self._asking.cancel()
 
     def _note_change(self) -> None:
-        """Others did something: look again, but not inside of their call."""
+        """Look again after an act of another peer, but not inside of its call."""
         if not self._is_change_noted:
             self._is_change_noted = True
             self._loop.call_soon(self._look_again)
@@ -114,7 +116,7 @@ class Puller:
     def _go_on(self, now: float) -> None:
         """Decide and act until there is something to wait for. All of it happens at one moment."""
         if self._is_deciding or self._is_judging or self._asking is not None or not self._is_running:
-            return  # whoever ends that goes on
+            return  # the end of that activity calls `_go_on` again
         self._is_deciding = True
         try:
             while not self._end.done():
@@ -129,7 +131,7 @@ class Puller:
             self._is_deciding = False
 
     def _act(self, action: Action) -> bool:
-        """Whether the next action can be decided now."""
+        """Perform `action`; return whether the next action can be decided now."""
         if isinstance(action, Sleep):
             if action.until is not None:
                 self._sleep(action.until)
@@ -137,7 +139,7 @@ class Puller:
         if isinstance(action, Submit):
             self._is_judging = True
             judged = partial(self._judged, action.messages)
-            # One forgery ends the connection, so whatever stands beside it has to come from somebody else.
+            # One forgery ends the connection, so other peers have to supply the messages beside it.
             self._intake.offer(action.messages, self._core.name, judged, gives_up=True)
             return not self._is_judging
         if isinstance(action, AskIds):
@@ -156,7 +158,7 @@ class Puller:
         return is_asked
 
     async def _ask_patiently(self, action: AskIds | FetchMessages) -> None:
-        """The peer is slow to take what we say."""
+        """Wait until the slow peer takes our request."""
         try:
             if isinstance(action, AskIds):
                 asked = await self._server.ask_message_ids(
@@ -173,7 +175,7 @@ class Puller:
         self._go_on(self._loop.time())
 
     def _sleep(self, until: float) -> None:
-        """The timer may fire too early: then there is nothing to do, and it is set anew."""
+        """Set the timer. It may fire too early: then there is nothing to do, and it is set anew."""
         if until < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -184,7 +186,7 @@ class Puller:
         self._timer, self._timer_at = None, math.inf
         self._go_on(self._loop.time())
 
-    # What came of the actions. Whoever calls is not to blame for a fault in here, so it ends this puller alone.
+    # Results of the actions. The caller is not to blame for a fault in here, so it ends this puller alone.
 
     def _judged(self, messages: tuple[DmqMessage, ...], outcomes: list[Outcome]) -> None:
         self._is_judging = False
@@ -219,7 +221,7 @@ class Puller:
         self._go_on(self._loop.time())
 
     def _stop(self) -> None:
-        """What the peer says at the end of a conversation is no failure."""
+        """End the conversation. An error after the peer has ended it is not a failure."""
         if self._server.is_over:
             self._end_with(None)
             return
@@ -258,9 +260,9 @@ def puller_for(
     message_gap_s: float = MESSAGE_GAP_S,
     score: PeerScore | None = None,
 ) -> Puller:
-    """The puller of one instance. `downloads` is the node's one table, `held` its mempool.
+    """Return the puller of one instance. `downloads` is the node's one table, `held` its mempool.
 
-    Everything is judged by the intake, so the endpoint checks nothing but the protocol.
+    The intake judges every message, so the endpoint checks nothing but the protocol.
     """
     config = MessageSubmissionConfig(
         authenticator=None, ttl_validator=None, window=profile.window, unix_s=clock.unix_s

@@ -1,4 +1,4 @@
-"""What leaves the node: messages that peers took and that programs were told of, counted as they are handed over."""
+"""Counts of messages that leave the node: to peers and to programs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stagepost.ground.loop.bell import Bell
 from stagepost.ground.net.conversation import Conversation
 
 OnSent: TypeAlias = Callable[[MiniProtocol, int], None]
-"""Called with the mini-protocol and how many messages went out on it."""
+"""Callback with the mini-protocol and the number of messages sent on it."""
 
 
 class CountedFeed(MempoolFeed):
-    """What one program is told."""
+    """Feed that counts the messages sent to one program."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class CountedFeed(MempoolFeed):
 
 
 class CountedSupplier(Supplier):
-    """What one peer takes."""
+    """Supplier that counts the messages sent to one peer."""
 
     def __init__(
         self, talk: Conversation, profile: Profile, mempool: MessagesHeld, bell: Bell, on_sent: OnSent

@@ -1,4 +1,4 @@
-"""What a running node tells about itself over HTTP: metrics, readiness and status, gathered from its parts."""
+"""The status of a running node over HTTP: metrics, readiness and status, gathered from its parts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stagepost.dmq.profiles import MiniProtocol
 from stagepost.ground.crypto.pool_ids import format_pool_id
 
 CLOCK_BEHIND_MAX_S = 5.0
-"""A clock that was set back further than this makes messages look younger than they are."""
+"""Seconds: a clock that was set back further makes messages look younger than they are."""
 POOL_IDS_WRITTEN_MAX = 4_096
 
 
 class TellingNode(Protocol):
-    """What is asked of a node here."""
+    """Node as its status needs it."""
 
     @property
     def intake(self) -> Intake: ...
@@ -55,7 +55,8 @@ class TellingNode(Protocol):
 
 
 class NodeStatus:
-    """A `StatusSource`. Messages are counted as they come; what can be looked up is looked up when asked for."""
+    """`StatusSource` of a DMQ node. It counts messages as they come, and looks up all other values on
+    request."""
 
     def __init__(self, node: TellingNode, store: MessageStore, pools: PoolsFile, metrics: Metrics) -> None:
         self._node = node
@@ -67,7 +68,7 @@ class NodeStatus:
         node.on_violation.append(metrics.count_violation)
         node.on_sent.append(self._sent)
         node.audience.on_unseen.append(metrics.count_expired_unseen)
-        # What a restart brought along was found before anybody was there to count it.
+        # Equivocations among restored messages were found before this object could count them.
         metrics.count_equivocations(SecondBody.REFUSED, node.equivocations.refused)
         metrics.count_equivocations(SecondBody.HELD, node.equivocations.count - node.equivocations.refused)
         node.equivocations.on_found.append(self._equivocated)
@@ -126,7 +127,7 @@ class NodeStatus:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    """What `queue ls` shows of a message: never its body."""
+    """Return the fields of a message that `queue ls` shows: never its body."""
     message = entry.message
     return {
         "index": entry.index,
@@ -147,5 +148,6 @@ def _protocol(source: str) -> MiniProtocol:
 
 @lru_cache(maxsize=POOL_IDS_WRITTEN_MAX)
 def _written(pool_id: bytes) -> str:
-    """A page of entries names few pools many times, and the text form takes its time."""
+    """Return the text form, cached: a page of entries names few pools many times, and the text form is
+    costly."""
     return format_pool_id(pool_id)

@@ -1,4 +1,4 @@
-"""Supplies one peer with the node's messages, from its own place in the mempool."""
+"""The supplier sends the node's messages to one peer, from that peer's place in the mempool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stagepost.ground.net.conversation import Conversation
 
 
 class Supplier:
-    """One peer, which is told only of messages in layouts that its profile knows."""
+    """Supplier of one peer. It announces only messages in layouts that the peer's profile knows."""
 
     def __init__(self, talk: Conversation, profile: Profile, mempool: MessagesHeld, bell: Bell) -> None:
         self._core = Supplying(mempool, profile.message_layouts)
@@ -34,11 +34,13 @@ class Supplier:
         return self._core.cursor
 
     def end(self) -> None:
-        """Say goodbye as soon as a supplier may: in answer to a blocking request, where we opened the instance."""
+        """Send `Done` as soon as a supplier may: in answer to a blocking request, where we opened the
+        instance."""
         self._client.end()
 
     async def run(self) -> None:
-        """Until the conversation ends. Raises if the peer is to be cut off, as every other conversation does."""
+        """Supply until the conversation ends. Raise, as every conversation does, if the peer is to be cut
+        off."""
         await self._client.run()
 
     async def _next_ids(
