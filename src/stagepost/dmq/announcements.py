@@ -1,7 +1,7 @@
 """The window of message submission: ids announced, outstanding and acknowledged.
 
-These are the rules that a state graph cannot hold. Both sides run the same class on what they say and hear; the
-caller knows who spoke and blames accordingly.
+These are the rules that a state graph cannot hold. Both sides run the same class on the messages they send
+and receive; the caller knows who spoke and blames accordingly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SIZE_TOLERANCE_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class WindowRules:
-    """Where profiles differ. Whoever follows the documents may ask either way at any fill, and reply with nothing."""
+    """Rules in which profiles differ. The documents allow either kind of request at any fill, and an empty
+    reply."""
 
     ids_unacknowledged_max: int = IDS_UNACKNOWLEDGED_MAX
     blocking_follows_fill: bool = True
@@ -32,7 +33,7 @@ class WindowRules:
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A broken rule: its name in running nodes' reports, the code that we print, and what happened."""
+    """Broken rule: its name in running nodes' reports, the code that we print, and a description."""
 
     rule: str
     code: ErrorCode
@@ -40,13 +41,14 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Announcements:
-    """One submission instance. Each method returns the rule that was broken, or None and the state moved on."""
+    """Window of one submission instance. Each method returns the rule that was broken, or None after it has
+    updated the window."""
 
     def __init__(self, rules: WindowRules | None = None) -> None:
         self._rules = rules or WindowRules()
         self._announced: deque[MessageId] = deque()
         self._sizes: dict[MessageId, int] = {}
-        # Nobody is stopped from announcing an id twice; it is available until the last of them is acknowledged.
+        # A peer may announce an id twice; the id is available until the last announcement is acknowledged.
         self._announced_again: dict[MessageId, int] = {}
         self._ids_requests: deque[tuple[bool, int]] = deque()  # blocking, and how many were requested
         self._ids_due = 0
@@ -58,7 +60,7 @@ class Announcements:
 
     @property
     def ids_due(self) -> int:
-        """Ids that unanswered requests may still bring."""
+        """Number of ids that unanswered requests may still bring."""
         return self._ids_due
 
     def request_ids(self, *, blocking: bool, acknowledged: int, requested: int) -> Violation | None:
@@ -124,7 +126,7 @@ class Announcements:
         return None
 
     def reply_no_ids(self) -> None:
-        """The supplier gave the word back without news: that request is answered."""
+        """Record that the supplier answered the oldest request without any ids."""
         _require_request(self._ids_requests)
         _, requested = self._ids_requests.popleft()
         self._ids_due -= requested
@@ -141,7 +143,7 @@ class Announcements:
         return None
 
     def reply_whole_messages(self, messages: Sequence[DmqMessage]) -> Violation | None:
-        """As `reply_messages`, for whoever has them at hand."""
+        """Do what `reply_messages` does, for a caller that has the messages themselves."""
         sizes = self._messages_requests[0]
         for message in messages:
             announced = sizes.get(message.message_id)
@@ -153,7 +155,8 @@ class Announcements:
         return None
 
     def reply_messages(self, messages: Sequence[MessageIdAndSize]) -> Violation | None:
-        """`messages` are the ids and real sizes of what came; requested ones that are missing are gone."""
+        """Record a reply. `messages` holds the ids and real sizes of the messages in it; the supplier no
+        longer has the requested ones that are missing."""
         _require_request(self._messages_requests)
         announced_sizes = self._messages_requests[0]
         for message in messages:
@@ -172,6 +175,6 @@ class Announcements:
 
 
 def _require_request(requests: Sized) -> None:
-    """Raise unless a request is under way: the referee lets no reply through without one."""
+    """Raise unless a request is unanswered: the referee lets no reply through without one."""
     if not requests:
         raise LocalProtocolError("a reply came where no request is under way", reason="ReplyWithoutRequest")

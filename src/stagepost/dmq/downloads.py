@@ -1,14 +1,15 @@
-"""Who downloads what: one table over all peers, so that a message comes once however many peers announce it.
+"""Downloads: one table over all peers, so that a message comes once however many peers announce it.
 
-Each announced id is leased to one peer at a time. A peer that holds the lease and does not begin loses it after
-250 ms; a download that has not come to an end after 600 ms makes room for one more beside it. So no peer that
+Each announced id is leased to one peer at a time. A peer that holds the lease and does not begin loses it
+after 250 ms; a download that has not ended after 600 ms makes room for one more beside it. So no peer that
 announces and never serves can keep an id from the others for long.
 
-A refused message settles nothing for other peers. The id covers the payload alone: anybody can put a bad signature
-under somebody else's payload, and whoever announced the id may still have the good one. For the same reason an id
-whose message is being judged is not acknowledged yet, as running nodes do; the others wait for the judgement.
+A refused message settles nothing for other peers. The id covers the payload alone: anybody can put a bad
+signature under somebody else's payload, and another announcer of the id may still have the good one. For the
+same reason the node does not acknowledge an id while its message is being judged, as running nodes do; the
+other announcers wait for the judgement.
 
-Who tells us first: how many valid messages each peer was the first to announce, over the last hour.
+`Announciness` counts how many valid messages each peer was the first to announce, over the last hour.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ _SLOTS = WINDOW_S // SLOT_S
 
 
 class Announciness:
-    """Counts in slots of a minute, so that memory is bounded by peers and not by messages.
+    """Count of first announcements per peer, in slots of a minute, so that peers and not messages bound the
+    memory.
 
-    A credit is forgotten between 59 and 60 minutes after it was earned. Peers are known by name, and keep their
-    credits when they reconnect. If there are too many of them, the one whose last credit is oldest is forgotten.
+    A credit is forgotten between 59 and 60 minutes after it was earned. Peers are known by name, and keep
+    their credits when they reconnect. If there are too many of them, the one whose last credit is oldest is
+    forgotten.
     """
 
     def __init__(self) -> None:
         self._slots: OrderedDict[str, deque[list[int]]] = OrderedDict()
 
     def credit(self, peer: str, now: float, count: int = 1) -> None:
-        """So many messages that `peer` announced first have proved valid."""
+        """Credit `peer` with `count` valid messages that it was the first to announce."""
         slots = self._slots.get(peer)
         if slots is None:
             slots = self._slots[peer] = deque(maxlen=_SLOTS)
@@ -75,7 +78,8 @@ def _nothing() -> None:
 
 
 class Claimant:
-    """One peer in the table, known by identity. `on_change` is called when what others did may let it go on."""
+    """Peer in the table, known by identity. The table calls `on_change` when an act of other peers may let
+    this one go on."""
 
     __slots__ = ("name", "on_change")
 
@@ -85,7 +89,7 @@ class Claimant:
 
 
 class _Download:
-    """One id. Dictionaries stand for sets, because their order is the same in every run."""
+    """Entry of one id. Dictionaries stand for sets, because their order is the same in every run."""
 
     __slots__ = ("announcers", "attempts", "first_announcer", "judged_for", "lease_until", "leaseholder")
 
@@ -99,8 +103,11 @@ class _Download:
 
 
 class Downloads:
-    """An entry lives as long as some peer has announced the id and it is not settled for that peer: at most peers
-    times the window's 132."""
+    """Table of announced ids.
+
+    An entry lives as long as some peer has announced the id and it is not settled for that peer: so there are
+    at most 132 entries, the size of the window, per peer.
+    """
 
     def __init__(self, announciness: Announciness | None = None) -> None:
         self.announciness = announciness or Announciness()
@@ -110,7 +117,11 @@ class Downloads:
         return len(self._table)
 
     def announce(self, claimant: Claimant, message_id: MessageId, now: float, *, may_lease: bool) -> None:
-        """`may_lease`: whether it may hold the id for itself before it begins. Peers with a bad score may not."""
+        """Record that `claimant` announced the id.
+
+        `may_lease` allows the peer to hold the id for itself before it begins. Peers with a bad score may
+        not.
+        """
         download = self._table.get(message_id)
         if download is None:
             download = self._table[message_id] = _Download(claimant.name)
@@ -120,7 +131,8 @@ class Downloads:
             download.lease_until = now + LEASE_S
 
     def claimable_at(self, claimant: Claimant, message_id: MessageId, now: float) -> float | None:
-        """From when on `claimant` may download, as things stand; None if only a change can help."""
+        """Return the time from which `claimant` may download the id; None if only a change in the table can
+        help."""
         download = self._table[message_id]
         if download.judged_for:
             return None
@@ -142,20 +154,21 @@ class Downloads:
         download.attempts[claimant] = now
 
     def arrived(self, claimant: Claimant, message_id: MessageId) -> None:
-        """The message is here; nobody else need try until it is judged."""
+        """Record that the message has come; no other peer need try until it is judged."""
         download = self._table[message_id]
         download.attempts.pop(claimant, None)
         download.judged_for[claimant] = None
 
     def let_others_try(self, claimant: Claimant, message_id: MessageId) -> None:
-        """Its copy has to wait before it can be judged, for a reason that may lie in this copy alone."""
+        """Let other peers download, because this copy has to wait before it can be judged, for a reason that
+        may lie in this copy alone."""
         download = self._table[message_id]
         download.judged_for.pop(claimant, None)
         self._end_lease(download, claimant)
         self._tell(download, but=claimant)
 
     def proved_valid(self, claimant: Claimant, message_ids: Sequence[MessageId], now: float) -> None:
-        """Their first announcers are credited; for this peer they are settled."""
+        """Credit the first announcers of `message_ids`, and settle these ids for this peer."""
         credits: dict[str, int] = {}
         for message_id in message_ids:
             first = self._table[message_id].first_announcer
@@ -165,7 +178,7 @@ class Downloads:
             self.announciness.credit(first, now, count)
 
     def withdraw(self, claimant: Claimant, message_id: MessageId) -> None:
-        """Settled for this peer, one way or the other; whoever else announced the id looks again."""
+        """Settle the id for this peer, for better or worse, and tell all other announcers to look again."""
         download = self._table[message_id]
         del download.announcers[claimant]
         if not download.announcers:

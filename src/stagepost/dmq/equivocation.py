@@ -1,14 +1,15 @@
 """Equivocation: a pool that signs two different bodies for one slot.
 
-A message of the distributed queue names no slot of a chain. What its signature covers beside the body is the KES
-period and the second at which it expires, and the certificate's number says which key speaks for the pool. Pool,
-certificate number, KES period and expiry together are the *slot key*: a pool that sends a message and waits before
-the next one has no reason to sign two bodies with the same. Period and number alone would blame everybody, for a period
-lasts 36 hours and a pool may send every minute.
+A message of the distributed queue names no slot of a chain. Beside the body, its signature covers the KES
+period and the second at which it expires, and the certificate's number says which key speaks for the pool.
+Pool, certificate number, KES period and expiry together are the *slot key*: a pool that sends a message and
+waits before the next one has no reason to sign two bodies with the same slot key. Period and number alone
+would blame everybody, for a period lasts 36 hours and a pool may send every minute.
 
-Only signatures that were checked count, so nobody can blame a pool with forgeries. A second body that comes before
-the pool may send again is refused for that; a peer that holds it is asked again when the time has come, and then it is
-found here. Both expire in the same second: the memory is no larger than the mempool and forgets with it.
+Only checked signatures count, so nobody can blame a pool with forgeries. The node refuses a second body that
+comes before the pool may send again; it asks a peer that holds the body again when the time has come, and
+then finds the equivocation here. Both bodies expire in the same second: the memory is no larger than the
+mempool and forgets with it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId, PoolId
 
 BODIES_PER_SLOT_MAX = 64
-"""Further bodies of one slot are refused or held like these, and not counted any more: the case is clear."""
+"""Bodies of one slot that are counted; further ones are refused or held alike, without counting: the case is clear."""
 POOLS_REMEMBERED_MAX = 1_024
 
 Slot: TypeAlias = tuple[int, int, int]
 """Certificate number, KES period, expiry."""
 SlotKey: TypeAlias = tuple[bytes, Slot]
-"""With the cold key, which stands for the pool and need not be hashed."""
+"""Cold key and slot; the cold key stands for the pool, which saves hashing it."""
 
 
 def slot_key(message: DmqMessage) -> SlotKey:
@@ -40,7 +41,7 @@ def slot_key(message: DmqMessage) -> SlotKey:
 
 
 class Equivocation(msgspec.Struct, frozen=True):
-    """Two messages of one slot, both with valid signatures. `is_refused` says what became of the second."""
+    """Two messages of one slot, both with valid signatures. `is_refused` says whether the second was refused."""
 
     pool_id: PoolId
     first: MessageId
@@ -50,36 +51,42 @@ class Equivocation(msgspec.Struct, frozen=True):
 
 
 class PoolEquivocations(msgspec.Struct, frozen=True):
-    """What one pool has done so far, and the latest case of it."""
+    """Number of equivocations of one pool so far, and the latest of them."""
 
     count: int
     latest: Equivocation
 
 
 class Equivocations:
-    """One node's memory of slots. `hold` what was accepted, `forget` what expired; the rest is for those who refuse."""
+    """Memory of slots of one node.
+
+    `hold` enters an accepted message, `forget` removes expired ones; the other methods serve a validator that
+    refuses.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.refused = 0
         self.on_found: list[Callable[[Equivocation], None]] = []
-        # The first message of each slot, by pool. There are many slots, and the pool would be most of every key.
+        # The first message of each slot, by pool. There are many slots, and the pool would be the larger part
+        # of every key.
         self._first: dict[bytes, dict[Slot, DmqMessage]] = {}
         self._claimed: dict[SlotKey, tuple[PoolId, DmqMessage]] = {}
         self._others: dict[SlotKey, set[MessageId]] = {}
         self._pools: dict[PoolId, PoolEquivocations] = {}
 
     def __len__(self) -> int:
-        """How many slots are remembered."""
+        """Return the number of slots remembered."""
         return sum(map(len, self._first.values())) + len(self._claimed)
 
     @property
     def pools(self) -> dict[PoolId, PoolEquivocations]:
-        """Who has been found out, the latest last."""
+        """Pools that have equivocated, the latest last."""
         return dict(self._pools)
 
     def hold(self, message: DmqMessage) -> Equivocation | None:
-        """This message is held from now on; what it proves, if it is the second body of its slot."""
+        """Enter a message that the node now holds; return the equivocation if it is the second body of its
+        slot."""
         key = cold_key, slot = slot_key(message)
         if self._claimed:
             self._claimed.pop(key, None)
@@ -90,7 +97,7 @@ class Equivocations:
         return None if first is message else self._found(key, first, message, is_refused=False)
 
     def forget(self, messages: Iterable[DmqMessage]) -> None:
-        """These have expired, and with them everything else of their slots."""
+        """Forget the slots of these messages, which have expired."""
         for message in messages:
             key = cold_key, slot = slot_key(message)
             self._others.pop(key, None)
@@ -100,10 +107,11 @@ class Equivocations:
                 if not slots:
                     del self._first[cold_key]
 
-    # For those who refuse: a slot is claimed by what is being written, until that is held or given up.
+    # For a validator that refuses: a message that is being written claims its slot, until it is held or given
+    # up.
 
     def check(self, message: DmqMessage) -> Rejected | None:
-        """For a message whose signatures hold: whether another body has its slot already."""
+        """Return a rejection if another body has the slot of `message`, whose signatures are valid."""
         key = cold_key, slot = slot_key(message)
         first = self._first.get(cold_key, {}).get(slot)
         if first is None:
@@ -124,7 +132,7 @@ class Equivocations:
             self._claimed.setdefault(key, (pool_id, message))
 
     def release(self, pool_id: PoolId) -> None:
-        """What this pool's messages claimed could not be kept after all."""
+        """Drop the claims of this pool's messages, which could not be kept after all."""
         given_up = [key for key, (owner, _) in self._claimed.items() if owner == pool_id]
         for key in given_up:
             del self._claimed[key]
@@ -154,7 +162,8 @@ class Equivocations:
 
 
 class RefusingValidator(Validator):
-    """A validator that takes one body for each slot. It judges after the signatures, so that each refusal is a proof."""
+    """Validator that takes one body for each slot. It judges after the signatures, so that each refusal is a
+    proof."""
 
     def __init__(self, rules: ValidationRules, pools: Pools, equivocations: Equivocations) -> None:
         super().__init__(rules, pools)
@@ -170,7 +179,7 @@ class RefusingValidator(Validator):
 
 
 class _ReleasingMemories(PoolMemories):
-    """Undoes the claims of a pool together with the rest of what its messages had settled."""
+    """Memories that release a pool's claims together with everything else that its messages had settled."""
 
     def __init__(self, message_gap_s: float, equivocations: Equivocations) -> None:
         super().__init__(message_gap_s)

@@ -17,7 +17,7 @@ MESSAGES_SENT_MAX = 100
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 
 HEADLESS_BLOCKING_REPLY = b"\x83\x02"
-"""How some servers begin a blocking reply: three elements announced, of which the third may be missing."""
+"""First bytes of a blocking reply of some servers: three elements announced, of which the third may be missing."""
 
 
 # Messages
@@ -33,13 +33,13 @@ class ReplyMessagesNonBlocking(msgspec.Struct, frozen=True):
 
 
 class ReplyMessagesBlocking(msgspec.Struct, frozen=True):
-    """Never empty: a blocking request waits until there is something to say."""
+    """Reply that is never empty: a blocking request waits until there are messages."""
 
     messages: tuple[DmqMessage, ...]
 
 
 class ClientDone(msgspec.Struct, frozen=True):
-    """The conversation is over."""
+    """End of the conversation."""
 
 
 # Layouts

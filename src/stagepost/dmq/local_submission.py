@@ -1,4 +1,5 @@
-"""Local message submission, node to client: a program hands a message to its node and hears accept or reject."""
+"""Local message submission, node to client: a program submits a message to its node, which accepts or rejects
+it."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ REASON_TEXT_BYTES_MAX = 8_192
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """Every fault without a code of its own."""
+    """Rejection for every fault without a reason of its own."""
 
     text: str
 
 
 class AlreadyReceived(msgspec.Struct, frozen=True):
-    """The node holds this message already."""
+    """Rejection of a message that the node already holds."""
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """The message's time is over."""
+    """Rejection of a message that has expired."""
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ class SubmitMessage(msgspec.Struct, frozen=True):
 
 
 class AcceptMessage(msgspec.Struct, frozen=True):
-    """The message is in the node's mempool."""
+    """Acceptance: the message is in the node's mempool."""
 
 
 class RejectMessage(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class RejectMessage(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The conversation is over."""
+    """End of the conversation."""
 
 
 # Layouts
@@ -61,7 +62,7 @@ class Done(msgspec.Struct, frozen=True):
 
 def dialect(message: MessageField) -> Dialect:
     text = Text(REASON_TEXT_BYTES_MAX)
-    # Reasons 1 and 2 are written with one element; one library writes an empty text behind them.
+    # Reasons 1 and 2 are written with one element; one library writes an empty text after them.
     reason = Union(
         (
             Layout(Invalid, 0, (("text", text),)),

@@ -1,7 +1,8 @@
-"""Valid, unexpired messages in arrival order, bounded by count and bytes.
+"""The mempool: valid, unexpired messages in arrival order, bounded by count and bytes.
 
-Readers keep an index and ask for what lies behind it: they share the one list, and nobody has a queue. Only expiry
-removes a message, and what has once expired here never comes back, whatever the clock says later.
+Readers keep an index and ask for the messages after it: they share the one list, and none has a queue. Only
+expiry removes a message, and a message that has once expired here never comes back, whatever the clock says
+later.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ from stagepost.ground.identifiers import MessageId
 MESSAGES_MAX = 50_000
 BYTES_MAX = 160_000_000
 
-# Below this many entries closing up is not worth the trouble.
+# Holes, at least, before the lists are closed up; fewer are not worth the work.
 _HOLES_MIN = 64
 
 MessageKey: TypeAlias = tuple[MessageLayout, MessageId]
 
-# What a message is filed under: its id, or for the older layout, which chooses its ids, one byte more. Hashing a
-# layout costs more than all the rest of finding a message.
+# A message is filed under its id, or for the older layout, which chooses its ids, under one byte more.
+# Hashing a layout costs more than all the rest of finding a message.
 _LEGACY = b"\x04"
 
 
 class MempoolLimits(msgspec.Struct, frozen=True):
-    """Whichever is reached first. Bytes are those of the messages as they travel."""
+    """Limits of a mempool; the one that is reached first counts. Bytes are those of the messages on the wire."""
 
     messages_max: int = MESSAGES_MAX
     bytes_max: int = BYTES_MAX
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A message that is held. `index` is its place in the order of arrival; `source` says who brought it."""
+    """Message in the mempool. `index` is its place in the order of arrival; `source` names the peer or
+    program that sent it."""
 
     index: int
     message: DmqMessage
@@ -48,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 def file_key(message: DmqMessage) -> bytes:
-    """Equal for two messages exactly if their keys are."""
+    """Return the key under which the message is filed; equal for two messages exactly if their `key` is."""
     if message.layout is MessageLayout.FIVE:
         return message.message_id
     return _LEGACY + message.message_id
@@ -60,7 +62,7 @@ def _file_key(key: MessageKey) -> bytes:
 
 
 class Mempool:
-    """One node's messages. Indexes start at 1 and only grow."""
+    """Messages of one node. Indexes start at 1 and only grow."""
 
     def __init__(self, limits: MempoolLimits | None = None) -> None:
         self.limits = limits or MempoolLimits()
@@ -68,15 +70,16 @@ class Mempool:
         self.last_index = 0
         self.expired_through = 0.0
         self.changes = 0
-        """Grows whenever a message comes or goes: as long as it stays the same, so does every answer."""
+        """Number that grows whenever a message comes or goes: while it stays the same, so does every answer."""
         self._by_key: dict[bytes, Entry] = {}
-        # Two lists side by side, in order of index. An expired entry leaves a hole, so that expiry does not move
-        # everything behind it; when holes prevail, both lists are closed up. Places are found by bisection.
+        # Two lists side by side, in order of index. An expired entry leaves a hole, so that expiry does not
+        # move everything after it; when most places are holes, both lists are closed up. Places are found by
+        # bisection.
         self._indexes: list[int] = []
         self._entries: list[Entry | None] = []
         self._holes = 0
         self._legacy_count = 0
-        # Expiry has whole seconds, so there are never more buckets than the longest life has seconds.
+        # Expiry is in whole seconds, so there are never more buckets than the longest lifetime has seconds.
         self._buckets: dict[int, list[Entry]] = {}
         self._bucket_times: list[int] = []
 
@@ -97,26 +100,27 @@ class Mempool:
         return file_key(message) in self._by_key
 
     def holds_key(self, key: bytes) -> bool:
-        """For a key that `file_key` made."""
+        """Return whether the mempool holds the message with this key of `file_key`."""
         return key in self._by_key
 
     def find(self, key: bytes) -> Entry | None:
-        """For a key that `file_key` made."""
+        """Return the entry with this key of `file_key`, or None."""
         return self._by_key.get(key)
 
     @property
     def next_expiry(self) -> int | None:
-        """The second at which the next messages expire."""
+        """Unix second at which the next messages expire; None in an empty mempool."""
         return self._bucket_times[0] if self._bucket_times else None
 
     def check_room(self, message: DmqMessage) -> Rejected | None:
-        """Whether `add` may follow."""
+        """Return why `add` may not follow; None if it may."""
         if self.holds(message):
             return rejected(ErrorCode.MSG_DUPLICATE, "this message is held already")
         return self.check_limits(message)
 
     def has_room_for(self, count: int, size: int, first_expires_at: int) -> bool:
-        """Whether `check_limits` would find nothing wrong with any of these, which are not held."""
+        """Return whether `check_limits` would accept `count` messages of `size` bytes in all, none of which
+        is held."""
         return (
             first_expires_at > self.expired_through
             and len(self._by_key) + count <= self.limits.messages_max
@@ -126,8 +130,11 @@ class Mempool:
     def check_limits(
         self, message: DmqMessage, reserved_count: int = 0, reserved_bytes: int = 0
     ) -> Rejected | None:
-        """For a message that is not held. Reserved is what was promised to others that are not added yet."""
-        # Between validation and this point the clock went on, or it was set back after an expiry.
+        """Return why a message that is not held cannot be added; None if it can.
+
+        `reserved_count` and `reserved_bytes` belong to accepted messages that are not added yet.
+        """
+        # Since validation the clock has moved on, or it was set back after an expiry.
         if message.expires_at <= self.expired_through:
             text = f"expired at {message.expires_at}; messages until {self.expired_through:.0f} are gone"
             return rejected(ErrorCode.MSG_EXPIRED, text)
@@ -141,13 +148,13 @@ class Mempool:
         return None
 
     def add(self, message: DmqMessage, received_ms: int, source: str) -> Entry:
-        """The caller has asked `check_room`."""
+        """Add a message. The caller has asked `check_room`."""
         entry = Entry(self.last_index + 1, message, received_ms, source)
         self.insert(entry)
         return entry
 
     def insert(self, *entries: Entry) -> None:
-        """Entries whose indexes were given elsewhere: on disk, before they may be held here."""
+        """Add entries whose indexes were assigned before, because they had to be on disk first."""
         by_key, buckets = self._by_key, self._buckets
         index, size = self.last_index, 0
         for entry in entries:
@@ -178,12 +185,12 @@ class Mempool:
         self.changes += len(entries)
 
     def skip_to(self, index: int) -> None:
-        """Indexes up to this one were used before, by messages that are gone."""
+        """Continue after `index`: messages that are gone used the indexes up to it."""
         self.changes += 1
         self.last_index = max(self.last_index, index)
 
     def expire(self, now: float) -> list[Entry]:
-        """Remove and return, in order of expiry, what has `expires_at <= now`."""
+        """Remove all entries with `expires_at <= now`, and return them in order of expiry."""
         self.expired_through = max(self.expired_through, now)
         gone: list[Entry] = []
         while self._bucket_times and self._bucket_times[0] <= now:
@@ -210,7 +217,7 @@ class Mempool:
         self._holes = 0
 
     def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[Entry]:
-        """The next entries behind `index`, in order of arrival, of layouts that the reader may see.
+        """Return the next entries after `index`, in order of arrival, of the layouts that the reader may see.
 
         Fewer than `count_max` means that there is nothing more up to `last_index`.
         """

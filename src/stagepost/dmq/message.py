@@ -1,7 +1,7 @@
-"""The signed DMQ message: its id, the exact bytes that were signed, and its signer.
+"""The signed DMQ message: its id, the exact signed bytes, and its signer.
 
-Ids and signatures cover bytes as received. A message therefore keeps its own bytes, and is stored and forwarded as
-they are; nothing here ever encodes a received message again.
+Ids and signatures cover bytes as received. A message therefore keeps its own bytes, and the node stores and
+forwards them as they are; nothing here ever encodes a received message again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _ANY_BYTES_MAX = 65_535
 
 
 class MessageLayout(Enum):
-    """The two arrangements of the same fields; the value is the number of elements of the outer array."""
+    """Arrangement of the fields in a message; the value is the number of elements of the outer array."""
 
     FIVE = 5  # [id, [body, period, expiry], signature, certificate, cold key]
     FOUR = 4  # [[id, body, period, expiry], signature, certificate, cold key]: older, only where a profile allows it
 
-    # Readers ask for their layouts with every message; an enum's own hash is computed from its name each time.
+    # Readers look up their layouts with every message; an enum's own hash is computed from its name each
+    # time.
     __hash__ = object.__hash__
 
 
@@ -50,7 +51,7 @@ _PAYLOAD_ELEMENTS = {MessageLayout.FIVE: 3, MessageLayout.FOUR: 4}
 
 
 class MessageSizes(msgspec.Struct, frozen=True):
-    """Sizes that a network insists on. The body's range differs between networks, the rest is fixed by KES."""
+    """Sizes that a network requires. The body's range differs between networks, KES fixes the rest."""
 
     body_bytes_min: int = BODY_BYTES_MIN
     body_bytes_max: int = BODY_BYTES_MAX
@@ -63,9 +64,9 @@ LAYOUTS_BY_PROFILE = {"dmq-node": FIVE_ONLY, "gouroboros": FIVE_ONLY, "seed": FI
 
 
 class Spans(msgspec.Struct, frozen=True, gc=False):
-    """Where the parts of a message lie in its bytes: nearly all messages have theirs in the same places.
+    """Offsets of the parts of a message in its bytes: nearly all messages have the same ones.
 
-    Behind the signed bytes, which have any length, places are counted from their end.
+    Parts after the signed bytes, whose length varies, are counted from their end.
     """
 
     signed_from: int
@@ -75,9 +76,10 @@ class Spans(msgspec.Struct, frozen=True, gc=False):
 
 
 class DmqMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as it came, or as `sign_message` made it. It holds its bytes once; parts are cut out when asked for.
+    """Message as it was received, or as `sign_message` made it.
 
-    Only the cold key is asked for so often that it is kept beside them.
+    It holds its bytes once and cuts parts out on request. Only the cold key is needed so often that it is
+    kept beside them.
     """
 
     message_id: MessageId
@@ -93,7 +95,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def decode(cls, data: bytes, *, profile: str = "dmq-node") -> DmqMessage:
-        """Exactly one message; `DecodeError` for anything else."""
+        """Return the one message in `data`; raise `DecodeError` for anything else."""
         layouts = LAYOUTS_BY_PROFILE.get(profile)
         if layouts is None:
             known = ", ".join(LAYOUTS_BY_PROFILE)
@@ -131,18 +133,20 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
     def proof(self) -> bytes:
         """The rest of the KES signature, the certificate and the cold key, side by side.
 
-        All that the leaf's key follows from, and all that has to be true of it, are these bytes and the KES period.
+        The leaf's key, and every condition on it, follow from these bytes and the KES period alone.
         """
         return self.raw[self.signed_until + self.spans.kes_signature + LEAF_SIGNATURE_BYTES :]
 
     def has_proof(self, proof: bytes) -> bool:
-        """Whether it is this one; without cutting it out, for every message is asked."""
+        """Return whether the message has this `proof`, without cutting its own out, since every message needs
+        this check."""
         start = self.signed_until + self.spans.kes_signature + LEAF_SIGNATURE_BYTES
         return start + len(proof) == len(self.raw) and self.raw.endswith(proof)
 
     @property
     def leaf_signed(self) -> bytes:
-        """The part of the KES signature that a leaf's key made, and what it signed: side by side, as they are checked."""
+        """The part of the KES signature that a leaf's key made, followed by the signed bytes: the form in
+        which they are checked."""
         raw, spans, end = self.raw, self.spans, self.signed_until
         start = end + spans.kes_signature
         size = spans.certificate - spans.kes_signature
@@ -173,7 +177,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def certificate_and_cold_key(self) -> bytes:
-        """Both as they were written, side by side: what a remembered yes to the certificate stands for."""
+        """Both as they were written, side by side: the key under which a valid certificate is remembered."""
         return self.raw[self.signed_until + self.spans.certificate :]
 
     @property
@@ -182,26 +186,28 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def kes_evolution(self) -> int:
-        """The KES key's own period; negative if the message claims to be older than its certificate."""
+        """Period of the KES key itself; negative if the message claims to be older than its certificate."""
         return self.kes_period - self.start_kes_period
 
     @property
     def has_valid_id(self) -> bool:
-        """The older layout signs its id as given, so there is nothing to compare it with."""
+        """Return whether the id is the hash of the signed bytes. The older layout signs its id as given, so
+        its id is always valid."""
         return self.layout is MessageLayout.FOUR or self.message_id == blake2b_256(
             self.raw[self.spans.signed_from : self.signed_until]
         )
 
     @property
     def key(self) -> tuple[MessageLayout, MessageId]:
-        """What tells messages apart: a message of the older layout chooses its id, and must not shadow another."""
+        """Identity of a message: a message of the older layout chooses its id, and must not shadow another."""
         return self.layout, self.message_id
 
 
 def read_message(
     reader: Reader, layouts: Collection[MessageLayout], sizes: MessageSizes | None = NETWORK_SIZES
 ) -> DmqMessage:
-    """The message at the reader's place. `sizes=None` checks the layout only, as test vectors of toy size need."""
+    """Return the message at the reader's position. `sizes=None` checks the layout only, as toy-sized test
+    vectors need."""
     if sizes is not None and MessageLayout.FIVE in layouts:
         message = read_usual_shape(reader.data, reader.offset, reader.end, sizes)
         if message is not None:
@@ -210,8 +216,9 @@ def read_message(
     return _read_any_shape(reader, layouts, sizes)
 
 
-# The usual shape as two patterns, before and behind the body. They recognise nearly all traffic at a third of the
-# cost of reading item by item; what they do not recognise is read, or refused with its reason, by the long way.
+# The usual shape as two patterns, before and after the body. They recognise nearly all traffic at a third of
+# the cost of reading item by item; `_read_any_shape` reads every other message, or refuses it with the
+# reason.
 _UNSIGNED = rb"([\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
 _UNTIL_BODY = re.compile(rb"\x85\x58\x20(.{32})\x83(?:\x58(.)|\x59(..))", re.DOTALL)
 _AFTER_BODY = re.compile(
@@ -230,7 +237,8 @@ _USUAL_SPANS = Spans(
 
 
 class UsualShape:
-    """A message of the newer layout, as the framing of a stream may skip it: whatever its size, without its meaning."""
+    """Known shape of a message of the newer layout, by which a framer skips it: whatever its size, without
+    its meaning."""
 
     initial = 0x85
     items = 13
@@ -251,7 +259,8 @@ USUAL_SHAPE = UsualShape()
 
 @lru_cache(maxsize=NUMBERS_REMEMBERED_MAX)
 def _number(item: bytes) -> int:
-    """Periods and counters are the same few numbers nearly always, and remembering one costs a third of reading it."""
+    """Return the integer that a CBOR item holds. Periods and counters are nearly always the same few numbers,
+    and a cached one costs a third of reading it."""
     return item[0] if len(item) == 1 else int.from_bytes(item[1:], "big")
 
 
@@ -327,7 +336,7 @@ def _read_any_shape(
 
 
 def _content_after_heads(data: bytes, start: int) -> int:
-    """Where the first string of the certificate has its content."""
+    """Return the offset of the content of the certificate's first string."""
     reader = Reader(data, offset=start, any_width=True)
     reader.array_length("message.operationalCertificate")
     key = reader.byte_string(0, _ANY_BYTES_MAX, "message.operationalCertificate.kesVerificationKey")
@@ -397,7 +406,7 @@ def sign_message(
     kes_period: int,
     expires_at: int,
 ) -> DmqMessage:
-    """Make a message for `kes_period`. The key is evolved to that period first, in place and for good."""
+    """Return a message signed for `kes_period`. Evolve the key to that period first, in place and for good."""
     _check_signable(body, key, certificate, kes_period, expires_at)
     while certificate.start_kes_period + key.period < kes_period:
         key.evolve()

@@ -29,7 +29,8 @@ class MessageField:
         return read_message(reader, self.layouts, self.sizes)
 
     def read_all(self, data: bytes, start: int, end: int) -> list[DmqMessage] | None:
-        """Messages side by side, as most of them are written; None to have them read one by one."""
+        """Return the messages that stand side by side in `data`; None if one of them does not have the usual
+        shape."""
         sizes = self.sizes
         if sizes is None or MessageLayout.FIVE not in self.layouts:
             return None
@@ -51,7 +52,8 @@ class MessageField:
 
 
 class MalformedMessage(msgspec.Struct, frozen=True):
-    """Well-formed CBOR that is no message, and why: a local program is told so instead of being cut off."""
+    """Well-formed CBOR that is not a message, and the reason: a local program gets an answer instead of
+    losing its connection."""
 
     raw: bytes
     code: ErrorCode
@@ -60,7 +62,7 @@ class MalformedMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SubmittedField:
-    """The last field of a submission: a message, or whatever else is one well-formed item."""
+    """Last field of a submission: a message, or any other well-formed item."""
 
     messages: MessageField
 
@@ -72,7 +74,7 @@ class SubmittedField:
             reader.offset = start
             raw = skip_item(
                 reader, ItemLimits(bytes_max=reader.end), what
-            )  # bytes that are no CBOR fail here
+            )  # bytes that are not CBOR fail here
             return MalformedMessage(raw, fault.code, fault.text)
 
     def write(self, value: DmqMessage | MalformedMessage) -> bytes:

@@ -1,4 +1,4 @@
-"""What becomes of a submitted message: the values that validation, mempool and local submission share."""
+"""The outcome of a submitted message: values that validation, mempool and local submission share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.errors import ErrorCode
 
 
 class Reason(StrEnum):
-    """The protocol's own four words."""
+    """Reason of a rejection, in the four words of the protocol."""
 
     INVALID = "invalid"
     ALREADY_RECEIVED = "already received"
@@ -28,22 +28,23 @@ TRANSIENT_CODES = frozenset(
         ErrorCode.STORAGE_UNAVAILABLE,
     }
 )
-"""The same message may be accepted later; a sender waits and tries again."""
+"""Codes after which the same message may be accepted later; a sender waits and tries again."""
 
 _REASONS_WITH_A_TAG = {
     ErrorCode.MSG_DUPLICATE: Reason.ALREADY_RECEIVED,
     ErrorCode.MSG_EXPIRED: Reason.EXPIRED,
 }
-# How nodes written in Haskell render the one transient refusal of theirs; the text is opaque otherwise.
+# Nodes written in Haskell put this word into their one transient refusal; their text is opaque otherwise.
 _TOO_FREQUENT_ELSEWHERE = "TooFrequent"
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The message is held."""
+    """Outcome of a message that the node holds."""
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """`reason` and `text` are what goes over the wire; `code` is ours, and None if the peer gave none."""
+    """Outcome of a refused message. `reason` and `text` go over the wire; `code` is ours, and None if the
+    peer gave none."""
 
     reason: Reason
     text: str = ""
@@ -61,7 +62,7 @@ ACCEPTED = Accepted()
 
 
 def rejected(code: ErrorCode, text: str, retry_after_s: float | None = None) -> Rejected:
-    """A rejection of ours. Where the wire carries a text, it begins with the code."""
+    """Return a rejection of ours. Where the wire carries a text, it begins with the code."""
     reason = _REASONS_WITH_A_TAG.get(code)
     if reason is None:
         reason = Reason.OTHER if code in TRANSIENT_CODES else Reason.INVALID
@@ -93,6 +94,6 @@ def from_wire(reason: RejectReason) -> Rejected:
 
 
 def _code_in(text: str) -> ErrorCode | None:
-    """The code that a Stagepost node puts first; other nodes' texts have none."""
+    """Return the code at the beginning of a Stagepost node's text; None in texts of other nodes."""
     first = text.partition(":")[0]
     return ErrorCode(first) if first in ErrorCode.__members__ else None

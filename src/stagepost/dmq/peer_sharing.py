@@ -1,6 +1,6 @@
-"""Peer sharing, node to node: ask a peer for the addresses of others, where both sides agreed to it.
+"""Peer sharing, node to node: ask a peer for the addresses of others, if both sides agreed to it.
 
-Which peers each asker is told: the same answer for a while, so that asking often reveals nothing more.
+`SharedPeers` gives each asker the same answer for a while, so that asking often reveals nothing more.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ class SharePeers(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The conversation is over."""
+    """End of the conversation."""
 
 
 # Layouts
 
 
 class _V4(msgspec.Struct, frozen=True):
-    """The address bytes read as a little-endian word: Haskell keeps them in network order on such machines."""
+    """IPv4 address as its bytes read as a little-endian word: Haskell keeps them in network order on such
+    machines."""
 
     word: int
     port: int
 
 
 class _V6(msgspec.Struct, frozen=True):
-    """Four words in host order: ::1 is 0, 0, 0, 1."""
+    """IPv6 address as four words in host order: ::1 is 0, 0, 0, 1."""
 
     word_0: int
     word_1: int
@@ -135,15 +136,16 @@ ASKERS_REMEMBERED_MAX = 1_024
 
 
 class SharedPeers:
-    """One for all askers of a node. If there are too many, the oldest answer is forgotten."""
+    """Answers of a node to all its askers. If there are too many, the oldest answer is forgotten."""
 
     def __init__(self, choose: Callable[[str, int], Sequence[PeerAddress]]) -> None:
-        """`choose` is called with (asker, how many at most) for each new answer."""
+        """Keep `choose`, which is called with (asker, number of peers at most) for each new answer."""
         self._choose = choose
         self._answers: OrderedDict[str, tuple[float, tuple[PeerAddress, ...]]] = OrderedDict()
 
     def answer(self, asker: str, amount: int, now: float) -> tuple[PeerAddress, ...]:
-        """At most `amount`, and never more than ten. Who asks for fewer sees the first of the same answer."""
+        """Return at most `amount` peers, and never more than ten. An asker that wants fewer gets the first of
+        the same answer."""
         found = self._answers.get(asker)
         if found is None or now >= found[0]:
             peers = tuple(dict.fromkeys(self._choose(asker, PEERS_SENT_MAX)))[:PEERS_SENT_MAX]

@@ -1,19 +1,22 @@
-"""What a refused message means for the peer that relayed it.
+"""The consequence of a refused message for the peer that relayed it, and the peer's score.
 
-The published table says for each reason whether the connection ends. Three of its reasons also befall honest relays,
-who judged the same message earlier, by another clock, or after other messages had reached them:
+The published table says for each reason whether the connection ends. Three of its reasons also befall honest
+relays, which judged the same message earlier, by another clock, or after other messages had reached them:
 
-* Two messages of a pool, a minute apart when the relay accepted them, reach us closer together by different ways.
-  A relay is cut off only if its own words prove it: it said that it had nothing more, and then announced two
-  messages of a pool within less than the gap. Otherwise the message is kept and tried again when its time has come.
-* A pool renews its certificate, and the message with the higher number overtakes the other. A relay is cut off only if
-  it announced the higher number first itself.
-* A message that lives as long as is allowed, from a relay whose clock is a little ahead of ours. It is tried again
-  for as long as clocks may differ; then the relay is cut off.
+* Two messages of a pool, a minute apart when the relay accepted them, reach us closer together by different
+ways. We cut a relay off only if its own announcements prove it: it said that it had nothing more, and then
+announced two messages of a pool within less than the gap. Otherwise we keep the message and try it again when
+its time has come.
 
-What is our own trouble (no stake data yet, no room, no disk) costs the relay nothing, and the message is tried again.
+* A pool renews its certificate, and the message with the higher number overtakes the other. We cut a relay
+off only if it announced the higher number first itself.
 
-How much trouble a peer has been: high is bad, and time heals.
+* A message has the longest lifetime allowed, and the relay's clock is a little ahead of ours. We try it again
+for as long as clocks may differ; then we cut the relay off.
+
+Our own trouble (no stake data yet, no room, no disk) costs the relay nothing, and we try the message again.
+
+A high score is bad, and it falls with time.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class Ruling(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """How a message was announced. `not_held_before`: when the peer last said that it had nothing more, if it did."""
+    """Announcement of a message. `not_held_before` is the time when the peer last said that it had nothing
+    more, if it did."""
 
     sequence: int
     announced_at: float
@@ -76,17 +80,19 @@ class _PoolRecord(msgspec.Struct):
 
 
 class RelayRecord:
-    """What one peer relayed, as far as it can bear witness against it. Forged messages harm only their relay."""
+    """Record of one peer's relayed messages, as far as they can prove a violation. Forged messages harm only
+    their relay."""
 
     def __init__(self, message_gap_s: float) -> None:
         self._message_gap_s = message_gap_s
-        # By cold key, which stands for the pool as well as its id does and need not be hashed first.
+        # By cold key, which stands for the pool as well as its id does and saves hashing.
         self._pools: OrderedDict[bytes, _PoolRecord] = OrderedDict()
 
     def rule(
         self, message: DmqMessage, offer: Offer, refusal: Rejected, now: float, tries: int, first_at: float
     ) -> Ruling:
-        """`tries` and `first_at` are the earlier refusals of this copy, and when the first refusal was."""
+        """Return the consequence of `refusal`. `tries` and `first_at` are the number of earlier refusals of
+        this copy, and the time of the first."""
         code = refusal.code
         if code in OUR_OWN_TROUBLE:
             patience_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2**tries)
@@ -102,7 +108,7 @@ class RelayRecord:
         return Ruling(Consequence.DISCONNECT if code in DISCONNECTING_CODES else Consequence.COUNT)
 
     def note(self, message: DmqMessage, offer: Offer) -> None:
-        """The peer has relayed this message."""
+        """Record that the peer has relayed this message."""
         cold_key = message.cold_verification_key
         number = message.issue_number
         record = self._pools.get(cold_key)
@@ -122,7 +128,7 @@ class RelayRecord:
         record = self._pools.get(message.cold_verification_key)
         if record is None or record.latest.sequence >= offer.sequence:
             return False
-        # It accepted the earlier one after `since`, and this one before it announced it.
+        # The peer accepted the earlier message after `since`, and this one before it announced it.
         since = record.latest.not_held_before
         return since is not None and offer.announced_at - since < self._message_gap_s
 
@@ -141,11 +147,11 @@ DRAIN_PER_S = 0.1
 SCORE_MIN = 0.0
 SCORE_MAX = 900.0
 CLAIM_DELAY_MAX_S = 0.25
-"""How much longer than others the worst of all peers waits before it may download a message."""
+"""Seconds that a peer with the highest score waits longer than others before we download from it."""
 
 
 class PeerScore:
-    """One peer's. Times are seconds of a clock that never goes back."""
+    """Score of one peer. Times are seconds of a monotonic clock."""
 
     __slots__ = ("_points", "_since")
 
@@ -159,7 +165,7 @@ class PeerScore:
         return max(SCORE_MIN, self._points - DRAIN_PER_S * (now - self._since))
 
     def rejected(self, now: float) -> None:
-        """A message of this peer was refused, or asked for and not given."""
+        """Raise the score: the peer's message was refused, or the peer did not supply it."""
         self._add(REJECTED_POINTS, now)
 
     def accepted(self, now: float, count: int = 1) -> None:

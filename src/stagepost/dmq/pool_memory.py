@@ -1,7 +1,7 @@
-"""What earlier valid messages of each pool have settled: when the last one came, and its certificate's number.
+"""The memory of each pool's earlier valid messages: when the last one came, and its certificate's number.
 
-Both only grow. Whoever keeps messages on disk exports this with wall-clock times and imports it after a restart, so
-that neither the gap between messages nor the certificate's number starts anew.
+Both only grow. A node that stores messages exports this memory with wall-clock times and imports it after a
+restart, so that neither the gap between messages nor the certificate's number starts anew.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ POOLS_REMEMBERED_MAX = 65_536
 
 
 class PoolMemory(msgspec.Struct, frozen=True, gc=False):
-    """One pool, in the monotonic time of this process."""
+    """Memory of one pool, in the monotonic time of this process."""
 
     last_valid_mono_s: float
     issue_number: int
 
 
 class PoolRecord(msgspec.Struct, frozen=True):
-    """One pool, in wall-clock time: the form that survives a restart."""
+    """Memory of one pool, in wall-clock time: the form that survives a restart."""
 
     last_valid_unix_s: float
     issue_number: int
 
 
 class PoolMemories:
-    """The memory of all pools. `commit` alone changes it for a message; `put_back` undoes that."""
+    """Memory of all pools. `commit` alone changes it for a message; `put_back` undoes that."""
 
     def __init__(self, message_gap_s: float, pools_max: int = POOLS_REMEMBERED_MAX) -> None:
         self._message_gap_s = message_gap_s
@@ -46,7 +46,8 @@ class PoolMemories:
         return self._memories.get(pool_id)
 
     def check_gap(self, pool_id: PoolId, mono: float) -> Rejected | None:
-        # Without a gap the order of arrival does not matter either: a slower check may finish after a later message.
+        # Without a gap the order of arrival does not matter either: a slower check may finish after a later
+        # message.
         if self._message_gap_s <= 0:
             return None
         memory = self._memories.get(pool_id)
@@ -66,7 +67,7 @@ class PoolMemories:
         return rejected(ErrorCode.OPCERT_COUNTER, text)
 
     def commit(self, pool_id: PoolId, issue_number: int, mono: float) -> Rejected | None:
-        """Take note of a valid message, unless what was committed meanwhile stands against it."""
+        """Record a valid message, unless one that was committed meanwhile stands against it."""
         memory = self._memories.get(pool_id)
         if memory is not None:
             if self._message_gap_s > 0 or issue_number < memory.issue_number:
@@ -74,14 +75,14 @@ class PoolMemories:
                 if fault is not None:
                     return fault
             mono = max(mono, memory.last_valid_mono_s)
-        # A pool of the distribution always fits: the bound is far above the number of pools there are.
+        # A pool of the distribution always fits: the bound is far above the number of existing pools.
         elif len(self._memories) >= self._pools_max:
             return rejected(ErrorCode.QUEUE_FULL, f"{self._pools_max} pools are remembered already")
         self._memories[pool_id] = PoolMemory(mono, issue_number)
         return None
 
     def put_back(self, pool_id: PoolId, memory: PoolMemory | None) -> None:
-        """Undo commits, with what `get` gave before them: for messages that could not be kept after all."""
+        """Undo commits with the earlier result of `get`, for messages that could not be kept after all."""
         if memory is None:
             self._memories.pop(pool_id, None)
         else:
@@ -94,7 +95,7 @@ class PoolMemories:
         }
 
     def take_over(self, records: Mapping[PoolId, PoolRecord], now: float, mono: float) -> None:
-        """Import what was exported. A time ahead of `now` counts as now: a pool waits one gap at most."""
+        """Import exported records. A time ahead of `now` counts as now: a pool waits one gap at most."""
         for pool_id, record in records.items():
             elapsed_s = max(0.0, now - record.last_valid_unix_s)
             found = PoolMemory(mono - elapsed_s, record.issue_number)

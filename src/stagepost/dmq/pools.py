@@ -1,4 +1,4 @@
-"""The pools file: who may send on a DMQ network, with how much stake."""
+"""The pools file: the pools that may send on a DMQ network, with their stake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 
 POOLS_FILE_BYTES_MAX = 16 * 1024 * 1024
 POOLS_MAX = 65_536
-"""As many as a validator remembers; public networks have some three thousand."""
+"""Pools, as many as a validator remembers; public networks have some three thousand."""
 KES_EVOLUTIONS_LIMIT = 64
 STAKE_MAX = 2**64 - 1
 NAME_CHARACTERS_MAX = 100
@@ -23,7 +23,7 @@ _NO_POOL = PoolId(bytes(POOL_ID_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class PoolDistribution:
-    """What one pools file says. Stake 0 means known, not eligible."""
+    """Content of one pools file. Stake 0 means known, not eligible."""
 
     stakes: Mapping[PoolId, int]
     kes_evolutions_max: int
@@ -53,7 +53,8 @@ _NAME = text("a name", NAME_CHARACTERS_MAX)
 
 
 def parse_pools(content: bytes, source: str) -> PoolDistribution:
-    """The distribution, or `ConfigFaults` with everything that is wrong in the file. Unnamed fields are ignored."""
+    """Return the distribution, or raise `ConfigFaults` with every fault in the file. Unknown fields are
+    ignored."""
     faults: list[Fault] = []
     try:
         distribution = _walk(Part(read_object(content), faults))

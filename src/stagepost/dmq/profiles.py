@@ -1,7 +1,7 @@
-"""Wire profiles: where the documents and the nodes that run today differ, as data.
+"""Wire profiles: the differences between the documents and the nodes that run today, as data.
 
-Protocol numbers, tags, list forms, time limits and tolerances live here and in the specs; no handler asks which
-profile it serves.
+Protocol numbers, tags, list forms, time limits and tolerances live here and in the specs; no handler asks
+which profile it serves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stagepost.ground.wire.layout import ListForm
 
 
 class MiniProtocol(Enum):
-    """The value is the name that reports and metrics use."""
+    """Mini-protocol of a DMQ network. The value is its name in reports and metrics."""
 
     HANDSHAKE = "handshake"
     MESSAGE_SUBMISSION = "message-submission"
@@ -43,7 +43,8 @@ LOCAL_PROTOCOLS = frozenset({MiniProtocol.LOCAL_MESSAGE_SUBMISSION, MiniProtocol
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """One way of speaking, known by identity. `numbers` lacks the mini-protocols that such peers do not run."""
+    """Published way of speaking, known by identity. `numbers` lacks the mini-protocols that such peers do not
+    run."""
 
     name: str
     numbers: Mapping[MiniProtocol, int]
@@ -56,13 +57,13 @@ class Profile:
     start_node_within_s: float
     start_local_within_s: float
     no_news_reply_s: float
-    """A supplier without news answers a blocking request after this long, so that the asker can act."""
+    """Seconds after which a supplier without news answers a blocking request, so that the asker can act."""
 
     def protocol(self, number: int) -> MiniProtocol | None:
         return next((protocol for protocol, ours in self.numbers.items() if ours == number), None)
 
     def proposal_terms(self, kind: ConnectionKind, ours: VersionData) -> Terms:
-        """What an initiator with this profile proposes."""
+        """Return the terms that an initiator with this profile proposes."""
         versions: dict[int, VersionShape] = dict(DMQ_VERSIONS[kind])
         if kind is ConnectionKind.NODE:
             versions = {number: versions[number] for number in self.node_versions_proposed}
@@ -97,7 +98,7 @@ GOUROBOROS = Profile(
     list_form=ListForm.DEFINITE,
     message_layouts=LAYOUTS_BY_PROFILE["gouroboros"],
     follows_documents=False,
-    # Its second version pulls from the other side, so the first is the one that both understand.
+    # Its second version pulls from the other side, so the first is the one that both sides understand.
     node_versions_proposed=(DMQ_NODE_V1,),
     window=WindowRules(),
     start_node_within_s=5,
@@ -121,7 +122,7 @@ SEED = Profile(
     follows_documents=True,
     node_versions_proposed=(DMQ_NODE_V1,),
     window=WindowRules(blocking_follows_fill=False, blocking_reply_may_be_empty=True),
-    # The documents' Init and local Idle limits: nobody who follows them starts later than that.
+    # Seconds of the documents' Init and local Idle limits: a peer that follows them never starts later.
     start_node_within_s=30,
     start_local_within_s=300,
     no_news_reply_s=25,
@@ -141,20 +142,22 @@ def profile_named(name: str) -> Profile:
 
 
 def answer_terms(profiles: Iterable[Profile], kind: ConnectionKind, ours: VersionData) -> Terms:
-    """What a responder with these profiles enabled accepts."""
+    """Return the terms that a responder with these profiles accepts."""
     with_cardano = any(profile.follows_documents for profile in profiles)
     return Terms(kind, ours, known_versions(kind, with_cardano=with_cardano))
 
 
 def start_within_s(profiles: Iterable[Profile], kind: ConnectionKind) -> float:
-    """How long a peer may take to start a mini-protocol after the handshake: the longest of the enabled profiles."""
+    """Return the seconds in which a peer must start a mini-protocol after the handshake: the longest of the
+    profiles."""
     if kind is ConnectionKind.NODE:
         return max(profile.start_node_within_s for profile in profiles)
     return max(profile.start_local_within_s for profile in profiles)
 
 
 def profile_of(number: int, profiles: Iterable[Profile]) -> tuple[Profile, MiniProtocol] | None:
-    """Whose number this is. The first profile wins where two share one: `dmq-node` and `gouroboros` differ by tags."""
+    """Return the profile and mini-protocol of a number. The first profile wins where two share one:
+    `dmq-node` and `gouroboros` differ by tags."""
     for profile in profiles:
         protocol = profile.protocol(number)
         if protocol is not None:

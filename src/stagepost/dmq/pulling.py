@@ -1,20 +1,20 @@
-"""What to do next with one peer that supplies messages: the pulling side of message submission, without the network.
+"""The next action with one peer that supplies messages: the pulling side of message submission, without the
+network.
 
-    submit what has arrived → request messages → acknowledge and request ids → sleep
+    submit arrived messages → request messages → acknowledge and request ids → sleep
 
-One action at a time, the first in this order that can be taken. An id is acknowledged strictly in the order of its
-announcement, and only when its fate is known: held, refused, or no longer to be had from this peer.
+The core returns one action at a time, the first in this order that is possible. It acknowledges ids strictly
+in the order of their announcement, and only when their fate is known: held, refused, or no longer available
+from this peer.
 
-An announced id does not say in which layout its message is. A message of the older layout chooses its id, and could
-pretend to be any other; so an id counts as held only if it is held in the newer layout, where it is a hash and can
-stand for one message alone. A message of the older layout is therefore downloaded from each peer that announces it.
+An announced id does not say in which layout its message is. A message of the older layout chooses its id, and
+could pretend to be any other; so an id counts as held only if it is held in the newer layout, where it is a
+hash and can stand for one message alone. The node therefore downloads a message of the older layout from each
+peer that announces it.
 
-What a puller may do with a peer, one at a time; and why it may end with one.
-
-Notices a peer that announces what it has announced before: each message of the mempool once and no more.
-
-Acknowledging what we hold costs a peer nothing, so it could keep us busy for ever with the same ids. Remembered are
-the mempool's indexes and not the ids: a bit for each message instead of a hundred bytes.
+`AnnouncedIndexes` notices a peer that announces a message of the mempool again. Acknowledging an id that we
+hold costs a peer nothing, so it could keep us busy for ever with the same ids. The class remembers the
+mempool's indexes and not the ids: a bit for each message instead of a hundred bytes.
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ from stagepost.ground.identifiers import MessageId
 
 
 class Submit(msgspec.Struct, frozen=True, gc=False):
-    """Have these judged; `PeerPulling.submitted` wants to know."""
+    """Action: have these messages judged, and pass the outcomes to `PeerPulling.submitted`."""
 
     messages: tuple[DmqMessage, ...]
 
 
 class FetchMessages(msgspec.Struct, frozen=True, gc=False):
-    """`PeerPulling.messages_arrived` wants to know. Need not be answered before the next action."""
+    """Action: request these messages, and pass the reply to `PeerPulling.messages_arrived`. The next action
+    need not wait for it."""
 
     ids: tuple[MessageId, ...]
 
 
 class AskIds(msgspec.Struct, frozen=True, gc=False):
-    """`PeerPulling.ids_arrived` wants to know. Need not be answered before the next action."""
+    """Action: request ids, and pass the reply to `PeerPulling.ids_arrived`. The next action need not wait for
+    it."""
 
     blocking: bool
     acknowledged: int
@@ -59,7 +61,7 @@ class AskIds(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sleep(msgspec.Struct, frozen=True, gc=False):
-    """Nothing to do before `until`, or before something is heard; None: there is no timer."""
+    """Action: do nothing before `until`, or before the next event; None sets no timer."""
 
     until: float | None
 
@@ -68,7 +70,7 @@ Action: TypeAlias = Submit | FetchMessages | AskIds | Sleep
 
 
 class PeerFault(msgspec.Struct, frozen=True, gc=False):
-    """Why the connection must end."""
+    """Reason why the connection must end."""
 
     code: ErrorCode
     text: str
@@ -77,11 +79,11 @@ class PeerFault(msgspec.Struct, frozen=True, gc=False):
 
 CHUNK_BITS = 1_024
 CHUNKS_MAX = 64
-"""65,536 indexes: more than the mempool holds. Beyond that the oldest are forgotten."""
+"""Chunks, 65,536 indexes: more than the mempool holds. Beyond that the oldest are forgotten."""
 
 
 class AnnouncedIndexes:
-    """One peer's, on one connection."""
+    """Indexes that one peer has announced on one connection."""
 
     __slots__ = ("_chunks",)
 
@@ -89,7 +91,7 @@ class AnnouncedIndexes:
         self._chunks: dict[int, int] = {}
 
     def add(self, index: int) -> bool:
-        """Whether it is there for the first time."""
+        """Add `index`; return whether it is new."""
         chunk, bit = divmod(index, CHUNK_BITS)
         bits = self._chunks.get(chunk)
         if bits is None:
@@ -102,28 +104,29 @@ class AnnouncedIndexes:
 
 
 MESSAGES_REQUESTED_MAX = 33
-"""In one batch; with the largest messages that is as much as one reply may hold."""
+"""Messages in one batch; with the largest messages that is as much as one reply may hold."""
 
 BATCHES_OUTSTANDING_MAX = 4
 BYTES_IN_FLIGHT_MAX = 92_400
-"""May be passed by one message."""
+"""Bytes of requested messages; one message may exceed the limit."""
 
 ASK_AGAIN_S = 0.25
-"""After a reply that brought less than was asked for: how long until we ask again without having to acknowledge."""
+"""Seconds until we ask again without ids to acknowledge, after a reply with fewer ids than requested."""
 
 
 _SLEEP = Sleep(None)
 
 
 class HeldKeys(Protocol):
-    """What the mempool is to a puller."""
+    """Mempool as a puller needs it."""
 
     def __contains__(self, key: MessageKey, /) -> bool: ...
 
     def get(self, key: MessageKey, /) -> Entry | None: ...
 
     def holds_key(self, key: bytes, /) -> bool:
-        """The same questions about the newer layout alone, where the id is the key: for they are asked most."""
+        """Return whether the newer layout's message with this id is held. `holds_key` and `find` are the
+        calls most often made."""
         ...
 
     def find(self, key: bytes, /) -> Entry | None: ...
@@ -139,7 +142,7 @@ class _Fate(Enum):
 
 
 class _Announced(msgspec.Struct, gc=False, eq=False):
-    """One place in the window."""
+    """Place in the window."""
 
     message_id: MessageId
     size: int
@@ -153,9 +156,10 @@ class _Announced(msgspec.Struct, gc=False, eq=False):
 
 
 class PeerPulling:
-    """One peer. `held` says which messages need not be downloaded; `on_change` is called when others let it go on.
+    """Core for one peer. `held` says which messages need no download; `on_change` is called when other peers
+    let this one go on.
 
-    Touched by one task. The caller has checked the window's rules on what it passes in.
+    One task uses it. The caller has checked the window's rules on everything that it passes in.
     """
 
     def __init__(
@@ -234,10 +238,10 @@ class PeerPulling:
             until = retry_at if until is None else min(until, retry_at)
         return _SLEEP if until is None else Sleep(until)
 
-    # What came of the actions
+    # Results of the actions
 
     def ids_arrived(self, ids: Sequence[MessageIdAndSize], now: float) -> None:
-        """The answer to `AskIds`; empty also if the peer gave the word back without news."""
+        """Take in the reply to `AskIds`; it is empty also if the peer answered without news."""
         asked, self._ids_asked = self._ids_asked, None
         assert asked is not None, "ids arrived that nobody asked for"
         may_lease = not self.score.claim_delay_s(now)
@@ -255,7 +259,8 @@ class PeerPulling:
             if is_in_window or is_held:
                 entry.fate = _Fate.SETTLED  # in the window it shares the fate of the first mention
             elif announced.size_in_bytes > MESSAGE_BYTES_MAX + SIZE_TOLERANCE_BYTES:
-                # It could not be read if it came, and reading it would cost an otherwise useful connection.
+                # The message could not be read if it came, and reading it would cost an otherwise useful
+                # connection.
                 entry.fate = _Fate.SETTLED
                 self._count_rejection(now, ErrorCode.MSG_BODY_SIZE, message_id)
             else:
@@ -266,7 +271,8 @@ class PeerPulling:
         if len(ids) == asked.requested:
             self._ask_not_before = now
         elif asked.blocking and not ids:
-            # A wait that ends without news is answered by the next one; only an answer in no time is slowed down.
+            # A blocking request that ended without news is followed by the next at once; only immediate empty
+            # answers are slowed down.
             self._ask_not_before = self._asked_at + ASK_AGAIN_S
         else:
             self._ask_not_before = now + ASK_AGAIN_S
@@ -274,9 +280,9 @@ class PeerPulling:
     def messages_arrived(
         self, requested: Sequence[MessageId], messages: Sequence[DmqMessage], now: float
     ) -> None:
-        """The answer to `FetchMessages`. What is missing is no longer to be had from this peer."""
+        """Take in the reply to `FetchMessages`. This peer can no longer supply the messages that are missing."""
         self._batches_outstanding -= 1
-        # The first of two counts.
+        # Of two messages with one id the first counts.
         came = {message.message_id: message for message in reversed(messages)}
         for message_id in requested:
             entry = self._unsettled[message_id]
@@ -292,7 +298,7 @@ class PeerPulling:
                 self._downloads.arrived(self._claimant, message_id)
 
     def submitted(self, messages: Sequence[DmqMessage], outcomes: Sequence[Outcome], now: float) -> None:
-        """The answer to `Submit`: only now does the peer get its credit."""
+        """Take in the outcomes of `Submit`: only now does the peer get its credit."""
         accepted: list[MessageId] = []
         for message, outcome in zip(messages, outcomes, strict=True):
             message_id = message.message_id
@@ -316,7 +322,7 @@ class PeerPulling:
             self._downloads.proved_valid(self._claimant, accepted, now)
 
     def leave(self) -> None:
-        """The peer is gone: what it had announced is others' to bring."""
+        """Release all announced ids after the peer is gone: other peers must supply them."""
         for entry in list(self._unsettled.values()):
             self._settle(entry)
         for entries in (self._arrived, self._kept, self._window, self._wanted):
@@ -403,7 +409,8 @@ class PeerPulling:
         return self._ids_asked, None
 
     def _give_way(self, now: float) -> None:
-        """The window is full and its head waits for its pool's time: the messages behind it are worth more."""
+        """Give up the head of a full window that waits for its pool's next turn: the messages after it are
+        worth more."""
         head = self._window[0]
         if head.fate is _Fate.WAITING and head.gives_way:
             del self._kept[head.message_id]
@@ -424,7 +431,7 @@ class PeerPulling:
                 self.fault = self.fault or PeerFault(code, refusal.text, message.message_id)
             case Consequence.COUNT:
                 self._settle(entry)
-                # That we asked for an older message again was our own caution.
+                # We downloaded a message of the older layout again out of our own caution.
                 is_our_doing = code is ErrorCode.MSG_DUPLICATE and message.layout is MessageLayout.FOUR
                 if not is_our_doing:
                     self._count_rejection(now, code, message.message_id)
@@ -456,7 +463,7 @@ class PeerPulling:
         self._settle(entry)
 
     def _is_repeated(self, message_id: MessageId) -> bool:
-        """Whether the peer has announced this message before, if we hold it; from now on it has."""
+        """Return whether we hold the message and the peer has announced it before; record the announcement."""
         entry = self._held.find(message_id) if self._knows_newer else None
         if entry is None and self._knows_older:
             entry = self._held.get((MessageLayout.FOUR, message_id))
@@ -465,7 +472,7 @@ class PeerPulling:
     def _count_rejection(self, now: float, code: ErrorCode, message_id: MessageId) -> None:
         self.score.rejected(now)
         if self.fault is None and self.score.is_at_ceiling(now):
-            # The table of reasons ends no connection for this one alone, but a flood has to end.
+            # The table of reasons ends no connection for this reason alone, but a flood has to end.
             text = f"{code}: the peer's score has reached {SCORE_MAX:g}: nearly all that it offers is refused"
             self.fault = PeerFault(code, text, message_id)
 

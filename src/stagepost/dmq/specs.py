@@ -1,4 +1,4 @@
-"""Every mini-protocol that we speak, and how an instance of one is put together for a profile."""
+"""All mini-protocols that we speak, and how an instance of one is put together for a profile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CARRY_MESSAGES = (
 
 
 def spec_for(profile: Profile, protocol: MiniProtocol, submission_version: int = 1) -> ProtocolSpec:
-    """The state graph of `protocol` in `profile`. The documents know one version of submission only."""
+    """Return the state graph of `protocol` in `profile`. The documents know one version of submission only."""
     match protocol:
         case MiniProtocol.HANDSHAKE:
             return handshake_protocol.HANDSHAKE
@@ -65,12 +65,13 @@ def codec_for(
     *,
     sizes: MessageSizes | None = NETWORK_SIZES,
 ) -> Codec:
-    """A fresh codec for one instance, speaking the profile's dialect until the peer shows another."""
+    """Return a fresh codec for one instance, which speaks the profile's dialect until the peer shows another."""
     version = 1 if profile.follows_documents else submission_version
     table = _table(profile, protocol, version, MessageField(profile.message_layouts, sizes))
     if protocol is not MiniProtocol.MESSAGE_SUBMISSION:
         return Codec(table, table.dialects[0].name)
-    # The second version begins in dmq-node's flavour whatever the profile: peers disagree on it more than on the first.
+    # The second version begins in dmq-node's flavour in every profile: peers disagree on it more than on the
+    # first.
     return Codec(table, Flavour.HASKELL.value if version == 2 else profile.flavour.value)
 
 

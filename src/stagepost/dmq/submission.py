@@ -29,7 +29,7 @@ from stagepost.ground.wire.layout import (
 )
 
 IDS_IN_LIST_MAX = 1_024
-"""Bounds what one list may hold in memory; how many are allowed at a time is the window's business."""
+"""Ids in one list, which bounds its memory; the window decides how many are allowed at a time."""
 
 MESSAGES_IN_LIST_MAX = 1_024
 MESSAGES_BYTES_MAX = 98_000
@@ -39,11 +39,11 @@ MESSAGES_BYTES_MAX = 98_000
 
 
 class Init(msgspec.Struct, frozen=True, gc=False):
-    """The supplier is ready to be asked. Version 1 only."""
+    """Notice that the supplier is ready for requests. Version 1 only."""
 
 
 class RequestMessageIds(msgspec.Struct, frozen=True, gc=False):
-    """Acknowledge the oldest `acknowledged` ids and ask for up to `requested` more."""
+    """Request that acknowledges the oldest `acknowledged` ids and asks for up to `requested` more."""
 
     blocking: bool
     acknowledged: int
@@ -60,7 +60,7 @@ class ReplyMessageIds(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplyNoMessageIds(msgspec.Struct, frozen=True, gc=False):
-    """Nothing new for now; the asker has the word again. Version 2 only."""
+    """Reply without news, which returns the turn to the asker. Version 2 only."""
 
 
 class RequestMessages(msgspec.Struct, frozen=True, gc=False):
@@ -68,20 +68,20 @@ class RequestMessages(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplyMessages(msgspec.Struct, frozen=True, gc=False):
-    """Those of the requested messages that are still there."""
+    """Reply with those of the requested messages that the supplier still has."""
 
     messages: tuple[DmqMessage, ...]
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The conversation is over."""
+    """End of the conversation."""
 
 
 # Layouts
 
 
 class Flavour(Enum):
-    """Two published numberings of the same messages."""
+    """Published numbering of the same messages; there are two."""
 
     HASKELL = "haskell"
     CIP = "cip"
@@ -122,7 +122,7 @@ _LIST_FORMS = {Flavour.HASKELL: ListForm.INDEFINITE, Flavour.CIP: ListForm.DEFIN
 
 
 class UsualAnnouncements:
-    """`[id, size]` pairs as they are written for every message that the network takes: 256 to 65,535 bytes long."""
+    """`[id, size]` pairs in the form of every message that the network takes: 256 to 65,535 bytes long."""
 
     items_each = 3
 

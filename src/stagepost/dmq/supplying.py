@@ -1,6 +1,8 @@
-"""What one peer is given: a place in the mempool, and the messages announced to it that it has not acknowledged.
+"""The messages for one peer: its place in the mempool, and the messages announced to it that it has not
+acknowledged.
 
-Messages that wait to be pulled by one peer, for a supplier without a mempool: bounded, gone once acknowledged.
+`OfferedMessages` serves a supplier without a mempool: a bounded queue of messages, each gone once
+acknowledged.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId
 
 LIST_HEADS_BYTES = 16
-"""Room for what surrounds the messages in a reply."""
+"""Bytes around the messages in a reply."""
 
 
 class MessagesHeld(Protocol):
-    """What the mempool is to a supplier."""
+    """Mempool as a supplier needs it."""
 
     @property
     def last_index(self) -> int: ...
@@ -32,7 +34,8 @@ class MessagesHeld(Protocol):
 
 
 class Supplying:
-    """One peer, which sees messages of `layouts` only. The caller has checked the window's rules on what is asked."""
+    """Core for one peer, which sees messages of `layouts` only. The caller has checked the window's rules on
+    every request."""
 
     def __init__(self, held: MessagesHeld, layouts: Collection[MessageLayout]) -> None:
         self._held = held
@@ -43,7 +46,7 @@ class Supplying:
 
     @property
     def cursor(self) -> int:
-        """Everything up to this index was announced, or is not for this peer."""
+        """Index up to which every message was announced, or is not for this peer."""
         return self._cursor
 
     def acknowledge(self, count: int) -> None:
@@ -52,13 +55,13 @@ class Supplying:
             del self._keys[message_id]
 
     def next_ids(self, count_max: int) -> tuple[MessageIdAndSize, ...]:
-        """The next to announce, in order of arrival."""
+        """Return the next ids to announce, in order of arrival."""
         entries = self._held.after(self._cursor, count_max, self._layouts)
         ids: list[MessageIdAndSize] = []
         for entry in entries:
             message = entry.message
             if message.message_id in self._keys:
-                # Two layouts may share an id. While the peer could ask for one, it must not hear of the other.
+                # Two layouts may share an id. While the peer may request one, it must not learn of the other.
                 return tuple(ids)
             self._cursor = entry.index
             self._announced.append(message.key)
@@ -70,7 +73,7 @@ class Supplying:
         return tuple(ids)
 
     def messages(self, ids: Sequence[MessageId]) -> tuple[DmqMessage, ...]:
-        """Those that have not expired meanwhile, as many as a reply may hold."""
+        """Return the requested messages that have not expired meanwhile, as many as a reply may hold."""
         found: list[DmqMessage] = []
         room_bytes = MESSAGES_BYTES_MAX - LIST_HEADS_BYTES
         for message_id in dict.fromkeys(ids):
@@ -85,7 +88,7 @@ class Supplying:
 
 
 class OfferedMessages:
-    """In the order in which they were offered. Times are Unix seconds."""
+    """Queue in the order in which messages were offered. Times are Unix seconds."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -122,7 +125,8 @@ class OfferedMessages:
         return tuple(message for message in found if message is not None and message.expires_at > now)
 
     def _drop_expired(self, now: float) -> None:
-        """Only what was not announced: an announced id keeps its place until it is acknowledged."""
+        """Drop expired messages that were not announced: an announced id keeps its place until it is
+        acknowledged."""
         for message_id in [each for each in self._waiting if self._messages[each].expires_at <= now]:
             self._waiting.remove(message_id)
             del self._messages[message_id]

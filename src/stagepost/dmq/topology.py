@@ -1,6 +1,6 @@
-"""The topology file, in cardano-node's syntax: whom to connect to, and how many of them to keep.
+"""The topology file, in cardano-node's syntax: the peers to connect to, and how many of them to keep.
 
-Beyond that syntax, a group or an access point may name the wire `profile` that is spoken with it.
+Beyond that syntax, a group or an access point may name the wire `profile` to speak with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SLOT = whole(-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class AccessPoint:
-    """One peer to connect to. `profile` None means the node's own choice."""
+    """Peer to connect to. `profile` None means the node's own choice."""
 
     address: str
     port: int
@@ -42,7 +42,7 @@ class AccessPoint:
 
 @dataclass(frozen=True, slots=True)
 class LocalRoot:
-    """A group of peers that the operator insists on: `hot_valency` of them used, `warm_valency` connected."""
+    """Group of peers that the operator insists on: `hot_valency` of them used, `warm_valency` connected."""
 
     access_points: tuple[AccessPoint, ...]
     hot_valency: int
@@ -53,7 +53,7 @@ class LocalRoot:
 
 @dataclass(frozen=True, slots=True)
 class PublicRoot:
-    """Peers that may be used to get to know others."""
+    """Peers through which the node may get to know others."""
 
     access_points: tuple[AccessPoint, ...]
     advertise: bool = False
@@ -64,13 +64,13 @@ class Topology:
     local_roots: tuple[LocalRoot, ...] = ()
     public_roots: tuple[PublicRoot, ...] = ()
     use_ledger_after_slot: int | None = None
-    """None or negative: ledger peers are not wanted. They are not used here in any case."""
+    """Slot; None or negative: ledger peers are not wanted. This node does not use them in any case."""
     unused: tuple[str, ...] = ()
-    """What the file says and this node does not act on."""
+    """Keys in the file without effect on this node."""
 
 
 def parse_topology(content: bytes, source: str) -> Topology:
-    """The topology, or `ConfigFaults` with everything that is wrong in the file."""
+    """Return the topology, or raise `ConfigFaults` with every fault in the file."""
     faults: list[Fault] = []
     try:
         topology = _walk(Part(read_object(content), faults))
@@ -131,7 +131,8 @@ def _access_points(group: Part, unused: list[str]) -> tuple[AccessPoint, ...]:
 def _note_unused(
     part: Part, known: Iterable[str], unused_but_known: Iterable[str], unused: list[str]
 ) -> None:
-    """Other programs' keys are let through; one that looks like ours misspelt would be a setting without effect."""
+    """Let other programs' keys through, but report a key that looks like a misspelt one of ours: it would
+    have no effect."""
     known = tuple(known)
     for name in part.unknown(known):
         if name not in unused_but_known and nearest(name, known):

@@ -1,10 +1,12 @@
-"""Accept or reject, in the order of running nodes: cheap checks first, signatures last.
+"""Validation: accept or reject a message, in the order of running nodes: cheap checks first, signatures last.
 
-Three steps, because signatures are checked elsewhere while other messages arrive: `check_cheaply` before,
-`check_signatures` (or `claims` and `conclude`) meanwhile, `commit` after. Only `commit` changes what later messages are judged by, and only for a
-message that passed; where the message cannot be kept after all, `pools_remembered.put_back` undoes it.
+There are three steps, because signatures are checked elsewhere while other messages arrive: `check_cheaply`
+before, `check_signatures` (or `claims` and `conclude`) meanwhile, `commit` after. Only `commit` changes the
+memory by which later messages are judged, and only for a message that passed; where the message cannot be
+kept after all, `pools_remembered.put_back` undoes it.
 
-What a message proves by itself, without a clock or a list of pools: id, certificate, period and signature.
+`check_proof` checks what a message proves by itself, without a clock or a list of pools: id, certificate,
+period and signature.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def check_kes_signature(message: DmqMessage) -> Rejected | None:
 
 
 def check_proof(message: DmqMessage, kes_evolutions_max: int = KES_EVOLUTIONS_MAX) -> Rejected | None:
-    """The first fault, cheap checks before signatures; None if the message is what it says."""
+    """Return the first fault, with cheap checks before signatures; None if the proof is valid."""
     return (
         check_id(message)
         or check_period(message, kes_evolutions_max)
@@ -84,7 +86,7 @@ PUBLIC_MAGICS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ValidationRules:
-    """What a network insists on. `skew_s` is how far clocks may differ before an honest message is refused."""
+    """Rules of a network. `skew_s` is the difference of clocks up to which an honest message is not refused."""
 
     ttl_max_s: float = TTL_MAX_S
     message_gap_s: float = MESSAGE_GAP_S
@@ -92,30 +94,32 @@ class ValidationRules:
 
 
 def rules_for(network_magic: int) -> ValidationRules:
-    """Public networks as running nodes have it; elsewhere pools may talk freely and clocks may differ a little."""
+    """Return the rules of running nodes for public networks; elsewhere pools may send freely and clocks may
+    differ a little."""
     if network_magic in PUBLIC_MAGICS:
         return ValidationRules()
     return ValidationRules(message_gap_s=0, skew_s=SKEW_S)
 
 
 class Pools(Protocol):
-    """Who may send: the stake distribution, wherever it comes from."""
+    """Stake distribution, wherever it comes from: it says who may send."""
 
     @property
     def is_ready(self) -> bool:
-        """False until the first distribution has arrived."""
+        """Return whether the first distribution has arrived."""
         ...
 
     @property
     def kes_evolutions_max(self) -> int: ...
 
     def stake(self, pool_id: PoolId) -> int | None:
-        """None for a pool that is not in the distribution."""
+        """Return the pool's stake; None for a pool that is not in the distribution."""
         ...
 
 
 def check_expiry(expires_at: int, now: float, rules: ValidationRules | None = None) -> Rejected | None:
-    """`now` is Unix seconds with fractions."""
+    """Return why a message with this expiry is not valid at `now`, in Unix seconds with fractions; None if it
+    is."""
     rules = rules or ValidationRules()
     if now - rules.skew_s > expires_at:
         text = f"expired at {expires_at}, it is {now:.0f} now{_allowance(rules)}"
@@ -134,7 +138,7 @@ def _allowance(rules: ValidationRules) -> str:
 
 
 class _Signer(msgspec.Struct, frozen=True, gc=False):
-    """A pool and the key that it signs with in one period. `proof` is all that the key follows from."""
+    """Pool with the key that it signs with in one period. `proof` are all bytes that the key follows from."""
 
     pool_id: PoolId
     proof: bytes
@@ -143,27 +147,29 @@ class _Signer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Validator:
-    """One node's judgement. Duplicates are the mempool's to tell; everything else of the order is here."""
+    """Judge of messages for one node. The mempool finds duplicates; all other checks are here."""
 
     def __init__(self, rules: ValidationRules, pools: Pools) -> None:
         self.rules = rules
         self._pools = pools
         self.pools_remembered = PoolMemories(rules.message_gap_s)
-        # The key is the whole certificate and the cold key: a remembered yes must not speak for anything else.
+        # The key is the whole certificate and the cold key: a remembered result must not stand for anything
+        # else.
         self._certificates: BoundedCache[bytes, bool] = BoundedCache(CERTIFICATES_CACHED_MAX)
-        # By cold key. Whoever signs a message signs more of them, so that their certificate and path need no second
-        # look. Only signers of valid messages are kept: others would cost their sender nothing and us the memory.
+        # By cold key. A pool that signs one message signs more, and their certificate and path need no second
+        # check. Only signers of valid messages are kept: others would cost their sender nothing and us the
+        # memory.
         self._signers: BoundedCache[bytes, _Signer] = BoundedCache(SIGNERS_CACHED_MAX)
 
     def pool_of(self, message: DmqMessage) -> PoolId:
-        """The pool's id, hashed once for all messages of a pool that proved valid before."""
+        """Return the pool's id, hashed once for all messages of a pool that proved valid before."""
         known = self._signers.get(message.cold_verification_key)
         return message.pool_id if known is None else known.pool_id
 
     def check_cheaply(
         self, message: DmqMessage, now: float, mono: float, pool_id: PoolId | None = None
     ) -> Rejected | None:
-        """Checks 1 to 8: nothing here costs a signature."""
+        """Make checks 1 to 8, none of which costs a signature; return the first fault."""
         pool_id = pool_id or self.pool_of(message)
         if self._is_faultless(message, now, pool_id):
             return None
@@ -177,7 +183,8 @@ class Validator:
         )
 
     def _is_faultless(self, message: DmqMessage, now: float, pool_id: PoolId) -> bool:
-        """The same checks in one go, for nearly all messages pass them. No means only that each has to be looked at."""
+        """Make the same checks in one go, for nearly all messages pass them. False means only that each check
+        has to be made by itself."""
         rules, memory = self.rules, self.pools_remembered.get(pool_id)
         evolution = message.kes_period - message.start_kes_period
         return (
@@ -189,7 +196,7 @@ class Validator:
         )
 
     def check_signatures(self, message: DmqMessage) -> Rejected | None:
-        """Checks 9 and 10."""
+        """Make checks 9 and 10; return the first fault."""
         known = leaf_key = self._known_leaf_key(message)
         if known is None:
             if not self._is_issued(message):
@@ -202,7 +209,8 @@ class Validator:
         return None
 
     def claims(self, message: DmqMessage) -> Sequence[ed25519.Claim] | None:
-        """The signatures that `check_signatures` would check, for somebody else to do it; None if they cannot hold."""
+        """Return the signatures that `check_signatures` would check, so that another process can; None if
+        they cannot be valid."""
         leaf_key = self._known_leaf_key(message)
         if leaf_key is not None:
             return ((leaf_key, message.leaf_signed),)
@@ -210,13 +218,15 @@ class Validator:
         issued = message.operational_certificate.claim(message.cold_verification_key)
         if leaf_key is None or issued is None:
             return None
-        # The certificate, too, even if it was seen before with another path: two claims say that the signer is new.
+        # Include the certificate even if it was seen before with another path: two claims say that the signer
+        # is new.
         return issued, (leaf_key, message.leaf_signed)
 
     def conclude(
         self, message: DmqMessage, claims: Sequence[ed25519.Claim], holds: Sequence[bool]
     ) -> Rejected | None:
-        """The verdict of `check_signatures`, by what was found of each of the message's `claims`."""
+        """Return the verdict of `check_signatures`, from the result `holds` for each of the message's
+        `claims`."""
         if len(holds) > 1 and not holds[0]:
             return _not_issued()
         if not holds[-1]:
@@ -227,7 +237,8 @@ class Validator:
         return None
 
     def _known_leaf_key(self, message: DmqMessage) -> bytes | None:
-        """Whose certificate and path were found good before, to the letter."""
+        """Return the leaf's key if the same certificate and path, byte for byte, were valid before; else
+        None."""
         known = self._signers.get(message.cold_verification_key)
         if known is None or known.kes_period != message.kes_period or not message.has_proof(known.proof):
             return None
@@ -247,7 +258,7 @@ class Validator:
         return True
 
     def commit(self, message: DmqMessage, mono: float, pool_id: PoolId | None = None) -> Rejected | None:
-        """Take note of a valid message, unless one that was committed meanwhile stands against it."""
+        """Record a valid message, unless one that was committed meanwhile stands against it."""
         return self.pools_remembered.commit(pool_id or self.pool_of(message), message.issue_number, mono)
 
     def _check_pool(self, pool_id: PoolId) -> Rejected | None:
