@@ -1,1 +1,1 @@
-"""A signed block graph that members build together: every block names what its author had seen."""
+"""A signed block graph that members build together: every block names the blocks that its author had seen."""

@@ -1,8 +1,8 @@
-"""Blocks of the graph: their binary form, what their hash covers, and what is signed.
+"""Blocks of the graph: their binary form, and the bytes that their hash and their signature cover.
 
-A block names its own predecessor and blocks of others that its author had received, each by a signed reference.
-In version 1 a block's hash covers the payload alone, so one id can stand for two blocks that differ in what they
-refer to; version 2 covers the references too.
+A block names its own predecessor and blocks of others that its author had received, each by a signed
+reference. In version 1 a block's hash covers the payload alone, so one id can stand for two blocks that
+differ in their references; version 2 covers the references too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, construc
 SIGNATURE_BYTES = 64
 DEPENDENCIES_MAX = 4
 DEPENDENCIES_READ_MAX = 256
-"""What a reader takes before the network's own limit, which may be set higher than the default, is applied."""
+"""References that a reader accepts before the network's own limit, which may exceed the default, applies."""
 
 BLOCK_BYTES_MAX = 16 * 1024
-"""Of a whole frame."""
+"""Bytes of a whole frame."""
 
 HASHES_KEPT = 8_192
-"""Blocks are named by others again and again, above all right after they came."""
+"""Hashes cached: other blocks name a block again and again, above all right after it came."""
 
 SOURCES_MAX = 1_024
 DEPENDENCY_BYTES_MIN = 44
@@ -52,7 +52,8 @@ class HashVersion(IntEnum):
 
 
 class Dependency(msgspec.Struct, frozen=True, gc=False):
-    """A reference to a block, with its author's signature: enough to know that it exists, without having it."""
+    """Reference to a block, with its author's signature: enough to know that the block exists, without having
+    it."""
 
     source: int
     height: int
@@ -67,7 +68,7 @@ class Dependency(msgspec.Struct, frozen=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """As it travels, with its payload behind it."""
+    """Block as it travels, with its payload after it."""
 
     incarnation: bytes
     source: int
@@ -84,7 +85,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
         return Dependency(self.source, self.height, self.data_hash(version), self.signature)
 
     def write(self, writer: Writer) -> None:
-        """Bare, without the payload."""
+        """Write the bare block, without the payload."""
         writer.write_int256(self.incarnation)
         writer.write_int(self.source)
         writer.write_int(self.height)
@@ -92,7 +93,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
         writer.write_bytes(self.signature)
 
     def encode(self) -> bytes:
-        """The frame in which a block is sent: an update and the payload, to the end."""
+        """Return the frame in which a block is sent: an update and the payload, to the end."""
         writer = Writer()
         writer.write_constructor(UPDATE_ID)
         self.write(writer)
@@ -107,7 +108,7 @@ def decode_update(data: bytes) -> Block:
 
 
 def read_block(reader: Reader) -> Block:
-    """Bare, and everything behind it as the payload."""
+    """Read a bare block, and all bytes after it as the payload."""
     incarnation = reader.read_int256()
     source, height = reader.read_int(), reader.read_int()
     previous = read_dependency(reader)
@@ -140,7 +141,7 @@ def data_hash(
 
 
 def block_id(incarnation: bytes, source_key_id: bytes, height: int, hash_of_data: bytes) -> bytes:
-    """The bytes that a member signs."""
+    """Return the bytes that a member signs."""
     writer = Writer()
     writer.write_constructor(BLOCK_ID)
     writer.write_int256(incarnation)
@@ -156,7 +157,7 @@ def block_hash(incarnation: bytes, source_key_id: bytes, height: int, hash_of_da
 
 
 def incarnation_of(session_id: bytes, key_ids: Sequence[bytes]) -> bytes:
-    """The id of one graph: of the session that it serves and of those who build it."""
+    """Return the id of one graph, which follows from the session that it serves and from its members."""
     first = Writer()
     first.write_constructor(FIRST_BLOCK_ID)
     first.write_int256(session_id)
@@ -169,7 +170,7 @@ def incarnation_of(session_id: bytes, key_ids: Sequence[bytes]) -> bytes:
 
 
 def root_reference(incarnation: bytes, source_count: int) -> Dependency:
-    """What the first block of every member follows: nobody's block, at height 0."""
+    """Return the reference that the first block of every member follows: nobody's block, at height 0."""
     return Dependency(source_count, 0, incarnation)
 
 

@@ -1,11 +1,12 @@
-"""How a member gets the blocks that it missed, and gives others those that they missed.
+"""The exchange of missed blocks: a member gets those that it missed, and gives others those that they missed.
 
-Our own blocks go to everybody at once; what gets lost is found by asking, now and then, one member after another what
-it has beyond what we have. A block whose ancestors are missing makes us ask for these at once.
+Our own blocks go to everybody at once. To find lost ones we ask one member after another, now and then, for
+the blocks that it has beyond ours. A block whose ancestors are missing makes us ask for these at once.
 
-At the start a member asks everybody, because others may hold blocks of its own that its disk lost: it may speak when a
-quorum has really answered. A query that failed, timed out or was dropped is not an answer. A member answers before it
-has started itself, so members that start together do not wait for each other for ever.
+At the start a member asks everybody, because others may hold blocks of its own that its disk lost: it may
+speak when a quorum has really answered. A query that failed, timed out or was dropped is not an answer. A
+member answers before it has started itself, so members that start together do not wait for each other for
+ever.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from stagepost.catchain.queries import (
 
 SYNC_MIN_S, SYNC_MAX_S = 0.1, 0.2
 CALM_MAX = 3
-"""How often the pause between questions doubles, where blocks come to us anyway and nobody has one that we lack."""
+"""Doublings of the pause between questions, where blocks come to us anyway and nobody has one that we lack."""
 ROTATE_MIN_S, ROTATE_MAX_S = 60.0, 120.0
 QUERY_TIMEOUT_S = 2.0
 ASKED_AT_ONCE_MAX = 16
@@ -47,13 +48,16 @@ DIFFERENCE_BLOCKS_MAX = 100
 
 
 def quorum_of(members: int) -> int:
-    """Return how many are more than two thirds of `members`."""
+    """Return the smallest number that is more than two thirds of `members`."""
     return 2 * members // 3 + 1
 
 
 class SyncOptions(msgspec.Struct, frozen=True):
-    """`neighbours` None: our blocks go to every member, and nobody passes on what is not his. A number: every
-    delivered block goes on to so many members, chosen anew now and then, as older networks do."""
+    """Options of the exchange.
+
+    With `neighbours` None our blocks go to every member, and nobody passes on the blocks of others. With a
+    number, every delivered block goes on to so many members, chosen anew now and then, as older networks do.
+    """
 
     neighbours: int | None = None
     sync_min_s: float = SYNC_MIN_S
@@ -64,8 +68,11 @@ class SyncOptions(msgspec.Struct, frozen=True):
 
 
 class CatchingUp:
-    """Holds who was asked for what; nothing here outlives a restart. `current`: the members whose answers count at the
-    start, by index. `answered_by`: those of them that have shown all the blocks of ours that they hold."""
+    """Record of the queries under way; nothing here outlives a restart.
+
+    `current` are the members whose answers count at the start, by index. `answered_by` are those of them that
+    have shown all the blocks of ours that they hold.
+    """
 
     def __init__(
         self,
@@ -97,7 +104,8 @@ class CatchingUp:
 
     @property
     def has_quorum(self) -> bool:
-        """Return whether enough members have answered that this member knows what can be known of its own past."""
+        """Return whether enough members have answered that this member knows all that can be known of its own
+        past."""
         return len(self.answered_by) >= self.answers_needed
 
     @property
@@ -107,7 +115,7 @@ class CatchingUp:
     # Sending on
 
     def audience(self, now: float) -> list[int]:
-        """Whom a block of ours goes to."""
+        """Return the members to which a block of ours goes."""
         others = [peer for peer in range(self._graph.size) if peer != self._index]
         if self._options.neighbours is None:
             return others
@@ -127,7 +135,7 @@ class CatchingUp:
     # Asking
 
     def helped(self, now: float) -> None:
-        """A block came that its maker has not brought us: more may have got lost."""
+        """Ask again soon: a block came from a member other than its author, so more may have got lost."""
         self._calm = 0
         self._next_sync = min(self._next_sync, now + self._pause())
 
@@ -150,7 +158,7 @@ class CatchingUp:
         return effects
 
     def ask_for_missing(self, vertex: Vertex, peer: int, now: float) -> list[Effect]:
-        """Whoever sent a block has what it rests on, if he is honest."""
+        """Ask `peer`, which sent this block, for its missing ancestors: an honest sender has them."""
         missing = self._graph.missing_parents(vertex)
         if missing:
             self._calm = 0
@@ -161,7 +169,7 @@ class CatchingUp:
         ]
 
     def _ask_again(self, peer: int, now: float) -> list[Effect]:
-        """Somebody else, for what nobody has given us yet."""
+        """Ask `peer` for the ancestors that nobody has given us yet."""
         effects: list[Effect] = []
         for vertex in self._graph.undelivered():
             if len(effects) >= ASKED_AT_ONCE_MAX:
@@ -177,20 +185,22 @@ class CatchingUp:
         return Ask(peer, self._numbers, encode_query(query))
 
     def answered(self, peer: int, number: int, answer: Answer | None) -> bool:
-        """Whether this can be an answer to what was asked. Late answers and none at all are nobody's fault."""
+        """Return whether `answer` can answer the query of that number. Late answers and missing ones are
+        nobody's fault."""
         asked = self._asked.get(number)
         if asked is None:
             return True
         whom, query, _ = asked
         self._forget(number)
         if answer is None:
-            self._calm = 0  # where some are silent, it takes longer to find one who has what we miss
+            self._calm = 0  # with silent members it takes longer to find one that has our missing blocks
             return True
         if whom != peer:
             return False
         match query, answer:
             case GetDifference(heights), Difference(sent_up_to):
-                # What he sent ahead of it came before it, and has said so if it helped.
+                # The blocks that `peer` sent ahead of its answer came before it, and have reset the pause if
+                # they were new.
                 self._calm = min(self._calm + 1, CALM_MAX)
                 self._note_answer(peer, heights, sent_up_to)
                 return True
@@ -226,8 +236,11 @@ class CatchingUp:
         )
 
     def _note_answer(self, peer: int, heights: tuple[int, ...], sent_up_to: tuple[int, ...]) -> None:
-        """Count the answer of `peer` to a question at the start, unless it holds more of our own blocks than we asked from:
-        those may be on their way or lost, so `peer` is asked again."""
+        """Count the answer of `peer` at the start, unless `peer` holds more of our own blocks than we asked
+        from.
+
+        Those blocks may be on their way or lost, so `peer` is asked again.
+        """
         if (
             self.is_starting
             and peer in self._counted
@@ -237,7 +250,7 @@ class CatchingUp:
             self.answered_by.add(peer)
 
     def _whom_to_ask(self) -> list[int]:
-        """Return everybody whose answer is missing at the start, and one random member afterwards."""
+        """Return all members whose answers are missing at the start, and one random member afterwards."""
         if self.is_starting:
             waiting = {peer for peer, query, _ in self._asked.values() if isinstance(query, GetDifference)}
             left = [one for one in self._counted if one not in self.answered_by and one not in waiting]
@@ -252,7 +265,8 @@ class CatchingUp:
         return self._random.choice(others) if others else None
 
     def _pause(self) -> float:
-        """Where blocks go to a few only, asking is how they spread; where they go to all, it finds what got lost."""
+        """Return the seconds until the next question. Where blocks go to a few members only, questions spread
+        them; where they go to all, questions only find lost ones."""
         options = self._options
         factor = 1 << self._calm if options.neighbours is None else 1
         return factor * self._random.uniform(options.sync_min_s, options.sync_max_s)
@@ -260,7 +274,7 @@ class CatchingUp:
     # Answering
 
     def answer(self, query: Query) -> tuple[list[Block], bytes]:
-        """Blocks to send ahead, and the answer behind them."""
+        """Return the blocks to send ahead, and the answer to send after them."""
         match query:
             case GetBlock(block_hash):
                 found = self._with_body(block_hash)
@@ -313,7 +327,7 @@ class CatchingUp:
 
 
 def _even_share(wanted: dict[int, int], total: int) -> dict[int, int]:
-    """So many for each, none more than wanted, and nobody served at another's cost."""
+    """Return a share for each source, none larger than wanted, so that none is served at another's cost."""
     share = dict.fromkeys(wanted, 0)
     left = total
     while left > 0:

@@ -1,4 +1,4 @@
-"""What a member of a graph wants done: by its disk, by its links, by those above it."""
+"""The effects of a member of a graph: on its disk, its links, and the parts above it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stagepost.catchain.payloads import ForkProof
 
 
 class Persist(msgspec.Struct, frozen=True):
-    """Write the block; `Member.stored` when it cannot be lost any more."""
+    """Write the block; call `Member.stored` when it is durable."""
 
     block_hash: bytes
     frame: bytes
@@ -18,14 +18,14 @@ class Persist(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """A block for one other member; it may get lost."""
+    """Send a block to one other member; it may get lost."""
 
     peer: int
     frame: bytes
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A query; `Member.answered` with what comes back."""
+    """Send a query; call `Member.answered` with the answer."""
 
     peer: int
     number: int
@@ -33,7 +33,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer to a query of another member."""
+    """Answer a query of another member."""
 
     peer: int
     number: int
@@ -41,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """A block with everything that it rests on delivered before: once, in an order that keeps causes first."""
+    """Pass on a block whose ancestors were all delivered before: once, in causal order."""
 
     source: int
     height: int
@@ -50,14 +50,15 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class Blamed(msgspec.Struct, frozen=True):
-    """A member that broke a rule before everybody's eyes. Nothing more of it is built upon."""
+    """Report a member that broke a rule before everybody's eyes. Nobody builds on its blocks any more."""
 
     source: int
     proof: ForkProof | None
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Somebody sent what no honest member sends. It need not be the author: say so of the link, not of the member."""
+    """Report a message that no honest member sends. Its sender need not be its author: blame the link, not
+    the member."""
 
     peer: int
     rule: str
@@ -65,13 +66,13 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """Others have blocks of ours that our disk does not have: it is older than what we said."""
+    """Report that others have blocks of ours which our disk lacks: the disk is older than our last block."""
 
     height: int
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Somebody else signs with our key. Going on would make us a forker."""
+    """Stop: another process signs with our key. Going on would make us a forker."""
 
     text: str
 

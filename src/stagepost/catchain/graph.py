@@ -1,10 +1,12 @@
-"""The graph as one member knows it: which blocks exist, which are complete with all that they rest on, who lied.
+"""The graph as one member knows it: which blocks exist, which have all their ancestors, and which members
+lied.
 
-Everything that is decided here about a block depends on the block and its ancestors alone. So honest members, who see
-the same blocks in different orders, agree about each of them: what is delivered, what is ill, and whom to blame.
+Every decision here about a block depends on the block and its ancestors alone. So honest members, who see the
+same blocks in different orders, agree about each of them: whether it is delivered or ill, and whom to blame.
 
-A *fork* is one author's two blocks at one height. Branches get numbers as they are met; the numbers are private to a
-member, what they stand for is not: a branch is a chain, so "covers branch f up to height h" names one set of blocks.
+A *fork* is two blocks of one author at one height. Branches get numbers as the member meets them; the numbers
+are private to a member, their meaning is not: a branch is a chain, so "covers branch f up to height h" names
+one set of blocks.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from stagepost.ground.wire.tl import key_id
 HEIGHT_MAX = 100_000
 
 Verify = Callable[[bytes, bytes, bytes], bool]
-"""(public key, message, signature)"""
+"""Check of a signature, with the arguments (public key, message, signature)."""
 
 
 class GraphRules(msgspec.Struct, frozen=True):
-    """What all members of one graph have agreed on."""
+    """Rules on which all members of one graph have agreed."""
 
     version: HashVersion = HashVersion.WITH_REFERENCES
     dependencies_max: int = DEPENDENCIES_MAX
@@ -46,7 +48,8 @@ class GraphRules(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A block that no honest member sends: the rule that it breaks, by name, and what was found."""
+    """Reason to refuse a block that no honest member sends: the name of the rule that it breaks, and the
+    details."""
 
     rule: str
     text: str
@@ -60,7 +63,7 @@ class State(Enum):
 
 
 class Vertex:
-    """A block in the graph, or the place of one that is only known by reference."""
+    """Block in the graph, or the place of a block that is only known by reference."""
 
     __slots__ = (
         "blamed_before",
@@ -94,8 +97,8 @@ class Vertex:
         self.dependencies: tuple[Vertex, ...] = ()
         self.dependants: list[Vertex] = []
         self.waits_for = 0
-        # Once delivered: its branch, the greatest height of each branch among its ancestors and itself, and whom they
-        # have proved to be forkers.
+        # Once delivered: its branch, the greatest height of each branch among its ancestors and itself, and
+        # the members that these blocks have proved to be forkers.
         self.branch = 0
         self.is_continued = False
         self.covers: Mapping[int, int] = {}
@@ -106,12 +109,12 @@ class Vertex:
         return Dependency(self.source, self.height, self.data_hash, self.signature)
 
     def is_covered_by(self, other: Vertex) -> bool:
-        """Whether it is `other` or one of its ancestors; both are delivered."""
+        """Return whether this vertex is `other` or one of its ancestors; both are delivered."""
         return other.covers.get(self.branch, 0) >= self.height
 
 
 class Outcome(msgspec.Struct):
-    """What came of one step: blocks newly delivered, in causal order, and members newly blamed."""
+    """Result of one step: blocks newly delivered, in causal order, and members newly blamed."""
 
     delivered: list[Vertex] = msgspec.field(default_factory=list)
     blamed: list[int] = msgspec.field(default_factory=list)
@@ -119,7 +122,7 @@ class Outcome(msgspec.Struct):
 
 
 class Graph:
-    """One graph with a fixed list of members, each known by a public key."""
+    """Graph with a fixed list of members, each known by a public key."""
 
     def __init__(
         self,
@@ -160,25 +163,26 @@ class Graph:
 
     @property
     def blamed(self) -> Mapping[int, ForkProof | None]:
-        """Whoever has broken a rule that all can see, with the proof if it was a fork."""
+        """Members that have broken a rule that all can see, with the proof if it was a fork."""
         return self._blamed
 
     def top(self, source: int) -> Vertex:
-        """The greatest delivered block of a member; the root if there is none."""
+        """Return the highest delivered block of a member; the root if there is none."""
         return self._tops.get(source, self._root)
 
     def delivered_height(self, source: int) -> int:
         return 0 if source in self._blamed else self.top(source).height
 
     def received_height(self, source: int) -> int:
-        """Up to which height a member's blocks are here, delivered or waiting for others or for the disk."""
+        """Return the height up to which a member's blocks are here, delivered or waiting for others or for
+        the disk."""
         height = self.top(source).height
         while (vertex := self._at.get((source, height + 1))) is not None and vertex.block is not None:
             height += 1
         return height
 
     def chain(self, source: int, after_height: int) -> Iterator[Vertex]:
-        """A member's delivered blocks above a height, in order."""
+        """Return a member's delivered blocks above `after_height`, in order."""
         found: list[Vertex] = []
         vertex = self._tops.get(source)
         while vertex is not None and vertex.height > after_height and vertex.block is not None:
@@ -187,12 +191,12 @@ class Graph:
         return reversed(found)
 
     def missing_parents(self, vertex: Vertex) -> list[Vertex]:
-        """What a block names and nobody has given us yet. Whatever is missing further below is named by a block that
-        waits as well."""
+        """Return the parents of a block that nobody has given us yet. Blocks that are missing further below
+        are parents of another waiting block."""
         return [parent for parent in self._parents(vertex) if parent.state is State.REFERENCED]
 
     def undelivered(self) -> list[Vertex]:
-        """Blocks that are here and wait for others, in order of arrival."""
+        """Return the received blocks that wait for others, in order of arrival."""
         return list(self._waiting.values())
 
     # What comes in
@@ -205,13 +209,15 @@ class Graph:
         )
 
     def reference_of(self, block: Block) -> Dependency:
-        """Remembered for the last one: a block that comes in is looked at several times in a row."""
+        """Return the block's reference. The last one is cached: a received block is looked at several times
+        in a row."""
         if self._last_reference is None or self._last_reference[0] is not block:
             self._last_reference = block, block.reference(self.rules.version)
         return self._last_reference[1]
 
     def check(self, block: Block) -> Refusal | None:
-        """Everything that can be seen in the block itself; its signature, which costs most, last."""
+        """Return the first fault that the block itself shows; its signature, which costs most, is checked
+        last."""
         refusal = self._check_shape(block)
         if refusal is not None:
             return refusal
@@ -275,7 +281,8 @@ class Graph:
         return self._verify(self.public_keys[reference.source], signed, reference.signature)
 
     def receive(self, block: Block) -> tuple[Vertex, Outcome]:
-        """A block that passed `check`. It waits until everything below it is here, and until it is stored."""
+        """Take in a block that passed `check`. It waits until all its ancestors are here, and until it is
+        stored."""
         outcome = Outcome()
         vertex = self._vertex(self.reference_of(block), outcome)
         if vertex.block is not None:
@@ -294,7 +301,7 @@ class Graph:
         return vertex, outcome
 
     def stored(self, vertex: Vertex) -> Outcome:
-        """It is on disk: whatever rests on it may now be believed after a restart, too."""
+        """Record that the block is on disk: after a restart, too, its descendants may now be believed."""
         outcome = Outcome()
         vertex.is_stored = True
         self._look_at(vertex)
@@ -302,7 +309,7 @@ class Graph:
         return outcome
 
     def learn_fork(self, proof: ForkProof) -> Outcome | None:
-        """A proof that came from elsewhere; None if it proves nothing."""
+        """Take in a proof from elsewhere; return None if it proves nothing."""
         left, right = proof.left, proof.right
         if not proof.is_contradictory or not 0 <= left.source < self.size or left.height < 1:
             return None
@@ -344,7 +351,8 @@ class Graph:
             self._deliver(vertex, proof, outcome)
 
     def _judge(self, vertex: Vertex) -> ForkProof | None:
-        """Whether the author, who had seen all that the block rests on, could honestly write it."""
+        """Return the fork proof in the block, if it holds one; raise `_IllBlock` unless the author, who had
+        seen all ancestors of the block, could honestly write it."""
         previous = vertex.previous
         assert previous is not None, "only what is here is judged"
         for dependency in vertex.dependencies:
@@ -405,7 +413,7 @@ class Graph:
         return len(self._branch_sources) - 1
 
     def _fall_ill(self, vertex: Vertex, outcome: Outcome) -> None:
-        """With everything that rests on it: whoever built on it has seen what we see."""
+        """Mark the block as ill, with all its descendants: their authors have seen what we see."""
         pending = [vertex]
         while pending:
             one = pending.pop()
@@ -430,4 +438,4 @@ class Graph:
 
 
 class _IllBlock(Exception):
-    """The author broke a rule that can be seen only with all ancestors at hand."""
+    """Breach of a rule by the author that shows only with all ancestors at hand."""

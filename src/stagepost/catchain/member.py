@@ -1,10 +1,10 @@
-"""One member of a graph, as a core without network and disk: events go in with the time, effects come out.
+"""A member of a graph, as a core without network and disk: events go in with the time, effects come out.
 
-    frame, query, answer, stored, tick → receive, deliver, make the next block → Persist, Send, Ask, Reply, Deliver
+    frame, query, answer, stored, tick → receive, deliver, make a block → Persist, Send, Ask, Reply, Deliver
 
-A block of our own is on disk before anybody hears of it: otherwise a crash would let us write another one at its
-height, and that is what forkers do. For the same reason a member that starts listens until a quorum has shown it the
-blocks of its own that its disk may have lost: a lone member never speaks.
+A block of our own is on disk before anybody hears of it: otherwise a crash would let us write another one at
+its height, and that is what forkers do. For the same reason a member that starts listens until a quorum has
+shown it the blocks of its own that its disk may have lost: a lone member never speaks.
 """
 
 from __future__ import annotations
@@ -38,19 +38,23 @@ MERGE_WITHIN_S = 0.5
 SPEAK_PAUSE_S = 0.02
 START_WAIT_S = 5.0
 HEIGHTS_AHEAD_MAX = 256
-"""How far beyond what is delivered a member's blocks are taken in: without a bound, one that sends nothing but late
-blocks could fill our memory."""
+"""Heights above a member's delivered blocks up to which we take in further ones: without a bound, a member that sends
+nothing but late blocks could fill our memory."""
 
 MakePayload = Callable[[], bytes | None]
-"""What those above want to say in the next block; None for nothing."""
+"""Callback that returns the payload of the next block from the parts above; None for nothing."""
 
 
 class MemberOptions(msgspec.Struct, frozen=True):
-    """`merge_within_s`: how long blocks of others that say something may stand without one of ours upon them.
-    `idle_timeout_s`: when we speak up although there is nothing to say. `speak_pause_s`: how long what is to be said comes
-    together after a block of ours: each costs every member a signature check. `start_wait_s`: how long we listen at least,
-    and until a quorum has answered, in case others remember more of us than our own disk; 0 for a session that begins
-    while we run, in which nobody can remember anything of us: then nobody is asked first."""
+    """Options of a member, in seconds.
+
+    `merge_within_s` is how long blocks of others with a payload may stand without a block of ours above them.
+    `idle_timeout_s` is the time after which we make a block even without a payload. `speak_pause_s` is the
+    time in which payloads gather after a block of ours: each block costs every member a signature check.
+    `start_wait_s` is the least time for which we listen, and until a quorum has answered, in case others
+    remember more of us than our own disk; it is 0 for a session that begins while we run, in which nobody can
+    remember anything of us: then we ask nobody first.
+    """
 
     idle_timeout_s: float = IDLE_TIMEOUT_S
     merge_within_s: float = MERGE_WITHIN_S
@@ -60,7 +64,8 @@ class MemberOptions(msgspec.Struct, frozen=True):
 
 
 class Member:
-    """`current`: the members that count for the quorum at the start, by index; None for all."""
+    """Core of one member. `current` are the members that count for the quorum at the start, by index; None
+    for all."""
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class Member:
 
     @property
     def next_wake(self) -> float:
-        """When `tick` wants to be called, at the latest."""
+        """Time by which `tick` wants to be called."""
         times = [self._sync.next_wake]
         if not self._is_started:
             if self._knows_own_past:
@@ -136,7 +141,8 @@ class Member:
     # Events
 
     def restore(self, frames: Iterable[bytes], now: float) -> list[Effect]:
-        """What our disk holds, in the order in which it was written: once, before anything else."""
+        """Take over the frames from our disk, in the order in which they were written: once, before anything
+        else."""
         for frame in frames:
             vertex, outcome = self.graph.receive(decode_update(frame))
             self._settle(outcome, now)
@@ -145,7 +151,7 @@ class Member:
         return self._taken()
 
     def frame_received(self, peer: int, frame: bytes, now: float) -> list[Effect]:
-        """A block that another member sent, its own or somebody else's."""
+        """Take in a block that another member sent, its own or somebody else's."""
         limit = self.graph.rules.block_bytes_max
         if len(frame) > limit:
             self._refuse(peer, "TooLarge", f"the block has {len(frame)} bytes, at most {limit} fit")
@@ -171,7 +177,7 @@ class Member:
         return self._taken()
 
     def answered(self, peer: int, number: int, data: bytes | None, now: float) -> list[Effect]:
-        """What came of an `Ask`; None if nothing did."""
+        """Take in the answer to an `Ask`; None if there was none."""
         if data is None:
             self._sync.answered(peer, number, None)
             return self._taken()
@@ -197,7 +203,7 @@ class Member:
         return self._taken()
 
     def stored(self, block_hash: bytes, now: float) -> list[Effect]:
-        """A `Persist` has been carried out."""
+        """Record that a `Persist` has been carried out."""
         vertex = self.graph.get(block_hash)
         assert vertex is not None, "only what was handed over is stored"
         outcome = self.graph.stored(vertex)
@@ -212,7 +218,7 @@ class Member:
         return self._taken()
 
     def speak_soon(self, now: float) -> list[Effect]:
-        """Those above have something to say."""
+        """Make a block soon, because the parts above have a payload."""
         self._is_asked_to_speak = True
         self._speak(now)
         return self._taken()
@@ -253,7 +259,8 @@ class Member:
             self._effects += self._sync.ask_for_missing(vertex, peer, now)
 
     def _is_wanted(self, block: Block) -> bool:
-        """Cheap, before any signature: what is known, out of reach or of no use any more is passed over."""
+        """Return whether to look at the block at all: a cheap check, before any signature, that skips known,
+        far-off and useless blocks."""
         graph = self.graph
         if not 0 <= block.source < graph.size or block.height < 1:
             return True  # the checks say why not
@@ -282,8 +289,8 @@ class Member:
 
     @property
     def _knows_own_past(self) -> bool:
-        """Return whether a quorum has answered, and no block of ours that others returned waits for its ancestors: the
-        next one would stand beside it."""
+        """Return whether a quorum has answered, and none of our returned blocks waits for its ancestors: our
+        next block would stand beside it."""
         if not self._sync.is_starting:
             return True
         return self._sync.has_quorum and not any(
@@ -307,7 +314,7 @@ class Member:
             return
         payload = self._next_payload()
         if payload is None and not is_due:
-            return  # all of it has been said
+            return  # every payload is in a block already
         dependencies = tuple(vertex.reference for vertex in self._tops_to_build_on())
         self._make(NOTHING if payload is None else payload, dependencies, now)
 
@@ -319,7 +326,8 @@ class Member:
         return payload
 
     def _tops_to_build_on(self) -> list[Vertex]:
-        """The newest blocks of honest others that none of ours stands upon, and that no other of them covers."""
+        """Return the newest blocks of honest others on which none of ours stands, and which no other of them
+        covers."""
         graph, own = self.graph, self._own_top
         tops = [
             graph.top(source)

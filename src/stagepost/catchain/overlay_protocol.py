@@ -1,7 +1,8 @@
-"""What the members of a session say to one another over a link: objects one way, queries and their answers.
+"""The protocol between the members of a session over a link: pushed objects, queries and their answers.
 
-Each side opens an instance of its own and is the only one who speaks in it, so nobody waits for a turn. Blocks and
-answers share a lane and keep their order: an answer that tells how many blocks were sent comes behind them.
+Each side opens an instance of its own and is the only one who speaks in it, so nobody waits for a turn.
+Blocks and answers share a lane and keep their order: an answer with the number of sent blocks comes after
+them.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from stagepost.ground.wire.layout import ByteString, Layout, Unsigned
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 
 OBJECT_BYTES_MAX = 66_535
-"""Of one TL object: the longest is the body of an external message, 65,535 bytes, and what stands around it."""
+"""Bytes of one TL object: the longest is an external message with a body of 65,535 bytes."""
 
 ENVELOPE_BYTES_MAX = 16
-"""What a protocol message adds to its object: head, tag, number, and the head of the byte string."""
+"""Bytes that a protocol message adds to its object: head, tag, number, and the head of the byte string."""
 
 
 # Messages
 
 
 class Push(msgspec.Struct, frozen=True):
-    """An object that is not answered: a block, or the body of a message."""
+    """Object that is not answered: a block, or the body of a message."""
 
     frame: bytes
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A query. Numbers count up from 0 on each link."""
+    """Query. Numbers count up from 0 on each link."""
 
     number: int
     query: bytes
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """To the query of that number; at most one."""
+    """Answer to the query of that number; at most one."""
 
     number: int
     answer: bytes
 
 
 class Done(msgspec.Struct, frozen=True):
-    """This side says nothing more."""
+    """End of this side's messages."""
 
 
 # Layouts
@@ -65,7 +66,7 @@ DIALECT = Dialect(
 
 
 class ObjectShape:
-    """`[0, object]`, which most that is said on links is, found whole: a `KnownShape` of frames."""
+    """`KnownShape` of `[0, object]`, the form of most messages on links."""
 
     initial = 0x82
     items = 3
@@ -110,7 +111,8 @@ _UPDATE = constructor_bytes(UPDATE_ID)
 
 
 def check_frame(frame: bytes) -> None:
-    """The rule that the layout cannot hold: a block is shorter than the longest object."""
+    """Raise `LimitExceeded` for a block that is too long. The layout cannot hold this rule: it admits longer
+    objects."""
     if len(frame) > BLOCK_BYTES_MAX and frame.startswith(_UPDATE):
         text = f"a block of {len(frame)} bytes was pushed; at most {BLOCK_BYTES_MAX} are accepted"
         raise LimitExceeded(

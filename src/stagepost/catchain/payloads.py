@@ -1,4 +1,5 @@
-"""What a block's payload can be to the graph itself: nothing, the proof of a fork, or something for those above."""
+"""Payloads that concern the graph itself: nothing, or the proof of a fork. All others are for the parts
+above."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ NOTHING_ID = constructor_id("catchain.block.data.nop = catchain.block.inner.Data
 BAD_BLOCK_ID = constructor_id("catchain.block.data.badBlock block:catchain.block = catchain.block.inner.Data")
 
 NOTHING = constructor_bytes(NOTHING_ID)
-"""A payload must not be empty; this one says nothing."""
+"""Payload without content, since a payload must not be empty."""
 
 _OURS = {constructor_bytes(one) for one in (FORK_ID, NOTHING_ID, BAD_BLOCK_ID)}
 
@@ -33,7 +34,7 @@ class ForkProof(msgspec.Struct, frozen=True):
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether it proves anything, if both signatures hold."""
+        """Return whether the two references prove a fork, if both signatures are valid."""
         left, right = self.left, self.right
         return (
             left.source == right.source and left.height == right.height and left.data_hash != right.data_hash
@@ -53,7 +54,8 @@ def is_for_those_above(payload: bytes) -> bool:
 
 
 def read_fork_proof(payload: bytes) -> ForkProof | None:
-    """None for a payload of another kind; `DecodeError` for one that claims to be a proof and is none."""
+    """Return the proof; None for a payload of another kind. Raise `DecodeError` for a payload that claims to
+    be a proof and is not."""
     if payload[:CONSTRUCTOR_BYTES] != constructor_bytes(FORK_ID):
         return None
     reader = Reader(payload)

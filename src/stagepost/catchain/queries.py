@@ -1,4 +1,4 @@
-"""What members ask one another to catch up, and the answers: binary forms."""
+"""Queries by which members catch up, and their answers: binary forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagepost.ground.wire.tl import INT256_BYTES, Reader, Writer, constructor_i
 BLOCKS_ASKED_MAX = 100
 HEIGHT_BYTES = 4
 BLAMED_HEIGHT = -1
-"""Stands for a member from whom nothing more is wanted."""
+"""Height that stands for a blamed member, from which the asker wants no more blocks."""
 
 GET_BLOCK_ID = constructor_id("catchain.getBlock block:int256 = catchain.BlockResult")
 GET_BLOCKS_ID = constructor_id("catchain.getBlocks blocks:(vector int256) = catchain.Sent")
@@ -35,19 +35,20 @@ class GetBlock(msgspec.Struct, frozen=True):
 
 
 class GetBlocks(msgspec.Struct, frozen=True):
-    """Answered by so many updates, and their number."""
+    """Query that is answered by the blocks, as updates, and their number."""
 
     block_hashes: tuple[bytes, ...]
 
 
 class GetDifference(msgspec.Struct, frozen=True):
-    """Up to which height the asker has each member's blocks; older nodes say up to which they are delivered."""
+    """Query with the height up to which the asker has each member's blocks; older nodes send the delivered
+    heights."""
 
     heights: tuple[int, ...]
 
 
 class GetBlockHistory(msgspec.Struct, frozen=True):
-    """A block and its ancestors, down to blocks that the asker has."""
+    """Query for a block and its ancestors, down to blocks that the asker has."""
 
     block_hash: bytes
     count: int
@@ -55,13 +56,13 @@ class GetBlockHistory(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Up to which height of each member the missing blocks were sent."""
+    """Answer with the height of each member up to which the missing blocks were sent."""
 
     sent_up_to: tuple[int, ...]
 
 
 class DifferenceFork(msgspec.Struct, frozen=True):
-    """What the asker calls delivered contradicts what the asked one has."""
+    """Answer with the proof that the asker's heights include blocks of a forker."""
 
     left: Dependency
     right: Dependency
@@ -72,7 +73,7 @@ class BlockNotFound(msgspec.Struct, frozen=True):
 
 
 class BlockResult(msgspec.Struct, frozen=True):
-    """The payload follows raw, to the end: no length in front of it."""
+    """Answer with a block. The payload follows raw, to the end, without a length in front of it."""
 
     block: Block
 

@@ -1,8 +1,8 @@
-"""Queries on one link that are under way, both ways: bounded, each answered once at most.
+"""Queries under way on one link, both ways: bounded, each answered once at most.
 
-Pure: time comes in as `now`. An asker counts a query until it is answered or its life is over, however early it gave
-up waiting; so does the asked one, from when it came. Both counts differ by what is on the way, which is why the asked
-one allows twice as many before it speaks of a broken rule.
+Pure: time comes in as `now`. The asker counts a query until it is answered or its life is over, however early
+it gave up waiting; so does the other side, from its arrival. Both counts differ by the queries and answers on
+the way, so the other side allows twice as many before it reports a broken rule.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from stagepost.errors import ErrorCode, RemoteProtocolError
 
 QUERIES_ASKED_MAX = 64
-"""That one side has under way on one link."""
+"""Queries that one side may have under way on one link."""
 
 QUERIES_HELD_MAX = 2 * QUERIES_ASKED_MAX
-"""Of the peer's queries that we have not answered."""
+"""Queries of the peer that may be unanswered."""
 
 QUERY_LIFE_S = 30.0
-"""No answer is awaited, and none is given, after so long."""
+"""Seconds after which neither side awaits or gives an answer."""
 
 LATE_ANSWERS_MAX = 2 * QUERIES_ASKED_MAX
 """Queries whose life is over and whose answers may still be on their way."""
@@ -27,7 +27,7 @@ LATE_ANSWERS_MAX = 2 * QUERIES_ASKED_MAX
 
 @dataclass
 class Asked:
-    """Our queries."""
+    """Queries that we have sent on one link."""
 
     _next: int = 0
     _under_way: dict[int, float] = field(default_factory=dict)  # in the order of asking: the oldest first
@@ -38,7 +38,7 @@ class Asked:
         return len(self._under_way)
 
     def number_for_next(self, now: float) -> int | None:
-        """None if as many as may be are under way already."""
+        """Return the number of the next query; None if the limit is reached."""
         while self._under_way:
             number, asked_at = next(iter(self._under_way.items()))
             if now - asked_at < QUERY_LIFE_S:
@@ -53,7 +53,8 @@ class Asked:
         return number
 
     def answered(self, number: int) -> None:
-        """Raises if the peer answers what was never asked, or answers again."""
+        """Record the answer; raise `RemoteProtocolError` if the peer answers a query that was never sent, or
+        answers again."""
         if self._under_way.pop(number, None) is not None:
             return
         try:
@@ -70,7 +71,7 @@ class Asked:
 
 @dataclass
 class Held:
-    """The peer's queries."""
+    """Queries that the peer has sent on one link."""
 
     _next: int = 0
     _held: dict[int, float] = field(default_factory=dict)
@@ -80,7 +81,8 @@ class Held:
         return len(self._held)
 
     def take(self, number: int, now: float) -> None:
-        """Raises if the peer skips or repeats a number, or asks more than may wait."""
+        """Take in a query; raise `RemoteProtocolError` if the peer skips or repeats a number, or asks more
+        than may wait."""
         if number != self._next:
             raise RemoteProtocolError(
                 f"CatchainOverlay: query {number} came where {self._next} was next",
@@ -106,6 +108,6 @@ class Held:
         self._held[number] = now
 
     def may_answer(self, number: int, now: float) -> bool:
-        """Once, and only while anybody waits for it."""
+        """Return whether to answer: once, and only within the query's life."""
         since = self._held.pop(number, None)
         return since is not None and now - since < QUERY_LIFE_S

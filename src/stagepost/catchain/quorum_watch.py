@@ -1,7 +1,8 @@
-"""Tells when too few members are heard of for the session to reach agreement, and when there are enough again.
+"""The quorum watch reports when too few members are heard of for the session to reach agreement, and when
+there are enough again.
 
-A member that is there speaks at least once in its idle time-out, even if it has nothing to say. So silence is no
-sign of trouble before that, and afterwards it is: nobody need ask anybody.
+A live member makes a block at least once in its idle time-out, even without a payload. So silence means
+nothing before that, and trouble afterwards: nobody need ask anybody.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from stagepost.catchain.member import Member
 from stagepost.errors import ErrorCode
 
 REPORT_WITHIN_S = 60.0
-"""Whoever waits for a session hears by then that it cannot go on."""
+"""Seconds within which everybody who waits for a session learns that it cannot go on."""
 
 ALLOWANCE_S = 28.0
-"""Beyond the idle time-out: for blocks that get lost, for partitions that pass, and for restarts."""
+"""Seconds beyond the idle time-out, for blocks that get lost, for partitions that pass, and for restarts."""
 
 OVERDUE_S = 10.0
-"""Beyond the idle time-out a member that is there has been heard of, even where its block got lost and others had to be asked."""
+"""Seconds beyond the idle time-out after which a live member has been heard of, even if its block got lost and others had to be asked."""
 
 
 class QuorumReport(msgspec.Struct, frozen=True):
-    """`is_lost` False: it had been lost, and is there again."""
+    """Change of the quorum. `is_lost` False means that it had been lost, and is there again."""
 
     is_lost: bool
     heard: int
@@ -49,9 +50,10 @@ class QuorumReport(msgspec.Struct, frozen=True):
 
 
 class QuorumWatch:
-    """For one member's view of one session. `current`: who counts, by index; previous members may well be gone.
+    """Watch of one member over one session. `current` are the members that count, by index; previous members
+    may well be gone.
 
-    Call `look` every few seconds: it reads the graph, changes nothing there, and can only notice what is new since.
+    Call `look` every few seconds: it reads the graph, changes nothing there, and can only notice new blocks.
     """
 
     def __init__(
@@ -74,11 +76,11 @@ class QuorumWatch:
 
     @property
     def needed(self) -> int:
-        """More than two thirds, by head."""
+        """Number of members needed: more than two thirds, by head."""
         return quorum_of(len(self._current))
 
     def look(self, now: float) -> QuorumReport | None:
-        """A report when it changed, and None otherwise."""
+        """Return a report if the quorum was lost or is there again; None otherwise."""
         graph = self._member.graph
         for index in self._current:
             height = graph.top(index).height
@@ -90,7 +92,8 @@ class QuorumWatch:
         if is_lost == self.is_lost:
             return None
         self.is_lost = is_lost
-        # Whoever reads that looks after all who are overdue, not only after those that were silent long enough to say so.
+        # Name all overdue members to the reader, not only those that were silent long enough to lose the
+        # quorum.
         silent = self._silent(now, self._overdue_s if is_lost else self.silence_s)
         heard = len(self._current) - len(silent)
         return QuorumReport(is_lost, heard, self.needed, len(self._current), silent)
