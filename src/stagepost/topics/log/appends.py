@@ -1,6 +1,8 @@
-"""From the records of one append to the rows of each partition, and from the partitions' answers back to one.
+"""Appends: from the records of one append to the rows of each partition, and from the partitions' answers
+back to one.
 
-`append_soon` for those who would rather wait: the answers of a writer's threads, given on the caller's event loop.
+`AwaitedAppends` serves callers that wait: it gives the answers of a writer's threads on the caller's event
+loop.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row, row_
 from stagepost.topics.topic import Appended, Place, Record, RecordRefused, partition_of
 
 Routed = Mapping[int, tuple[list[Row], list[int]]]
-"""By partition: rows, and the place of each in the append."""
+"""Rows by partition, and the place of each in the append."""
 
 
 class Router:
-    """`owned` are the partitions that are written here. Records without a key go to each of them in turn."""
+    """Router of records to partitions. `owned` are the partitions written here. Records without a key go to
+    each of them in turn."""
 
     def __init__(self, topic: str, partitions: int, owned: Sequence[int]) -> None:
         self._topic = topic
@@ -29,7 +32,8 @@ class Router:
         self._turn = 0
 
     def routed(self, records: Sequence[Record], now_ms: int) -> Routed:
-        """`RecordRefused` if one of them does not fit, or all together do not; then none is taken."""
+        """Return the rows by partition; raise `RecordRefused` if a record, or the whole append, is too large:
+        then none is taken."""
         _require_room(len(records), RECORDS_MAX, "records")
         found: dict[int, tuple[list[Row], list[int]]] = {}
         content_bytes = 0
@@ -67,7 +71,8 @@ def _require_room(found: int, limit: int, what: str) -> None:
 
 
 class PendingAppend:
-    """One answer, once every partition has given its own. An error of any is the answer, whatever the others say."""
+    """Append that is answered once every partition has answered. Any error is the answer, whatever the others
+    say."""
 
     def __init__(self, routed: Routed, done: Appended) -> None:
         self._routed = routed
@@ -96,7 +101,7 @@ AppendSoon = Callable[[Sequence[Record], Appended], None]
 
 
 class AwaitedAppends:
-    """Of one writer. It serves one event loop at a time, the one that runs when it is asked."""
+    """Awaitable appends of one writer. It serves one event loop at a time, the one that runs the call."""
 
     def __init__(self, append_soon: AppendSoon) -> None:
         self._append_soon = append_soon
@@ -135,17 +140,17 @@ class LoopAnswers:
         self._lock = threading.Lock()
 
     def give(self, answer: Callable[[], None]) -> None:
-        """From any thread."""
+        """Queue an answer from any thread."""
         with self._lock:
             self._answers.append(answer)
             if self._is_called:
                 return
             self._is_called = True
-        with suppress(RuntimeError):  # the loop is gone, and everybody who could have waited
+        with suppress(RuntimeError):  # the loop is gone, and with it everybody who could have waited
             self.loop.call_soon_threadsafe(self.give_all)
 
     def give_all(self) -> None:
-        """Give the answers that wait, on the loop; also for a caller that has seen the writer close."""
+        """Give the waiting answers, on the loop; also for a caller that has seen the writer close."""
         with self._lock:
             self._is_called = False
             answers, self._answers = self._answers, deque()

@@ -1,6 +1,8 @@
-"""A block: the records of one group commit, column by column, with a checksum for each record and a digest over everything.
+"""A block: the records of one group commit, column by column, with a checksum for each record and a digest
+over everything.
 
-The digest covers the digest of the block before it as well, so that the last one of a segment speaks for the whole segment.
+The digest also covers the digest of the block before it, so that the last digest of a segment stands for the
+whole segment.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from stagepost.topics.topic import Record, RecordRefused
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 65_536
 HEADERS_BYTES_MAX = 4_096
-"""Of all headers of a record, written as JSON."""
+"""Bytes of all headers of a record, written as JSON."""
 RECORDS_MAX = 16_384
 CONTENT_BYTES_MAX = 4_194_304
-"""Keys, values and headers of one block together: what a reader needs memory for."""
+"""Bytes of keys, values and headers of one block together: the memory that a reader needs."""
 TIMESTAMP_MS_MAX = 2**63 - 1
 
 MAGIC = b"STPB"
@@ -41,7 +43,7 @@ _write_headers = msgspec.json.Encoder().encode
 
 
 class Row(NamedTuple):
-    """A record that was found to fit, ready to be written."""
+    """Record that fits into a block, ready to be written."""
 
     key: bytes | None
     value: bytes | None
@@ -54,7 +56,7 @@ class Row(NamedTuple):
 
 
 class Header(NamedTuple):
-    """In front of each block. `digest` covers everything before it in the header, and the body."""
+    """Header in front of each block. `digest` covers all header fields before it, and the body."""
 
     magic: bytes
     records: int
@@ -67,7 +69,7 @@ class Header(NamedTuple):
 
 
 def row_of(record: Record, now_ms: int) -> Row:
-    """`RecordRefused` if it does not fit."""
+    """Return the record as a row; raise `RecordRefused` if it does not fit."""
     key, value = record.key, record.value
     headers = _write_headers(record.headers) if record.headers else b""
     timestamp_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
@@ -96,7 +98,7 @@ def _too_large(what: str, size: int, limit: int) -> RecordRefused:
 
 
 def check_of(offset: int, row: Row) -> int:
-    """The checksum of one record, by which a fault in a block is pinned down."""
+    """Return the checksum of one record, which locates a fault in a block."""
     key, value, headers, timestamp_ms = row
     sizes = (-1 if key is None else len(key), -1 if value is None else len(value), len(headers))
     return crc32(
@@ -105,7 +107,7 @@ def check_of(offset: int, row: Row) -> int:
 
 
 def write_block(rows: Sequence[Row], base_offset: int, appended_ms: int, previous: bytes) -> bytes:
-    """Header and body; the digest of the block is the end of the header."""
+    """Return header and body; the digest of the block is the end of the header."""
     count = len(rows)
     if not 0 < count <= RECORDS_MAX:
         raise StorageError(
@@ -141,17 +143,17 @@ def _strings(column: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes]:
 
 
 def _padded(content: bytes) -> bytes:
-    """To a multiple of eight bytes, so that every column can be used where it stands."""
+    """Pad to a multiple of eight bytes, so that every column can be used in place."""
     return content + bytes(-len(content) % 8)
 
 
 def read_header(content: bytes | memoryview, at: int = 0) -> Header:
-    """As it stands there: whether it is one, `is_plausible` and the digest say."""
+    """Return the 64 bytes as a header. `is_plausible` and the digest tell whether they are one."""
     return Header._make(_HEADER.unpack_from(content, at))
 
 
 def is_plausible(header: Header, offset: int) -> bool:
-    """Looked at before so many bytes are read: a block that could stand here."""
+    """Return whether a block with this header could stand here. Check this before reading its body."""
     return (
         header.magic == MAGIC
         and header.base_offset == offset
@@ -161,7 +163,7 @@ def is_plausible(header: Header, offset: int) -> bool:
 
 
 def digest_of(fields: bytes | memoryview, body: bytes | memoryview) -> bytes:
-    """`fields` are the header without its digest."""
+    """Return the digest; `fields` are the header without its digest."""
     digest = sha256(fields)
     digest.update(body)
     return digest.digest()[:DIGEST_BYTES]
@@ -171,7 +173,7 @@ FIELDS_BYTES = _FIELDS.size
 
 
 def read_columns(body: bytes | memoryview, count: int) -> Columns:
-    """`ValueError` if the columns do not fill the body exactly."""
+    """Return the columns; raise `ValueError` if they do not fill the body exactly."""
     rest = memoryview(body)
 
     def take(size: int) -> memoryview:

@@ -1,7 +1,8 @@
-"""The file `end` of a partition: from which offset, and up to which byte, the log is acknowledged.
+"""The file `end` of a partition: the offset from which, and the byte up to which, the log is acknowledged.
 
-It is written in place after every sync. A reader never looks behind it, so it sees nothing that is torn or that could still be lost;
-and what is damaged before it was once whole. It is not synced itself: after a power cut it may be too low, never too high.
+The writer writes it in place after every sync. A reader never looks beyond it, so it sees no torn block and
+none that could still be lost; and damaged bytes before it were once whole. The mark itself is not synced:
+after a power cut it may be too low, never too high.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NAME = "end"
 MARK_BYTES = 64
 MAGIC = b"STPENDMK"
 READ_ATTEMPTS = 100
-"""A mark may be read while it is being written; so often in a row it is not."""
+"""Attempts to read a mark, which may be in the middle of a write; not so many times in a row."""
 _FIELDS = Struct("<8sQQQQ8x")
 _DIGEST_BYTES = 16
 
@@ -27,9 +28,9 @@ class EndMark(NamedTuple):
     start_offset: int
     end_offset: int
     segment: int
-    """The base offset of the segment that is written to."""
+    """Base offset of the segment being written."""
     position: int
-    """Where that segment ends."""
+    """Byte at which that segment ends."""
 
 
 def write_mark(mark: EndMark) -> bytes:
@@ -38,7 +39,7 @@ def write_mark(mark: EndMark) -> bytes:
 
 
 def read_mark(folder: Path) -> EndMark | None:
-    """None if there is none; `DamagedLog` if it is not what was written."""
+    """Return the mark; None if there is none. Raise `DamagedLog` if it does not agree with its digest."""
     path = folder / NAME
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

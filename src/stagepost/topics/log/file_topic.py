@@ -26,7 +26,7 @@ TOPICS_FOLDER = "topics"
 TOPIC_FILE = "topic.json"
 VERSION = 1
 PARTITIONS = 1
-"""Unless told otherwise: one sync per group, and one order for everything."""
+"""Partitions by default: one sync per group, and one order for everything."""
 
 
 def system_now_ms() -> int:
@@ -34,7 +34,8 @@ def system_now_ms() -> int:
 
 
 class FileTopic:
-    """Cheap to make; `create_topic` and `open_topic` do. Writers and readers come from it."""
+    """Topic in a folder. Making this object costs nothing; `create_topic` and `open_topic` do so. It makes
+    writers and readers."""
 
     def __init__(self, folder: Path, name: str, partitions: int) -> None:
         self.folder = folder
@@ -53,9 +54,10 @@ class FileTopic:
         retry_s: float | None = None,
         files: Files | None = None,
     ) -> FileTopicWriter:
-        """Takes the lock of every partition, or of those named by `only`; `StorageError` names whoever holds one.
+        """Return a writer that holds the lock of every partition, or of those in `only`.
 
-        With `retry_s` the writer is a `RetryingWriter`.
+        Raise `StorageError`, which names the holder, if another process holds a lock. With `retry_s` the
+        writer is a `RetryingWriter`.
         """
         logs: dict[int, PartitionLog] = {}
         try:
@@ -76,12 +78,12 @@ class FileTopic:
         return FileTopicReader(self)
 
     def positions(self, group: str) -> FilePositions:
-        """For reading and committing, by one process at a time."""
+        """Return the positions of `group`, for reading and committing, by one process at a time."""
         return FilePositions(self.folder, self.name, self.partitions, group)
 
 
 class FileTopicWriter:
-    """`repairs` says what was put in order when it was opened."""
+    """Writer of a topic. `repairs` says what was repaired when it was opened."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class FileTopicWriter:
         return next((commit.fault for commit in self._commits.values() if commit.fault is not None), None)
 
     def append_soon(self, records: Sequence[Record], done: Appended) -> None:
-        """`done` is called in a thread of the writer's own, and must be short."""
+        """Append the records, and call `done` in a thread of the writer's own; `done` must be short."""
         routed = self._router.routed(records, self._now_ms())
         pending = PendingAppend(routed, done)
         for partition, (rows, _) in routed.items():
@@ -135,12 +137,12 @@ class FileTopicWriter:
         return await self._awaited.append(records)
 
     async def close(self) -> None:
-        """What was handed over is written first."""
+        """Write all appended records, then close."""
         for commit in self._commits.values():
             await asyncio.to_thread(commit.close)
 
     def close_now(self) -> None:
-        """`close` without an event loop."""
+        """Do what `close` does, without an event loop."""
         for commit in self._commits.values():
             commit.close()
 
@@ -171,7 +173,8 @@ def partition_folder(folder: Path, partition: int) -> Path:
 
 
 def create_topic(data: Path, name: str, partitions: int = PARTITIONS) -> FileTopic:
-    """The topic of that name in a data folder, made if need be; `ConfigError` if it is there with other partitions."""
+    """Return the topic of that name in a data folder, made if missing; raise `ConfigError` if it has another
+    number of partitions."""
     require_name(name, "topic")
     require_partitions(partitions)
     folder = data / TOPICS_FOLDER / name
@@ -198,7 +201,7 @@ def create_topic(data: Path, name: str, partitions: int = PARTITIONS) -> FileTop
 
 
 def open_topic(data: Path, name: str) -> FileTopic:
-    """`ConfigError` if there is none of that name."""
+    """Return the topic; raise `ConfigError` if there is none of that name."""
     require_name(name, "topic")
     path = data / TOPICS_FOLDER / name / TOPIC_FILE
     try:
@@ -226,7 +229,8 @@ def topic_names(data: Path) -> list[str]:
 
 
 def topic_facts(data: Path, name: str) -> list[dict[str, Any]]:
-    """For each partition what people ask: its bounds, its size, and who has read how far."""
+    """Return the facts of each partition that people ask for: its bounds, its size, and how far each group
+    has read."""
     topic = open_topic(data, name)
     groups = {group: read_positions(topic.folder, group) for group in group_names(topic.folder)}
     reader = topic.reader()

@@ -1,6 +1,7 @@
-"""Many callers, one sync: what is appended while the disk is busy is written together as soon as it is free.
+"""Group commit: many callers share one sync. Appends that come while the disk is busy are written together as
+soon as it is free.
 
-One thread per partition writes; callers are answered from it, or on their event loop.
+One thread per partition writes, and answers the callers.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row
 from stagepost.topics.log.partition_log import PartitionLog
 
 WAITING_BYTES_MAX = 33_554_432
-"""Per partition: what callers have handed over and the disk has not taken yet."""
+"""Bytes per partition that callers have appended and the disk has not taken yet."""
 RETENTION_EVERY_MS = 60_000
 ROW_BYTES = 128
-"""Counted for each record beside its content: a million empty ones need memory too."""
+"""Bytes counted for each record beside its content: a million empty ones need memory too."""
 
 Settled = Callable[[int | StorageError], None]
 Clock = Callable[[], int]
-"""Unix milliseconds."""
+"""Function that returns Unix milliseconds."""
 
 
 class CommitCounters(msgspec.Struct):
@@ -47,12 +48,12 @@ class _Job(NamedTuple):
 class GroupCommit:
     """Writer of one partition log, in a thread of its own.
 
-    `on_error` hears of failures that nobody waits for: those of retention, and the first of a row of failed groups.
-    `fault` is why the last group could not be written; None since a group was.
+    It calls `on_error` with failures that nobody waits for: those of retention, and the first of several
+    failed groups. `fault` is the reason why the last group could not be written; None after a success.
 
-    With `retry_s` no append fails while the writer is open: the writer keeps the records that the disk refuses, and tries
-    again after so many seconds, in the order of the appends. It then refuses no append for want of memory either; the caller
-    bounds how much it appends.
+    With `retry_s` no append fails while the writer is open: the writer keeps the records that the disk
+    refuses, and tries again after so many seconds, in the order of the appends. It then refuses no append for
+    want of memory either; the caller bounds how much it appends.
     """
 
     def __init__(
@@ -81,7 +82,10 @@ class GroupCommit:
         self._thread: threading.Thread | None = None
 
     def append(self, rows: Sequence[Row], settled: Settled) -> None:
-        """From any thread. `settled` is called once, in the thread that writes, with the first offset or with why not."""
+        """Append rows, from any thread.
+
+        The writing thread calls `settled` once, with the first offset or with the error.
+        """
         job = _Job(rows, sum(row.content_bytes for row in rows), settled)
         if len(rows) > RECORDS_MAX or job.content_bytes > CONTENT_BYTES_MAX:
             raise StorageError(
@@ -104,7 +108,7 @@ class GroupCommit:
             self._changed.notify()
 
     def close(self) -> None:
-        """Everything handed over is written, or refused, and answered; then the log is closed. May be repeated."""
+        """Write or refuse all appended records, answer them, and close the log. Further calls do nothing."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -113,7 +117,7 @@ class GroupCommit:
         self._log.close()
 
     def _write_all(self) -> None:
-        """Runs in the thread."""
+        """Write until closed. Runs in the thread."""
         while group := self._next_group():
             rows = group[0].rows if len(group) == 1 else [row for job in group for row in job.rows]
             segment_before = self._log.mark.segment
@@ -123,7 +127,7 @@ class GroupCommit:
                 self._failed(group, error)
                 continue
             except Exception as fault:
-                # A fault of ours. Nobody may wait for ever because of it.
+                # A bug of ours. Nobody may wait for ever because of it.
                 self._failed(
                     group, StorageError(f"the log of {self._name} met a fault of its own: {fault!r}")
                 )
@@ -139,7 +143,7 @@ class GroupCommit:
     def _failed(self, group: Sequence[_Job], error: StorageError) -> None:
         self.counters.failures += 1
         is_first, self.fault = self.fault is None, error
-        # Once, until something goes well again: a full disk must not fill the log as well.
+        # Once, until a write succeeds: a full disk must not fill the log as well.
         if is_first:
             self._on_error(error)
         for job in self._given_up(group):
@@ -151,7 +155,7 @@ class GroupCommit:
             return group
         with self._changed:
             if self._is_closed:
-                # Nothing may be written behind records that were not.
+                # Nothing may be written after records that were not.
                 later = tuple(self._jobs)
                 self._jobs.clear()
                 self._waiting_bytes = 0
@@ -162,14 +166,14 @@ class GroupCommit:
         return ()
 
     def _settle(self, job: _Job, outcome: int | StorageError) -> None:
-        """A fault of one who waited must not keep the others waiting."""
+        """Answer a job. A bug of one caller must not keep the others waiting."""
         try:
             job.settled(outcome)
         except Exception as fault:
             self._on_error(StorageError(f"whoever waited for {self._name} met a fault of its own: {fault!r}"))
 
     def _next_group(self) -> list[_Job]:
-        """As many as fit into one block; none when there is nothing more to come."""
+        """Return as many jobs as fit into one block; none when the writer is closed and no job is left."""
         with self._changed:
             while not self._jobs:
                 if self._is_closed:
@@ -187,7 +191,7 @@ class GroupCommit:
             return group
 
     def _retain(self, *, is_due: bool) -> None:
-        """After each new segment, and now and then."""
+        """Apply retention after each new segment, and every `RETENTION_EVERY_MS`."""
         now_ms = self._now_ms()
         if not is_due and now_ms - self._retained_ms < RETENTION_EVERY_MS:
             return

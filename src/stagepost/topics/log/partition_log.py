@@ -1,4 +1,5 @@
-"""One partition as its only writer sees it: opened and repaired, appended to, divided into segments, shortened by retention."""
+"""A partition as its only writer sees it: opened and repaired, appended to, divided into segments, shortened
+by retention."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ LOCK_NAME = "writer.lock"
 
 
 class PartitionLog:
-    """`StorageError` from the constructor if another process writes here, or if there is damage. Used by one thread at a time.
+    """Log of one partition, for one thread at a time.
 
-    After any error the file is not trusted: before the next write it is opened anew, looked at, and cut to what is acknowledged.
+    The constructor raises `StorageError` if another process writes here, or if there is damage. After any
+    error the file is not trusted: before the next write it is opened anew, checked, and cut to its
+    acknowledged length.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class PartitionLog:
         self.folder = folder
         self.partition = partition
         self.repairs: list[str] = []
-        """What was put in order, in sentences for the operator."""
+        """Repairs, in sentences for the operator."""
         self._retention = retention
         self._segment_bytes = segment_bytes
         self._files = files or Files()
@@ -60,17 +63,18 @@ class PartitionLog:
 
     @property
     def mark(self) -> EndMark:
-        """What is acknowledged."""
+        """Acknowledged bounds of the log."""
         assert self._mark is not None
         return self._mark
 
     @property
     def is_suspect(self) -> bool:
-        """After an error, until the file has been opened anew and looked at."""
+        """Return True after an error, until the file has been opened anew and checked."""
         return self._file is None
 
     def append(self, rows: Sequence[Row], now_ms: int) -> int:
-        """The offset of the first row, once all are on the disk; `StorageError`, and none of them is."""
+        """Return the offset of the first row, once all are on the disk; raise `StorageError` if none of them
+        is."""
         try:
             if self._file is None:
                 self._open_anew()
@@ -83,7 +87,7 @@ class PartitionLog:
             raise
 
     def retain(self, now_ms: int) -> int:
-        """Remove what retention does not keep; how many segments that were."""
+        """Remove the segments that retention does not keep; return their number."""
         try:
             if self._file is None:
                 self._open_anew()
@@ -93,7 +97,7 @@ class PartitionLog:
             raise self._failed("shortened", error) from error
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close the files and release the lock; further calls do nothing."""
         self._close_files()
         self._lock.release()
 
@@ -111,7 +115,7 @@ class PartitionLog:
         self._files.sync(self._file)
         end = mark._replace(end_offset=mark.end_offset + len(rows), position=mark.position + len(written))
         write_all(self._files, self._mark_file, write_mark(end), 0)
-        # Only now has it happened.
+        # Only now is the append done.
         self._mark = end
         self._digest = written[block.FIELDS_BYTES : block.HEADER_BYTES]
         self._newest_ms = max(self._newest_ms, now_ms)
@@ -119,10 +123,10 @@ class PartitionLog:
         return mark.end_offset
 
     def _begin_segment(self) -> None:
-        """A new file, durable before it is used. The mark follows with the first block."""
+        """Begin a new file, durable before it is used. The mark follows with the first block."""
         base_offset = self.mark.end_offset
         path = segment.segment_path(self.folder, base_offset)
-        # One may be left behind by an attempt that failed half-way.
+        # An attempt that failed half-way may have left a file.
         self._files.remove(path)
         file = self._files.open(path, is_new=True)
         try:
@@ -140,7 +144,8 @@ class PartitionLog:
         self._indexed = segment.HEADER_BYTES
 
     def _note_in_index(self, block_at: EndMark) -> None:
-        """For those who look for an offset. Losing it costs them time and nothing else, so nobody waits for the disk."""
+        """Add an index entry for readers that look for an offset. Losing it costs them only time, so this
+        does not wait for the disk."""
         if block_at.position - self._indexed < segment.INDEX_EVERY_BYTES:
             return
         self._indexed = block_at.position
@@ -155,13 +160,13 @@ class PartitionLog:
     # After an error
 
     def _distrust(self) -> None:
-        """What a failed write has left must not be found by the next start: it was refused."""
+        """Cut off the bytes of a failed write: they were refused, and the next start must not find them."""
         if self._file is not None:
             with suppress(OSError):
                 self._files.cut(self._file, self.mark.position)
                 self._files.sync(self._file)
         if self._mark_file is not None:
-            # It may have been written in part, and readers go by it.
+            # The mark may have been written in part, and readers go by it.
             with suppress(OSError):
                 write_all(self._files, self._mark_file, write_mark(self.mark), 0)
         self._close_files()
@@ -179,7 +184,7 @@ class PartitionLog:
         self._file = files.open(segment.segment_path(self.folder, mark.segment))
         if os.fstat(self._file).st_size > mark.position:
             files.cut(self._file, mark.position)
-        # What is kept behind an old mark may never have been synced.
+        # Blocks kept after an old mark may never have been synced.
         files.sync(self._file)
         files.sync_folder(self.folder)
         self._mark_file = self._opened_mark(mark)
@@ -197,7 +202,7 @@ class PartitionLog:
         return found
 
     def _found_mark(self) -> EndMark | None:
-        """What the last writer has left; the first one finds nothing, and begins."""
+        """Return the mark that the last writer left; the first writer finds none, and begins a segment."""
         try:
             mark = read_mark(self.folder)
         except DamagedLog as damage:
@@ -210,7 +215,8 @@ class PartitionLog:
         return mark
 
     def _opened_mark(self, mark: EndMark) -> int:
-        """In place where there is one, because a full disk has no room for another file."""
+        """Write the mark in place if there is one, because a full disk has no room for another file; return
+        the open file."""
         path, content = self.folder / MARK_NAME, write_mark(mark)
         if not path.exists() or path.stat().st_size != len(content):
             replace_durably(self._files, path, content)
@@ -243,7 +249,7 @@ class PartitionLog:
         while bases[gone] != self.mark.segment:
             age_ms = now_ms - self._newest_before(bases[gone + 1])
             is_old = age_ms_max is not None and age_ms > age_ms_max
-            # Left behind by a removal that did not come to its end.
+            # Left behind by a removal that was interrupted.
             is_gone = bases[gone + 1] <= self.mark.start_offset
             if not is_old and not is_gone and (bytes_max is None or held <= bytes_max):
                 break
@@ -259,7 +265,7 @@ class PartitionLog:
         return gone
 
     def _newest_before(self, base: int) -> int:
-        """When the segment before this one was last appended to."""
+        """Return the time of the last append to the segment before this one, in Unix milliseconds."""
         path = segment.segment_path(self.folder, base)
         with path.open("rb") as file:
             header = segment.read_header(path, file.read(segment.HEADER_BYTES), self.partition, base)

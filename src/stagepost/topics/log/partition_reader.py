@@ -1,4 +1,5 @@
-"""One partition as its readers see it, in this process or another: whatever lies before the mark, from any offset, verified."""
+"""A partition as its readers see it, in this process or another: all records before the mark, from any
+offset, verified."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _NOTHING = EndMark(0, 0, 0, 0)
 
 
 class PartitionReader:
-    """Holds nothing open between two calls."""
+    """Reader of one partition. It holds no file open between two calls."""
 
     def __init__(self, folder: Path, topic: str, partition: int) -> None:
         self._folder = folder
@@ -27,7 +28,7 @@ class PartitionReader:
 
     @property
     def mark(self) -> EndMark:
-        """The bounds of this moment."""
+        """Present bounds of the partition."""
         try:
             mark = read_mark(self._folder)
             if mark is not None:
@@ -40,7 +41,7 @@ class PartitionReader:
             raise self._unreadable(self._folder, error) from error
 
     def batches(self, start: int, end: int | None = None) -> Iterator[Batch]:
-        """Bounded by the mark of the moment in which it is first asked."""
+        """Yield batches up to the mark at the time of the first one."""
         mark = self.mark
         if start < mark.start_offset:
             raise OffsetGone(self._topic, self._partition, start, mark.start_offset)
@@ -85,7 +86,7 @@ class PartitionReader:
             at += 1
 
     def _missing(self, start: int, base: int, what: str) -> StorageError:
-        """Retention may have come in between; otherwise it is damage."""
+        """Return `OffsetGone` if retention has removed the records meanwhile; otherwise `DamagedLog`."""
         first_kept = self.mark.start_offset
         if start < first_kept:
             return OffsetGone(self._topic, self._partition, start, first_kept)

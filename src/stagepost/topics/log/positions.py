@@ -1,4 +1,4 @@
-"""How far a group of readers has come, in one small file that is replaced whole, durably, with a checksum."""
+"""The positions of a group of readers, in one small file that is replaced whole, durably, with a checksum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OFFSET_MAX = 2**63 - 1
 
 
 class FilePositions:
-    """Held by one process at a time: two that commit for one group would take each other's place."""
+    """Positions of one group, held by one process at a time: two that commit for one group would overwrite
+    each other's positions."""
 
     def __init__(
         self, folder: Path, topic: str, partitions: int, group: str, files: Files | None = None
@@ -45,7 +46,8 @@ class FilePositions:
         return dict(self._committed)
 
     def commit_now(self, offsets: Mapping[int, int]) -> None:
-        """Partitions that are not named stay where they are. Going back is allowed: that is how records are read again."""
+        """Commit these offsets; other partitions stay where they are. Going back is allowed: that is how
+        records are read again."""
         for partition, offset in offsets.items():
             if not 0 <= partition < self._partitions or not 0 <= offset <= OFFSET_MAX:
                 raise ConfigError(
@@ -73,7 +75,8 @@ class FilePositions:
 
 
 def read_positions(folder: Path, group: str) -> dict[int, int]:
-    """Of one group of a topic; also beside the process that holds it. Empty if it has never committed."""
+    """Return the positions of one group of a topic, also while another process holds it. Empty if it has
+    never committed."""
     path = folder / GROUPS_FOLDER / f"{group}.json"
     try:
         with path.open("rb") as file:

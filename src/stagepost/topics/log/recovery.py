@@ -1,4 +1,5 @@
-"""How a partition is found after whatever happened: which blocks are whole, what is only torn, what is damage."""
+"""Recovery of a partition after a crash: which blocks are whole, which bytes are only torn, and which are
+damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from stagepost.topics.topic import DamagedLog
 
 @dataclass
 class Recovered:
-    """`mark` is where the whole blocks end. Segments behind it are torn and may be removed, if there are any."""
+    """State of a partition. `mark` is where the whole blocks end. `torn_segments` lie after it and may be
+    removed."""
 
     mark: EndMark
     digest: bytes
@@ -23,10 +25,11 @@ class Recovered:
 
 
 def recover(folder: Path, partition: int, mark: EndMark | None, *, is_told: bool = False) -> Recovered:
-    """Looks at the last segment, and whatever lies behind the mark; `DamagedLog` if what was acknowledged is not whole.
+    """Check the last segment, and everything after the mark; raise `DamagedLog` if acknowledged bytes are not
+    whole.
 
-    Blocks behind the mark are kept if they are whole: after a power cut the mark may be too low. With `is_told` it comes from
-    the writer itself, which knows: what lies behind it was refused.
+    Whole blocks after the mark are kept: after a power cut the mark may be too low. With `is_told` the mark
+    comes from the writer itself, which knows that everything after it was refused.
     """
     bases = segment.base_offsets(folder)
     if not bases or (mark is not None and mark.segment not in bases):
@@ -35,7 +38,7 @@ def recover(folder: Path, partition: int, mark: EndMark | None, *, is_told: bool
     torn: list[int] = []
     repairs: list[str] = []
     if mark is None:
-        # Without a mark, the last segment that has a header is the one that was written to.
+        # Without a mark, the last segment that has a header is the one that was being written.
         while len(bases) > 1 and segment_path(folder, bases[-1]).stat().st_size < segment.HEADER_BYTES:
             torn.append(bases.pop())
         found = _scanned(folder, partition, bases[-1], None, repairs)
@@ -62,6 +65,8 @@ def recover(folder: Path, partition: int, mark: EndMark | None, *, is_told: bool
 
 @dataclass
 class _Scanned:
+    """End of the whole blocks of one segment."""
+
     offset: int
     position: int
     digest: bytes
@@ -77,7 +82,7 @@ def _scanned(
     *,
     is_told: bool = False,
 ) -> _Scanned:
-    """One segment to its last whole block. Up to the mark everything must be whole."""
+    """Scan one segment to its last whole block. Up to the mark everything must be whole."""
     path = segment_path(folder, base)
     limit = mark.position if is_told and mark is not None else None
     scan = SegmentScan(path, partition, base, limit)
@@ -105,7 +110,7 @@ def _scanned(
 
 
 def _require_mark(path: Path, scan: SegmentScan, mark: EndMark, is_told: bool) -> None:
-    """The blocks up to the mark hold as many records as it says."""
+    """Raise `DamagedLog` unless the blocks up to the mark hold as many records as it says."""
     if scan.offset < mark.end_offset or (is_told and scan.offset != mark.end_offset):
         raise DamagedLog(
             path,
@@ -115,9 +120,9 @@ def _require_mark(path: Path, scan: SegmentScan, mark: EndMark, is_told: bool) -
 
 
 def _is_torn(path: Path, position: int) -> bool:
-    """Whether the rest of a file looks like a write that did not come to its end: cut short, or not there at all.
+    """Return whether the rest of a file looks like an interrupted write: cut short, or not there at all.
 
-    Asked only where no mark tells what was acknowledged.
+    Use this only without a mark that tells what was acknowledged.
     """
     with path.open("rb") as file:
         file.seek(position)
@@ -131,7 +136,8 @@ def _is_torn(path: Path, position: int) -> bool:
 def _follows(
     folder: Path, partition: int, base: int, before: _Scanned, repairs: list[str]
 ) -> _Scanned | None:
-    """A segment that was begun behind the mark, if it is the next one and has a whole header."""
+    """Return the scan of a segment that was begun after the mark, if it is the next one and has a whole
+    header; else None."""
     if base != before.offset:
         return None
     path = segment_path(folder, base)

@@ -18,7 +18,7 @@ SUFFIX = ".segment"
 INDEX_SUFFIX = ".index"
 SEGMENT_BYTES_MAX = 67_108_864
 READ_BYTES = 1_048_576
-"""Read at a time; more only where a single block is larger."""
+"""Bytes read at a time; more only where a single block is larger."""
 HEADER_BYTES = 64
 VERSION = 1
 MAGIC = b"STPSEGMT"
@@ -33,13 +33,13 @@ class SegmentHeader(NamedTuple):
     partition: int
     base_offset: int
     appended_before_ms: int
-    """When the segment before this one was last appended to: retention goes by it."""
+    """Unix milliseconds of the last append to the segment before this one: retention goes by it."""
     previous: bytes
-    """The digest of the last block of the segment before this one."""
+    """Digest of the last block of the segment before this one."""
 
 
 class Whole(NamedTuple):
-    """A block that was found whole."""
+    """Block that agrees with its digest."""
 
     position: int
     header: block.Header
@@ -62,7 +62,7 @@ def index_path(folder: Path, base_offset: int) -> Path:
 
 
 def base_offsets(folder: Path) -> list[int]:
-    """Of all segments of a partition, in order."""
+    """Return the base offsets of all segments of a partition, in order."""
     names = (name for name in os.listdir(folder) if name.endswith(SUFFIX))
     return sorted(
         int(stem) for name in names if (stem := name.removesuffix(SUFFIX)).isdigit() and len(stem) == 20
@@ -75,7 +75,7 @@ def write_header(partition: int, base_offset: int, appended_before_ms: int, prev
 
 
 def read_header(path: Path, content: bytes, partition: int, base_offset: int) -> SegmentHeader:
-    """`DamagedLog` if it is not the header of this very segment."""
+    """Return the header; raise `DamagedLog` if it is not the header of this very segment."""
     if len(content) < HEADER_BYTES:
         raise DamagedLog(path, len(content), f"the file ends within its header of {HEADER_BYTES} bytes")
     fields = content[: _FIELDS.size]
@@ -94,7 +94,8 @@ def read_header(path: Path, content: bytes, partition: int, base_offset: int) ->
 
 
 class SegmentScan:
-    """Whole blocks of one segment, in order. `limit` is where to stop: what lies behind it is not looked at."""
+    """Scan over the whole blocks of one segment, in order. `limit` is the byte at which to stop: later bytes
+    are not looked at."""
 
     def __init__(self, path: Path, partition: int, base_offset: int, limit: int | None = None) -> None:
         self.path = path
@@ -116,7 +117,8 @@ class SegmentScan:
         os.close(self._file)
 
     def seek(self, folder: Path, offset: int) -> None:
-        """Near the block that holds `offset`, if the index knows a place; it is only believed where a whole block stands there."""
+        """Move near the block that holds `offset`, if the index knows a place and a plausible block stands
+        there."""
         try:
             entries = index_path(folder, self.header.base_offset).read_bytes()
         except OSError:
@@ -135,7 +137,8 @@ class SegmentScan:
                 self.position, self.offset, self.digest = position, base_offset, header.previous
 
     def blocks(self) -> Iterator[Whole]:
-        """Until `limit`; `DamagedLog` at the first that is not whole. Then `position` is where the whole ones end."""
+        """Yield the blocks until `limit`; raise `DamagedLog` at the first that is not whole. Then `position`
+        is where the whole ones end."""
         while self.position < self.limit:
             content = os.pread(self._file, min(READ_BYTES, self.limit - self.position), self.position)
             used = 0
@@ -148,14 +151,14 @@ class SegmentScan:
                 if used == len(content):
                     break
             if not used:
-                # A block larger than what is read at a time, or the end of the file within one.
+                # A block larger than one read, or the end of the file within one.
                 content = os.pread(self._file, needed, self.position)
                 if len(content) < needed or needed > self.limit - self.position:
                     raise DamagedLog(self.path, self.position, "the file ends within a block")
                 yield self._whole(content, 0, needed)
 
     def _needed(self, content: bytes, at: int) -> int:
-        """The size of the block that begins here, as far as that can be told."""
+        """Return the size of the block that begins here, or of its header if that is incomplete."""
         if len(content) - at < block.HEADER_BYTES:
             return block.HEADER_BYTES
         header = block.read_header(content, at)
@@ -180,7 +183,7 @@ class SegmentScan:
         return whole
 
     def _located(self, header: block.Header, body: bytes, fault: str) -> DamagedLog:
-        """Which record it is, if the checksums of the records can tell."""
+        """Return the damage with the offset of the record, if the checksums of the records show it."""
         try:
             columns = block.read_columns(body, header.records)
             batch = Batch(0, header.base_offset, columns, 0, header.records)
