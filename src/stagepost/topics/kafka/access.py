@@ -1,6 +1,7 @@
-"""How a Kafka broker is reached: its addresses, TLS and SASL, in the words of librdkafka and in those of Spark's connector.
+"""The address and credentials of a Kafka broker: TLS and SASL, in the words of librdkafka and of Spark's
+connector.
 
-Needs no Kafka client. Secrets come from the environment alone and are shown by nothing in here.
+This module needs no Kafka client. Secrets come from the environment alone, and nothing here shows them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SECURITY_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SECRET_FILE_BYTES_MAX = 65_536
 RECONNECT_WITHIN_MS = 2_000
-"""How late a broker that is back may be found."""
+"""Milliseconds after which the client finds a broker that is back, at most."""
 _JAAS_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -26,7 +27,7 @@ _JAAS_MODULES = {
 
 
 class Secret:
-    """A text that no log, error or representation shows."""
+    """Text that no log, error or representation shows."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -39,7 +40,8 @@ class Secret:
 
 
 class KafkaAccess(msgspec.Struct, frozen=True):
-    """`ca_file`, `certificate_file` and `key_file` are PEM; the key is not encrypted, and its file is ours alone."""
+    """Access to a broker. `ca_file`, `certificate_file` and `key_file` are PEM; the key is not encrypted, and
+    only we may read its file."""
 
     bootstrap: str
     security_protocol: str = "plaintext"
@@ -59,7 +61,8 @@ class KafkaAccess(msgspec.Struct, frozen=True):
         return self.security_protocol.startswith("sasl_")
 
     def check(self) -> KafkaAccess:
-        """The same; `ConfigError` for parts that do not go together, or files that cannot be read."""
+        """Return this access; raise `ConfigError` for parts that do not go together, or files that cannot be
+        read."""
         if not self.bootstrap.strip():
             raise ConfigError("no address of a Kafka broker was given", advice="give HOST:PORT with --kafka")
         if self.has_sasl and (self.username is None or self.password is None):
@@ -81,7 +84,7 @@ class KafkaAccess(msgspec.Struct, frozen=True):
         return self
 
     def client_settings(self) -> dict[str, str]:
-        """For librdkafka."""
+        """Return the settings for librdkafka."""
         settings = {
             "bootstrap.servers": self.bootstrap,
             "security.protocol": self.security_protocol,
@@ -103,7 +106,7 @@ class KafkaAccess(msgspec.Struct, frozen=True):
         return settings
 
     def spark_options(self) -> dict[str, str]:
-        """For Spark's connector, whose client is Kafka's own."""
+        """Return the options for Spark's connector, whose client is Kafka's own."""
         options = {"bootstrap.servers": self.bootstrap, "security.protocol": self.security_protocol.upper()}
         if self.has_sasl:
             assert self.username is not None

@@ -1,4 +1,5 @@
-"""What is asked of a broker before anything starts: does it answer, does it know us, are the topics there, may we make them?"""
+"""Questions to a broker before anything starts: does it answer, does it accept us, do the topics exist, may
+we make them?"""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from stagepost.topics.topic import Retention, require_partitions
 
 ANSWERS_WITHIN_S = 10.0
 DOWN_WITHIN_S = 1.0
-"""Once every address has refused, so much longer is waited for a second thought."""
+"""Seconds to wait for another answer after every address has refused."""
 
 LOOK_EVERY_S = 0.1
 MADE_WITHIN_S = 15.0
 BROKERS_CHOICE = -1
-"""Of the replication: as the broker has it by default."""
+"""Replication factor that stands for the broker's own default."""
 
 
 class TopicPlan(msgspec.Struct, frozen=True):
-    """A topic as it is made if it is not there. One that is there stays as it is."""
+    """Settings with which to make a missing topic. An existing topic stays as it is."""
 
     name: str
     partitions: int
@@ -32,7 +33,8 @@ class TopicPlan(msgspec.Struct, frozen=True):
     retention: Retention = Retention()
 
     def settings(self) -> dict[str, str]:
-        """Times are those of arrival at the full node, and not the broker's; -1: kept for ever."""
+        """Return Kafka's settings. Times are those of arrival at the full node, not the broker's; -1 means
+        kept for ever."""
         kept_ms, kept_bytes = self.retention.age_ms_max, self.retention.bytes_max
         return {
             "message.timestamp.type": "CreateTime",
@@ -61,11 +63,12 @@ def require_client() -> None:
 
 
 class Unreachable(TransportError):
-    """Nobody answers there now; a broker that is only away for a while looks the same."""
+    """Failure of a broker to answer; one that is only away for a while looks the same."""
 
 
 class BrokerDesk:
-    """One short-lived connection for questions. `ConfigError` if the broker refuses us, `Unreachable` if it is silent."""
+    """Short-lived connection for questions. It raises `ConfigError` if the broker refuses us, `Unreachable`
+    if it is silent."""
 
     def __init__(self, access: KafkaAccess, within_s: float = ANSWERS_WITHIN_S) -> None:
         require_client()
@@ -84,7 +87,7 @@ class BrokerDesk:
             ) from error
 
     def partitions(self) -> dict[str, int]:
-        """How many each topic has that we may see."""
+        """Return the number of partitions of each topic that we may see."""
         from confluent_kafka import KafkaException
 
         ends = time.monotonic() + self._within_s
@@ -114,12 +117,12 @@ class BrokerDesk:
         return any(one.code() == KafkaError._ALL_BROKERS_DOWN for one in self._errors)
 
     def cluster_id(self) -> str:
-        """By which a cluster is known again, whatever its addresses are."""
+        """Return the id by which a cluster is known again, whatever its addresses are."""
         self.partitions()
         return str(self._client.list_topics(timeout=self._within_s).cluster_id)
 
     def _heard(self) -> str:
-        """What the client last said of the connection itself."""
+        """Return the client's last report about the connection itself, in brackets, or ""."""
         from confluent_kafka import KafkaError
 
         said = [_last(one.str()) for one in self._errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
@@ -145,7 +148,7 @@ class BrokerDesk:
         return None
 
     def require(self, plan: TopicPlan, *, may_create: bool) -> int:
-        """The number of its partitions, once it is there."""
+        """Return the number of the topic's partitions, once it exists; make the topic if `may_create`."""
         known = self.partitions()
         if plan.name in known:
             return known[plan.name]
@@ -182,7 +185,7 @@ class BrokerDesk:
         )
 
     def bounds(self, name: str, partitions: int) -> Mapping[int, tuple[int, int]]:
-        """Of each partition the oldest offset that is kept, and the next one."""
+        """Return the oldest kept offset and the next offset of each partition."""
         from confluent_kafka import KafkaException
 
         ends = time.monotonic() + self._within_s
@@ -215,6 +218,6 @@ def _said(error: Exception) -> str:
 
 
 def _last(text: str) -> str:
-    """Without the address that the client puts in front, and the circumstances that it puts behind."""
+    """Return the client's text without the address in front of it and the circumstances after it."""
     said = text.rsplit("]: ", 1)[-1].rsplit("/bootstrap: ", 1)[-1]
     return said.split(" (after ", 1)[0].strip()

@@ -1,7 +1,7 @@
-"""A topic of a broker as it grows, for one who runs on an event loop: a thread fetches, nothing here waits for the network.
+"""A growing topic of a broker, for an event loop: a thread fetches, and nothing here waits for the network.
 
-What was fetched and not taken yet is bounded; the thread pauses when it is full. `end_offset` is how far it has come. A broker
-that goes away is waited for.
+The records that were fetched and not taken yet are bounded; the thread pauses when the bound is reached.
+`end_offset` is the offset up to which it has fetched. If a broker goes away, the thread waits for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ HELD_BYTES_MAX = 16_777_216
 FETCH_S = 0.1
 FETCH_AT_A_TIME = 500
 OLDEST = -2
-"""Kafka's own number for the oldest record that is kept."""
+"""Offset, Kafka's own number for the oldest kept record."""
 
 
 class KafkaFeed:
-    """A `TopicReader` from the group's committed positions on; offsets before them are not to be had here."""
+    """`TopicReader` from the group's committed positions on; earlier offsets are not available here."""
 
     def __init__(self, topic: KafkaTopic, positions: KafkaPositions) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -69,7 +69,8 @@ class KafkaFeed:
             return self._end[partition]
 
     def batches(self, partition: int, start: int, end: int | None = None) -> Iterator[Batch]:
-        """What was fetched by now from `start` on. What stands before it is let go of: it was handled."""
+        """Yield the records fetched so far from `start` on. Drop the records before `start`: they were
+        handled."""
         with self._changed:
             held = self._held[partition]
             self._taken[partition] = max(start, self._taken[partition])
@@ -86,7 +87,8 @@ class KafkaFeed:
                 yield cut
 
     def lag(self) -> int:
-        """How many records the broker holds that were not taken here yet, as far as it has told."""
+        """Return the number of records at the broker that were not taken here yet, as far as the broker has
+        told."""
         with self._changed:
             return sum(max(0, self._newest[one] - taken) for one, taken in self._taken.items())
 
@@ -98,7 +100,7 @@ class KafkaFeed:
         await asyncio.to_thread(self._consumer.close)
 
     def _fetch(self) -> None:
-        """Runs in the thread."""
+        """Fetch until closed. Runs in the thread."""
         while self._has_room():
             by_partition: dict[int, list[Any]] = {}
             for message in self._consumer.consume(FETCH_AT_A_TIME, FETCH_S):
@@ -110,7 +112,7 @@ class KafkaFeed:
             self._look_at_ends()
 
     def _look_at_ends(self) -> None:
-        """Asked in the thread that fetches, and nowhere else: the client lets one thread in at a time."""
+        """Read the newest offsets, in the fetching thread only: the client lets one thread in at a time."""
         from confluent_kafka import TopicPartition
 
         for partition in self._newest:
@@ -121,7 +123,7 @@ class KafkaFeed:
                 self._newest[partition] = max(newest, self._newest[partition])
 
     def _has_room(self) -> bool:
-        """Waits for it; False when nothing more is wanted."""
+        """Wait until there is room; return False when the feed is closed."""
         with self._changed:
             while not self._is_closed and (
                 self._held_records >= HELD_RECORDS_MAX or self._held_bytes >= HELD_BYTES_MAX
@@ -140,7 +142,7 @@ class KafkaFeed:
                     self._said = None
 
     def _complain(self, text: str) -> None:
-        """Once, until something comes again."""
+        """Log the fault once, until records come again."""
         if text != self._said:
             self._said = text
             log.warning("topic cannot be read from the broker", extra={"topic": self._name, "reason": text})

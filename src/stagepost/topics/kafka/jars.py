@@ -1,7 +1,7 @@
 """Kafka's jars: the broker's and those of Spark's connector, as `kafka_artifacts/pom.xml` lists them.
 
-Maven fetches them once into a folder of the user's cache, or into one that is named; a folder counts when a note in it
-says that it is complete. Nothing is fetched unless it was asked for.
+Maven fetches them once into a folder of the user's cache, or into a named one; a folder counts when a note in
+it says that it is complete. Nothing is fetched unless the user asks for it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stagepost.errors import ConfigError, StorageError
 
 POM = Path(__file__).parent / "kafka_artifacts" / "pom.xml"
 COMPLETE = "complete"
-"""A file beside the jars that is written last: it holds the digest of the list that they were fetched by."""
+"""Name of a file beside the jars that is written last: it holds the digest of the list by which they were fetched."""
 
 FETCH_WITHIN_S = 600
 GOAL = "dependency:copy-dependencies"
 
 
 class Artifacts(StrEnum):
-    """The profiles of the list."""
+    """Profile of the list."""
 
     BROKER = "broker"
     SPARK = "spark"
@@ -39,7 +39,7 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 
 
 def found_jars(artifacts: Artifacts, folder: Path) -> list[Path]:
-    """All of them, in a fixed order; `ConfigError` in one sentence if they are not there."""
+    """Return all jars, in a fixed order; raise `ConfigError` if they are not there."""
     place = folder / artifacts
     jars = sorted(place.glob("*.jar"))
     if not jars or not (place / COMPLETE).exists():
@@ -52,7 +52,7 @@ def found_jars(artifacts: Artifacts, folder: Path) -> list[Path]:
 
 
 def is_current(artifacts: Artifacts, folder: Path, properties: Sequence[str] = ()) -> bool:
-    """Whether what is there was fetched by the list as it is now."""
+    """Return whether the jars in `folder` were fetched by the present list."""
     try:
         return (folder / artifacts / COMPLETE).read_text(encoding="ascii").strip() == _digest(properties)
     except OSError:
@@ -62,7 +62,8 @@ def is_current(artifacts: Artifacts, folder: Path, properties: Sequence[str] = (
 def fetch_jars(
     artifacts: Artifacts, folder: Path, environment: Mapping[str, str], properties: Sequence[str] = ()
 ) -> list[Path]:
-    """By Maven, unless they are there already. `properties` are NAME=VALUE, which replace versions of the list."""
+    """Fetch the jars by Maven, unless they are there already. `properties` are NAME=VALUE, which replace
+    versions of the list."""
     if is_current(artifacts, folder, properties):
         return found_jars(artifacts, folder)
     maven = shutil.which("mvn", path=environment.get("PATH", os.defpath))
@@ -73,7 +74,7 @@ def fetch_jars(
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Aside first: others may be fetching the same, or running on what is there.
+        # Into a folder aside first: others may be fetching the same jars, or running on the present ones.
         place = Path(mkdtemp(prefix=f".{artifacts}-", dir=folder))
     except OSError as error:
         raise StorageError(
@@ -83,7 +84,7 @@ def fetch_jars(
         _run_maven(maven, artifacts, place, environment, properties)
         (place / COMPLETE).write_text(f"{_digest(properties)}\n", encoding="ascii")
         shutil.rmtree(folder / artifacts, ignore_errors=True)
-        with suppress(OSError):  # somebody else was quicker; theirs are as good
+        with suppress(OSError):  # another process was quicker; its jars are as good
             place.rename(folder / artifacts)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -123,7 +124,7 @@ def _digest(properties: Sequence[str]) -> str:
 
 
 def _reason(said: str) -> str:
-    """Maven's first error, without the frame that it puts around it."""
+    """Return Maven's first error, without the frame around it."""
     for line in said.splitlines():
         _, mark, text = line.partition("[ERROR] ")
         if mark and text.strip():

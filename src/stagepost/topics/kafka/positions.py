@@ -1,4 +1,4 @@
-"""How far a group has come in a topic of a broker, kept by the broker as Kafka's own groups are."""
+"""The positions of a group in a topic of a broker, kept by the broker like those of Kafka's own groups."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _Job = tuple[list[Any], Future[None]]
 
 
 class KafkaPositions:
-    """Reads the committed positions when it is made, and waits for the broker to do so. Close it.
+    """Positions of one group. The constructor waits for the broker and reads the committed positions. Close
+    it.
 
-    A group has no members here: every process reads all partitions, and two of one name would take each other's place.
-    A consumer that consumes nothing asks and commits: the client library's other way, by its administration, ends the process
-    when the broker's keeper of groups is not ready yet, as it is for a moment after every start.
+    A group has no members here: every process reads all partitions, and two processes of one group name would
+    overwrite each other's positions. A consumer that consumes nothing reads and commits: the client library's
+    other way, its administration client, ends the process when the broker's group coordinator is not ready
+    yet, as it is for a moment after every start.
     """
 
     def __init__(self, access: KafkaAccess, topic: str, partitions: int, group: str) -> None:
@@ -73,14 +75,15 @@ class KafkaPositions:
         self._committed |= dict(offsets)
 
     def close(self) -> None:
-        """May be repeated. A broker that is away is not waited for."""
+        """Stop the thread; further calls do nothing. Do not wait for a broker that is away."""
         if not self._is_closed:
             self._is_closed = True
             self._jobs.put(None)
             self._thread.join(CLOSE_WITHIN_S)
 
     def _commit_all(self) -> None:
-        """Runs in the thread, where alone the client is used: it lets one thread in at a time."""
+        """Commit all jobs. Runs in the thread, which alone uses the client: the client lets one thread in at
+        a time."""
         while (job := self._jobs.get()) is not None:
             places, answer = job
             try:
@@ -108,7 +111,7 @@ class KafkaPositions:
                         raise KafkaException(place.error)
                 return {place.partition: place.offset for place in found if place.offset >= 0}
             except KafkaException as error:
-                # The keeper of groups of a broker that was started just now takes a moment.
+                # The group coordinator of a broker that has just started takes a moment.
                 if time.monotonic() > ends:
                     raise self._failed("read", error) from error
                 time.sleep(LOOK_EVERY_S)

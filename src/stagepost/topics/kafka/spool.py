@@ -1,12 +1,13 @@
-"""From a local topic to a broker, record by record and in order: the local topic is the spool while the broker is away.
+"""The spool from a local topic to a broker, record by record and in order: records wait in the local topic
+while the broker is away.
 
     local topic ─ Consumer ─ KafkaTopicWriter ─ delivery reports ─ position of group "kafka"
 
-The position moves on when the broker has confirmed everything before it, and is on the disk; so nothing is lost whatever ends, and a
-successor goes on where this one was. What the broker has already, of those whose position was not written, is found
-at the topic's end and not sent again.
+The position moves on when the broker has confirmed everything before it, and is then written to disk; so
+nothing is lost whatever ends, and a successor goes on from there. Records that the broker already has
+although their position was not written are found at the topic's end and not sent again.
 
-The far end of a spool: the broker's topic, made if need be, and what of the spool stands at its end already.
+`KafkaFar` is the far end of a spool: the broker's topic, made if it is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "kafka"
 UNCONFIRMED_RECORDS_MAX = 20_000
-"""Handed to the producer, and their position not on the disk yet. One batch may go beyond."""
+"""Records that the producer has and whose position is not on disk yet. One batch may exceed this."""
 
 CANDIDATES_MAX = UNCONFIRMED_RECORDS_MAX + RECORDS_MAX
 COMMIT_EVERY_S = 0.2
@@ -43,20 +44,22 @@ AGAIN_MAX_S = 5.0
 
 
 class Far(Protocol):
-    """The topic at the broker; `StagepostError` from whoever makes one if it is not there."""
+    """Topic at the broker; its factory raises `StagepostError` if the topic does not exist."""
 
     def writer(self) -> TopicWriter:
-        """Waits for nobody."""
+        """Return a writer at once, without waiting for the broker."""
         ...
 
     def present(self, candidates: list[Read]) -> Counter[bytes]:
-        """Those of the candidates that stand there already, by `digest_of`, and how often. Called in a thread: it waits for
-        the broker."""
+        """Return those of the candidates that the topic holds already, by `digest_of`, with their counts.
+
+        Call it in a thread: it waits for the broker.
+        """
         ...
 
 
 class _Sent(msgspec.Struct):
-    """Of one batch."""
+    """Batch that was sent."""
 
     partition: int
     next_offset: int
@@ -65,7 +68,7 @@ class _Sent(msgspec.Struct):
 
 
 class SpoolCounters(msgspec.Struct):
-    """`published` counts records that the broker has confirmed."""
+    """Counters of a spool. `published` counts records that the broker has confirmed."""
 
     published: int = 0
     found_there: int = 0
@@ -73,7 +76,8 @@ class SpoolCounters(msgspec.Struct):
 
 
 class KafkaSpool:
-    """`reader` and `positions` are those of the local topic; the positions are closed with it."""
+    """Spool of one topic. `reader` and `positions` are those of the local topic; the spool closes the
+    positions."""
 
     def __init__(
         self, reader: TopicReader, positions: Positions, far: Callable[[], Far], *, poll_s: float = POLL_S
@@ -90,7 +94,7 @@ class KafkaSpool:
 
     @property
     def waiting(self) -> int:
-        """Records of the local topic that the broker has not confirmed: the lag."""
+        """Number of records in the local topic that the broker has not confirmed: the lag."""
         committed, reader = self._positions.committed, self._reader
         places = range(reader.partitions)
         return sum(reader.end_offset(one) - committed.get(one, reader.start_offset(one)) for one in places)
@@ -99,12 +103,12 @@ class KafkaSpool:
         self._task = asyncio.create_task(self._run())
 
     async def drained(self) -> None:
-        """Returns when nothing waits; for those who stop in order."""
+        """Return when no record waits, so that a caller can stop in order."""
         while self.waiting:
             await asyncio.sleep(self._poll_s)
 
     async def close(self) -> None:
-        """What is not confirmed stays in the local topic, for the next start."""
+        """Stop sending. Records without confirmation stay in the local topic, for the next start."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -112,7 +116,7 @@ class KafkaSpool:
         self._positions.close()
 
     async def _run(self) -> None:
-        """For ever. After a fault everything that is not confirmed is sent again, from the local topic, in order."""
+        """Run for ever. After a fault send all unconfirmed records again, from the local topic, in order."""
         pause_s = AGAIN_FIRST_S
         while True:
             published = self.counters.published
@@ -161,7 +165,7 @@ class KafkaSpool:
             await self._commit()
 
     def _candidates(self) -> list[Read]:
-        """What an earlier life may have sent without having written so down."""
+        """Return the records that an earlier process may have sent without writing its position."""
         found: list[Read] = []
         committed = self._positions.committed
         for partition in range(self._reader.partitions):
@@ -232,7 +236,7 @@ class KafkaSpool:
             await self._commit()
 
     async def _commit(self) -> None:
-        """Up to the first batch that is not confirmed, in each partition's order."""
+        """Commit up to the first unconfirmed batch, in each partition's order."""
         offsets: dict[int, int] = {}
         done = 0
         for one in self._sent:
@@ -248,19 +252,19 @@ class KafkaSpool:
 
 
 def digest_of(read: Read) -> bytes:
-    """By which a record is known again at the broker: all of it but its place."""
+    """Return the digest by which a record is known again at the broker: of everything but its place."""
     content = (read.key, read.value, sorted(read.headers.items()), read.timestamp_ms)
     return sha256(repr(content).encode()).digest()
 
 
 LOOKED_AT_MAX = 500_000
-"""Records at the end of the topic. Beyond them nothing is looked for: then some may come twice."""
+"""Records at the end of the topic that are searched. Beyond them the search stops: then some records may come twice."""
 
 PATIENCE_S = 10.0
 
 
 class KafkaFar:
-    """Asks the broker for the topic as soon as it is made; `StagepostError` if there is none."""
+    """Topic at a Kafka broker. The constructor asks for it, and raises `StagepostError` if there is none."""
 
     def __init__(self, access: KafkaAccess, plan: TopicPlan, *, may_create: bool) -> None:
         self._topic = KafkaTopic(access, plan.name, BrokerDesk(access).require(plan, may_create=may_create))
@@ -269,7 +273,7 @@ class KafkaFar:
         return self._topic.writer()
 
     def present(self, candidates: list[Read]) -> Counter[bytes]:
-        """Looks at what arrived since the oldest of the candidates did."""
+        """Return the candidates among the records that arrived since the oldest of the candidates did."""
         wanted = {digest_of(one) for one in candidates}
         since_ms = min(one.timestamp_ms for one in candidates)
         found: Counter[bytes] = Counter()

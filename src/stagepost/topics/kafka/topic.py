@@ -1,10 +1,10 @@
-"""Topics of a Kafka broker behind the interface of `bus.topic`: written by an idempotent producer, read by ranges of offsets.
+"""Topics of a Kafka broker behind the interface of `topics/topic.py`: written by an idempotent producer, read
+by ranges of offsets.
 
-A record is answered when every replica that must have it has it. While the broker is away, the producer holds what it was
-given and goes on when it is back, in order; what must outlive this process waits in a local topic (`kafka_spool.py`).
-A key has the same partition as in a local topic.
-
-Records as a Kafka client hands them over, into batches as a local topic gives them.
+An append is answered when every replica that must have the record has it. While the broker is away, the
+producer holds its records and goes on when the broker is back, in order; records that must outlive this
+process wait in a local topic (`spool.py`). A key has the same partition as in a local topic. `batches_of`
+turns the records of a Kafka client into batches like those of a local topic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _write_headers = msgspec.json.Encoder().encode
 
 
 def batches_of(partition: int, messages: Sequence[Any]) -> Iterator[Batch]:
-    """In their order. A batch has no gaps; Kafka's offsets may have some."""
+    """Yield the messages as batches, in their order. A batch has no gaps; Kafka's offsets may have some."""
     run: list[block.Row] = []
     first = content_bytes = 0
     for message in messages:
@@ -60,8 +60,11 @@ def batches_of(partition: int, messages: Sequence[Any]) -> Iterator[Batch]:
 
 
 def row_of_message(message: Any) -> block.Row:
-    """A key or value larger than a local topic takes becomes null, and headers that are too large are left out: whoever
-    reads them refuses such a record, as it must be refused."""
+    """Return the message as a row.
+
+    A key or value that is too large for a local topic becomes null, and headers that are too large are left
+    out: the reader refuses such a record, as it must.
+    """
     key, value, (_, timestamp_ms) = message.key(), message.value(), message.timestamp()
     headers = {str(name): _text(content) for name, content in message.headers() or ()}
     written = _write_headers(headers) if headers else b""
@@ -88,11 +91,11 @@ CLOSE_WITHIN_S = 3.0
 READ_WITHIN_S = 30.0
 READ_AT_A_TIME = 1_000
 FOR_EVER = 0
-"""Of a message's time-out. A record that was given up while later ones go on would break the order of its key."""
+"""Milliseconds of a message's time-out, where 0 means none. Giving up a record while later ones go on would break the order of its key."""
 
 
 class KafkaTopic:
-    """Cheap to make. `partitions` is what the broker says."""
+    """Topic at a broker. Making this object costs nothing. `partitions` is the broker's number."""
 
     def __init__(self, access: KafkaAccess, name: str, partitions: int) -> None:
         self.access = access
@@ -110,7 +113,7 @@ class KafkaTopic:
 
 
 class KafkaTopicWriter:
-    """`done` is called in the thread that hears the broker's answers."""
+    """Writer that calls `done` in the thread that hears the broker's answers."""
 
     def __init__(
         self,
@@ -136,9 +139,10 @@ class KafkaTopicWriter:
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": FOR_EVER,
-                # Not compressed: every client library reads that. A topic of one's own may say otherwise, and the broker does it.
+                # Not compressed: every client library reads that. A topic's own setting may say otherwise,
+                # and then the broker compresses.
                 "linger.ms": LINGER_MS,
-                # Our own limit is reached first, and answered in words.
+                # Our own limit is reached first, and has an error text.
                 "queue.buffering.max.messages": 2 * WAITING_BYTES_MAX // ROW_BYTES,
                 "queue.buffering.max.kbytes": 16 * WAITING_BYTES_MAX // 1_024,
                 "log_level": 0,
@@ -169,7 +173,8 @@ class KafkaTopicWriter:
             self._produce(record, row, number, pending)
 
     def _rows(self, records: Sequence[Record]) -> list[Row]:
-        """`RecordRefused` for what a local topic would refuse as well: none of them is taken then."""
+        """Return the rows; raise `RecordRefused` for records that a local topic would refuse as well: then
+        none of them is taken."""
         now_ms = self._now_ms()
         rows = [row_of(record, now_ms) for record in records]
         for found, limit, what in (
@@ -203,7 +208,7 @@ class KafkaTopicWriter:
                 headers=[(name, value.encode()) for name, value in record.headers.items()],
             )
         except Exception as error:
-            # Of a producer that has given up altogether.
+            # The producer has given up altogether.
             pending.settle(number, self._failed(error))
 
     def _partition(self, key: bytes | None) -> int:
@@ -234,7 +239,8 @@ class KafkaTopicWriter:
         await asyncio.to_thread(self.close_now)
 
     def close_now(self, within_s: float = CLOSE_WITHIN_S) -> None:
-        """What the broker has not confirmed by then is answered with an error: it may be there or not."""
+        """Close within `within_s` seconds. Unconfirmed records are answered with an error: they may be at the
+        broker or not."""
         with self._lock:
             self._is_closed = True
         self._thread.join()
@@ -244,7 +250,7 @@ class KafkaTopicWriter:
 
 
 class _Pending:
-    """One answer, once every record has its own. An error of any is the answer."""
+    """Append that is answered once every record has its answer. Any error is the answer."""
 
     def __init__(self, count: int, done: Appended) -> None:
         self._places = [Place(-1, -1)] * count
@@ -266,7 +272,8 @@ class _Pending:
 
 
 class KafkaTopicReader:
-    """By ranges, waiting for the broker: for threads and tools. Whoever runs on an event loop takes a `KafkaFeed`."""
+    """Reader of ranges that waits for the broker: for threads and tools. A program with an event loop takes a
+    `KafkaFeed`."""
 
     def __init__(self, topic: KafkaTopic) -> None:
         self.partitions = topic.partitions
@@ -307,7 +314,8 @@ class KafkaTopicReader:
                     cut = batch.within(start, end)
                     if len(cut):
                         yield cut
-                # Offsets that hold no record count as well: markers of transactions, records that were compacted away.
+                # Offsets without a record count as well: markers of transactions, records that were compacted
+                # away.
                 place = consumer.position([TopicPartition(name, partition)])[0].offset
                 if messages:
                     heard, start = time.monotonic(), max(start, place)
@@ -321,7 +329,7 @@ class KafkaTopicReader:
 
 
 def range_consumer(access: KafkaAccess) -> Any:
-    """One that reads what it is told to, and commits nothing."""
+    """Return a consumer that reads the ranges assigned to it, and commits nothing."""
     from confluent_kafka import Consumer
 
     return Consumer(
@@ -336,7 +344,7 @@ def range_consumer(access: KafkaAccess) -> Any:
 
 
 def open_kafka_topic(access: KafkaAccess, name: str) -> KafkaTopic:
-    """One that is there; `ConfigError` if the broker shows none of that name."""
+    """Return an existing topic; raise `ConfigError` if the broker shows none of that name."""
     known = BrokerDesk(access).partitions()
     if name not in known:
         raise ConfigError(
