@@ -1,1 +1,1 @@
-"""Topics: append-only logs with offsets, on disk or in memory, behind one interface that a broker can stand behind as well."""
+"""Topics: append-only logs with offsets, on disk, in memory or at a broker, behind one interface."""

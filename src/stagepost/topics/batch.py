@@ -1,4 +1,4 @@
-"""Records as readers get them: one block of the log, column by column, made into Python values only where they are asked for."""
+"""Records as readers get them: a block of the log, column by column, made into Python values only on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _read_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Read(NamedTuple):
-    """One record of a batch."""
+    """Record of a batch."""
 
     offset: int
     key: bytes | None
@@ -25,8 +25,11 @@ class Read(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """A column of byte strings: `places` are count + 1 int32, the ends of each in `content`; `validity` has a bit per record, least
-    significant first, 0 for null. These are the buffers of an Arrow binary array, as they stand in the file."""
+    """Column of byte strings: the buffers of an Arrow binary array, as they stand in the file.
+
+    `places` are count + 1 int32, the ends of each string in `content`; `validity` has a bit per record, least
+    significant first, 0 for null.
+    """
 
     places: memoryview
     validity: memoryview
@@ -34,7 +37,7 @@ class Strings(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A whole block. All numbers are little-endian."""
+    """Columns of a whole block. All numbers are little-endian."""
 
     records: int
     timestamps: memoryview
@@ -45,7 +48,7 @@ class Columns(NamedTuple):
 
 
 class Batch:
-    """The records `first` to `last` (not included) of a block."""
+    """Records `first` to `last` (not included) of a block."""
 
     def __init__(self, partition: int, block_offset: int, columns: Columns, first: int, last: int) -> None:
         self.partition = partition
@@ -75,7 +78,7 @@ class Batch:
 
     @cached_property
     def headers(self) -> list[Mapping[str, str]]:
-        # Records that were appended together mostly have the same ones.
+        # Records that were appended together mostly have the same headers.
         known: dict[bytes, Mapping[str, str]] = {b"": NO_HEADERS}
         for text in set(self.header_texts) - known.keys():
             known[text] = _read_headers(text)
@@ -83,7 +86,7 @@ class Batch:
 
     @cached_property
     def header_texts(self) -> list[bytes]:
-        """JSON objects as they stand in the log; empty where there are no headers."""
+        """JSON objects as they stand in the log; empty for records without headers."""
         return [text or b"" for text in self._strings(self.columns.headers)]
 
     def __iter__(self) -> Iterator[Read]:
@@ -91,7 +94,7 @@ class Batch:
         return map(Read, offsets, self.keys, self.values, self.headers, self.timestamps)
 
     def within(self, start: int, end: int) -> Batch:
-        """The part of it whose offsets are at least `start` and less than `end`."""
+        """Return the part whose offsets are at least `start` and less than `end`."""
         block_offset = self.base_offset - self.first
         first, last = max(self.first, start - block_offset), min(self.last, end - block_offset)
         return Batch(self.partition, block_offset, self.columns, first, max(first, last))

@@ -1,4 +1,5 @@
-"""A group's way through a topic: from where it left off, as it grows; committed after the records have been handled."""
+"""The way of a group through a topic: from its last position, as the topic grows; committed after the records
+were handled."""
 
 from __future__ import annotations
 
@@ -9,14 +10,15 @@ from stagepost.topics.batch import Batch
 from stagepost.topics.topic import OffsetGone, Positions, TopicReader
 
 POLL_S = 0.02
-"""How long a record may lie on the disk before a consumer that waits looks again."""
+"""Seconds that a record may lie on the disk before a waiting consumer looks again."""
 
 
 class Consumer:
-    """At least once: what was handled and not committed comes again. `skipped` counts what retention took away unread.
+    """Reader that gives each record at least once: records that were handled and not committed come again.
 
-    Without a committed position it begins at the oldest record, or with `from_end` at the end. Whoever must not skip
-    leaves `skip_gone` off, and gets `OffsetGone`.
+    Without a committed position it begins at the oldest record, or with `from_end` at the end. `skipped`
+    counts the records that retention removed unread. A caller that must not skip records leaves `skip_gone`
+    off, and gets `OffsetGone`.
     """
 
     def __init__(
@@ -42,11 +44,11 @@ class Consumer:
 
     @property
     def next_offsets(self) -> Mapping[int, int]:
-        """Of the next record of each partition to be handed out."""
+        """Offset of the next record of each partition."""
         return dict(self._next)
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """For ever; each partition in turn, each in its own order."""
+        """Yield batches for ever: each partition in turn, each in its own order."""
         scans: dict[int, Iterator[Batch]] = {}
         while True:
             has_found = False
@@ -59,7 +61,8 @@ class Consumer:
             await asyncio.sleep(0 if has_found else self._poll_s)
 
     def _following(self, partition: int, scans: dict[int, Iterator[Batch]]) -> Batch | None:
-        """The next batch of a partition, if there is one. A scan goes on until the end that was there when it began."""
+        """Return the next batch of a partition, or None. A scan goes on until the end that was there when it
+        began."""
         try:
             batch = next(scans.setdefault(partition, self._scan(partition)), None)
         except OffsetGone as gone:
@@ -78,5 +81,6 @@ class Consumer:
         return self._reader.batches(partition, self._next[partition])
 
     async def commit(self, batch: Batch) -> None:
-        """This batch, and all before it in its partition, have been handled; returns when that is durable."""
+        """Record that this batch, and all before it in its partition, were handled; return when that is
+        durable."""
         await self._positions.commit({batch.partition: batch.next_offset})

@@ -1,4 +1,5 @@
-"""A topic as lines of JSON, one for each record: what `verify` and the pipeline read, and what people look at."""
+"""A topic as lines of JSON, one for each record: the input of `verify` and of the pipeline, readable by
+people."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _write = msgspec.json.Encoder().encode
 
 
 def dump_lines(name: str, reader: TopicReader, partition: int, start: int | None = None) -> Iterator[bytes]:
-    """Of one partition, from `start` or the oldest record on, up to the end of this moment."""
+    """Yield the lines of one partition, from `start` or the oldest record on, up to the present end."""
     first = reader.start_offset(partition) if start is None else start
     for batch in reader.batches(partition, first):
         for read in batch:
@@ -48,7 +49,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def _key_text(key: bytes | None) -> str | None:
-    """Ids are written as hex, also those that are kept as raw bytes."""
+    """Return the key as text; hex for keys that are raw bytes, such as ids."""
     if key is None:
         return None
     text = _text(key)

@@ -1,4 +1,5 @@
-"""The twin of a topic in memory, for tests and simulation: the same interface and the same rules, with faults from a seed."""
+"""A topic in memory, for tests and simulation: the same interface and the same rules, with faults from a
+seed."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from stagepost.topics.topic import (
 )
 
 BYTES_MAX = 67_108_864
-"""Of one topic: beyond it, the disk is full."""
+"""Bytes of one topic: beyond them, the disk is full."""
 
 
 class MemoryFaults(msgspec.Struct, frozen=True):
-    """`failure_rate` of all group commits fail; each takes up to `delay_s_max`."""
+    """Faults of a topic: `failure_rate` of all group commits fail; each takes up to `delay_s_max` seconds."""
 
     seed: int = 0
     failure_rate: float = 0.0
@@ -63,7 +64,8 @@ class _Job(NamedTuple):
 
 
 class MemoryTopic:
-    """Outlives its writers, as a disk outlives processes: `crash` ends the one there is, and what it had not synced is gone."""
+    """Topic that outlives its writers, as a disk outlives processes: `crash` ends the present writer, and its
+    unsynced records are lost."""
 
     def __init__(
         self,
@@ -89,7 +91,8 @@ class MemoryTopic:
     def writer(
         self, now_ms: Callable[[], int] | None = None, *, retry_s: float | None = None
     ) -> MemoryTopicWriter:
-        """Uses the running loop's clock unless told otherwise. With `retry_s` the writer is a `RetryingWriter`."""
+        """Return the writer; it uses the running loop's clock by default. With `retry_s` it is a
+        `RetryingWriter`."""
         if self._writer is not None:
             raise StorageError(f"topic {self.name} is held by another writer", advice="close that one first")
         self._writer = MemoryTopicWriter(self, now_ms or _loop_ms, retry_s)
@@ -102,7 +105,7 @@ class MemoryTopic:
         return MemoryPositions(self, require_name(group, "group of readers"))
 
     def crash(self) -> None:
-        """The process that writes is gone. Appends under way have not happened, and are answered so."""
+        """End the writing process. Appends under way have not happened, and are answered so."""
         if self._writer is not None:
             self._writer.abandon()
 
@@ -110,7 +113,7 @@ class MemoryTopic:
         self._writer = None
 
     def forget_before(self, partition: int, offset: int) -> None:
-        """As retention does: whole blocks."""
+        """Remove whole blocks before `offset`, as retention does."""
         held = self.held[partition]
         gone = max(0, bisect_right(held.bases, offset) - 1)
         self.bytes -= sum(map(len, held.blocks[:gone]))
@@ -129,7 +132,7 @@ def _loop_ms() -> int:
 
 
 class MemoryTopicWriter:
-    """Used on one event loop. What is appended while a group is under way makes up the next one."""
+    """Writer for one event loop. Appends that come while a group is under way make up the next one."""
 
     def __init__(self, topic: MemoryTopic, now_ms: Callable[[], int], retry_s: float | None) -> None:
         self.partitions = topic.partitions
@@ -260,7 +263,7 @@ class MemoryTopicReader:
 
 
 class MemoryPositions:
-    """The group's positions stay with the topic."""
+    """Positions of a group, which stay with the topic."""
 
     def __init__(self, topic: MemoryTopic, group: str) -> None:
         self._held = topic.positions_of.setdefault(group, {})
@@ -273,4 +276,4 @@ class MemoryPositions:
         self._held.update(offsets)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

@@ -1,4 +1,4 @@
-"""Topics that the pipeline reads, by name."""
+"""The names of the topics that the pipeline reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a topic is, whatever stands behind it: records in partitions by key, appended durably, read by offset, again and again.
+"""The interface of every topic: records in partitions by key, appended durably, read by offset, as often as
+needed; and its errors.
 
-What can be wrong with a topic: a record that does not fit, damage on the disk, an offset that is gone.
+The errors are a record that does not fit, damage on the disk, and an offset that retention has removed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """`timestamp_ms` is when it arrived; without one, the writer's clock tells."""
+    """Record to append. `timestamp_ms` is the time of its arrival; without one, the writer's clock gives it."""
 
     key: bytes | None
     value: bytes | None
@@ -36,7 +37,8 @@ class Place(NamedTuple):
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """Whole segments are removed, the oldest first: above so many bytes per partition, or older than so much. None: never."""
+    """Limits beyond which whole segments are removed, the oldest first: bytes per partition, and age. None:
+    never."""
 
     bytes_max: int | None = None
     age_ms_max: int | None = None
@@ -46,17 +48,19 @@ Appended = Callable[[list[Place] | StorageError], None]
 
 
 class TopicWriter(Protocol):
-    """An append is answered when it is durable. One that fails has not happened, in each partition for itself."""
+    """Writer of a topic. It answers an append when it is durable. A failed append has not happened, in each
+    partition by itself."""
 
     @property
     def partitions(self) -> int: ...
 
     async def append(self, records: Sequence[Record]) -> list[Place]:
-        """Where each record stands; `StorageError` if the disk refuses, `RecordRefused` if a record is too large."""
+        """Return the place of each record; raise `StorageError` if the disk refuses, `RecordRefused` if a
+        record is too large."""
         ...
 
     def append_soon(self, records: Sequence[Record], done: Appended) -> None:
-        """`append` for those who would rather be called; `done` may be called in a thread of the writer's own."""
+        """Do what `append` does, but call `done` with the result, perhaps in a thread of the writer's own."""
         ...
 
     async def close(self) -> None: ...
@@ -76,36 +80,38 @@ class RetryingWriter(TopicWriter, Protocol):
 
 
 class TopicReader(Protocol):
-    """Any number of them, while the topic grows. Nothing is seen that is not durable."""
+    """Reader of a topic while it grows; there may be any number. It sees nothing that is not durable."""
 
     @property
     def partitions(self) -> int: ...
 
     def start_offset(self, partition: int) -> int:
-        """Of the oldest record that is kept."""
+        """Return the offset of the oldest kept record."""
         ...
 
     def end_offset(self, partition: int) -> int:
-        """One more than that of the newest record."""
+        """Return the offset after that of the newest record."""
         ...
 
     def batches(self, partition: int, start: int, end: int | None = None) -> Iterator[Batch]:
-        """The records from `start` up to, not including, `end`; up to the present end without one. Always the same ones.
+        """Yield the records from `start` up to, not including, `end`, or up to the present end; always the
+        same ones.
 
-        `OffsetGone` if retention has taken the first; `StorageError` if the log does not reach as far as was asked:
-        whoever takes note of a range must not be given less than it.
+        Raise `OffsetGone` if retention has removed the first; raise `StorageError` if the log does not reach
+        as far as `end`: a caller that records a range must not get less than it.
         """
         ...
 
 
 class Positions(Protocol):
-    """How far a group of readers has come: the offset of the next record to be handled, by partition."""
+    """Positions of a group of readers: the offset of the next record to handle, by partition."""
 
     @property
     def committed(self) -> Mapping[int, int]: ...
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Returns when it is durable. Called after the records before these offsets have been handled."""
+        """Commit the offsets and return when they are durable. Call this after the records before them were
+        handled."""
         ...
 
     def close(self) -> None: ...
@@ -126,12 +132,13 @@ class Topic(Protocol):
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The same on every machine and in every release: CRC-32 of the key, as zlib has it, modulo the number of partitions."""
+    """Return the partition of a key, the same on every machine and in every release: zlib's CRC-32 of the key
+    modulo the number of partitions."""
     return crc32(key) % partitions
 
 
 def require_name(name: str, what: str) -> str:
-    """Names become names of folders."""
+    """Return the name; raise `ConfigError` if it cannot be the name of a folder."""
     if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name[:NAME_CHARACTERS_MAX]!r} cannot be the name of a {what}",
@@ -154,13 +161,14 @@ def require_partitions(count: int) -> int:
 
 
 class RecordRefused(StagepostError):
-    """A record, or an append, that is larger than the log takes; nothing of the append has happened."""
+    """Refusal of a record, or an append, that is too large for the log; nothing of the append has happened."""
 
     default_code = ErrorCode.MSG_BODY_SIZE
 
 
 class DamagedLog(StorageError):
-    """Bytes on the disk are not those that were written. `position` is a byte of `path`; `record_offset` where it is known."""
+    """Bytes on the disk that differ from those written. `position` is a byte of `path`; `record_offset` is
+    set where it is known."""
 
     def __init__(self, path: Path, position: int, what: str, record_offset: int | None = None) -> None:
         where = "" if record_offset is None else f", in the record with offset {record_offset}"
@@ -183,7 +191,7 @@ def beyond_the_end(topic: str, partition: int, wanted: int, end_offset: int) -> 
 
 
 class OffsetGone(StorageError):
-    """The record was removed by retention; `first_kept` is the oldest that is still there."""
+    """Request for a record that retention has removed; `first_kept` is the oldest record that is still there."""
 
     def __init__(self, topic: str, partition: int, wanted: int, first_kept: int) -> None:
         super().__init__(

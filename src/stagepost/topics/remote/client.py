@@ -4,8 +4,8 @@
         for bounds in topics.bounds(): ...
         for reads in topics.records("stagepost.remp.statuses", 0, 0, 1000): ...
 
-A node that goes away meanwhile is asked again for a while, from the record behind the last that came: the answer is the
-same, whoever was cut off when.
+If a node goes away meanwhile, the client asks again for a while, from the record after the last one: the answer is the
+same, wherever the connection broke.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _read_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class RemoteTopics:
-    """Connects when it is first asked. `patience_s`: how long a node may be away before that is an error."""
+    """Reader that connects on its first request. `patience_s` is how many seconds a node may be away before
+    that is an error."""
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class RemoteTopics:
         return reply.partitions
 
     def records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Sequence[Read]]:
-        """All of them, a bounded number at a time; `StorageError` if the node does not hold the whole range."""
+        """Yield all records of the range, a bounded number at a time; raise `StorageError` if the node does
+        not hold the whole range."""
         while start < end:
             reply = self._ask(AskRange(topic, partition, start, end))
             assert isinstance(reply, Records)

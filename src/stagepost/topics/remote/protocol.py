@@ -1,10 +1,12 @@
-"""Topic reading, a mini-protocol of our own: whoever may read a node's topics asks for their bounds and for ranges of them.
+"""Topic reading, a mini-protocol of our own: a reader asks for the bounds of a node's topics and for ranges
+of them.
 
-A range of offsets gives the same records every time, so an asker that was cut off goes on where it was. Replies are
-bounded: what does not fit into one is asked for again, from the offset behind the last record.
+A range of offsets gives the same records every time, so a reader that was cut off goes on where it was.
+Replies are bounded: the reader asks again, from the offset after the last record, for the records that did
+not fit.
 
-That the asker knows the token is proved on a number that the server has just made up; the token itself never
-travels. What is read is not hidden from whoever sits on the wire.
+The reader proves that it knows the token on a number that the server has just made up; the token itself never
+travels. The records are not hidden from anybody on the wire.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 SMALL_MESSAGE_BYTES_MAX = 2_048
 RECORDS_MAX = 2_000
-"""In one reply."""
+"""Records in one reply."""
 CONTENT_BYTES_MAX = 256 * 1_024
-"""Of the keys, values and headers of one reply; a reply that has only one record may have more."""
+"""Bytes of the keys, values and headers of one reply; a reply with only one record may have more."""
 REPLY_BYTES_MAX = 512 * 1_024
 BOUNDS_MAX = 2_048
 ITEMS_MAX = 16_384
@@ -42,7 +44,7 @@ INGRESS_BYTES_MAX = REPLY_BYTES_MAX + SEGMENT_PAYLOAD_BYTES_MAX
 TEXT_BYTES_MAX = 512
 ANSWER_WITHIN_S = 30.0
 IDLE_MAX_S = 300.0
-"""How long an asker may think between two questions: its own work comes in between."""
+"""Seconds that a reader may take between two questions: its own work comes in between."""
 
 _DOMAIN = b"stagepost topic reading 1\0"
 
@@ -55,7 +57,7 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """`needs_token` False: any proof will do."""
+    """Challenge of the server. `needs_token` False means that any proof is accepted."""
 
     nonce: bytes
     needs_token: bool
@@ -66,18 +68,18 @@ class Prove(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The asker is believed."""
+    """Notice that the proof is accepted."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """`code` is one of the family that all errors share, `text` is for people."""
+    """Refusal. `code` is one of the family that all errors share, `text` is for people."""
 
     code: str
     text: str
 
 
 class AskBounds(msgspec.Struct, frozen=True):
-    """Of every topic that there is."""
+    """Request for the bounds of every topic."""
 
 
 class PartitionBounds(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class AskRange(msgspec.Struct, frozen=True):
-    """The records from `start` up to, not including, `end`."""
+    """Request for the records from `start` up to, not including, `end`."""
 
     topic: str
     partition: int
@@ -101,7 +103,7 @@ class AskRange(msgspec.Struct, frozen=True):
 
 
 class SentRecord(msgspec.Struct, frozen=True):
-    """`key` and `value` are lists of one, or empty where there is none."""
+    """Record in a reply. `key` and `value` are lists of one, or empty where there is none."""
 
     timestamp_ms: int
     key: tuple[bytes, ...]
@@ -110,13 +112,13 @@ class SentRecord(msgspec.Struct, frozen=True):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Those at the beginning of the range; at least one."""
+    """Records at the beginning of the range; at least one."""
 
     records: tuple[SentRecord, ...]
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """The range, or the topic, is not there in full. The conversation goes on."""
+    """Notice that the range, or the topic, is not there in full. The conversation goes on."""
 
     code: str
     text: str
@@ -124,7 +126,7 @@ class Unavailable(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The asker has what it wanted."""
+    """End of the reader's questions."""
 
 
 # Layouts

@@ -3,7 +3,7 @@
     server = await serve_topics(data, TcpAddress("127.0.0.1", 0))
     await server.close()
 
-It reads the files as everybody may, so it can stand in the node that writes them or beside it.
+The server reads the files as every reader may, so it can run in the node that writes them or beside it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ async def serve_topics(
     network: Network | None = None,
     nonce: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
 ) -> Listener:
-    """`ConfigError` for an address that others can reach without a token."""
+    """Serve the topics of `data` at `address`; raise `ConfigError` if others can reach that address and there
+    is no token."""
     if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
         raise ConfigError(
             f"a token of {len(token)} characters can be guessed",
@@ -115,10 +116,10 @@ class _Service:
         try:
             await self._let_in(bearer, talk)
             while not isinstance(question := await talk.receive_any(), Done):
-                # The disk may be slow; those who ask for other things meanwhile are not.
+                # The disk may be slow, and must not delay other readers.
                 await talk.send(await asyncio.to_thread(self._answer, question))
         except TransportError:
-            return  # gone without a word, as readers go that are killed
+            return  # the reader left without `Done`, like a killed process
         except StagepostError as error:
             log.info("reader of topics cut off", extra={"peer": bearer.peer, "reason": error.text})
             bearer.abort(error)
@@ -201,10 +202,10 @@ def _sent(batch: Batch) -> list[SentRecord]:
 async def _refuse(bearer: Bearer, talk: Conversation, code: ErrorCode, text: str) -> None:
     await talk.send(Refuse(code.value, text))
     bearer.close()
-    await bearer.wait_closed()  # the asker should read why
+    await bearer.wait_closed()  # so that the reader gets the reason
     raise HandshakeRefused(text, code=code)
 
 
 def _short(text: str) -> str:
-    """A sentence that fits into its field."""
+    """Return the text cut to the length of its field."""
     return text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
