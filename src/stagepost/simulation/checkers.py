@@ -1,6 +1,6 @@
 """Judges of a run. They read what was seen from outside, and share no code with the nodes.
 
-Safety holds at every moment, whatever was broken. Liveness is asked for only after all faults were repaired.
+Safety holds at every moment, whatever was broken. Liveness is checked only after all faults were repaired.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from itertools import pairwise
 from stagepost.simulation.history import Answer, Cursor, History, Listing
 
 EXPIRY_MARGIN_S = 2.0
-"""How long after its expiry a message may still be on its way to a program."""
+"""Seconds after its expiry in which a message may still be on its way to a program."""
 
 CATCH_UP_S = 5.0
-"""How long after its acceptance a listening program of the same node may have to wait for a message."""
+"""Seconds after the acceptance of a message in which a listening program of the same node must receive it."""
 
 VALIDATION_SKEW_S = 5.0
-"""How far clocks may differ on the simulated networks."""
+"""Seconds by which clocks may differ on the simulated networks."""
 
 Checker = Callable[[History], Iterator[str]]
 
@@ -31,13 +31,15 @@ def no_bug_was_reported(history: History) -> Iterator[str]:
 
 
 def no_honest_peer_is_accused(history: History) -> Iterator[str]:
-    """Whatever the network does to honest nodes, none of them looks like a rule-breaker to another."""
+    """Yield accusations among honest nodes: whatever the network does to them, none looks like a rule-breaker
+    to another."""
     if history.is_all_honest:
         yield from history.accusations
 
 
 def only_genuine_messages(history: History) -> Iterator[str]:
-    """Nothing that was never made, or made with a flaw, is accepted, listed or told."""
+    """Yield messages that were never made, or made with a flaw, and that a node accepted, listed or sent to a
+    program."""
     for answer in history.answers:
         flaw = _flaw(history, answer.raw)
         if answer.accepted and flaw:
@@ -60,7 +62,8 @@ def no_cursor_repeats(history: History) -> Iterator[str]:
 
 
 def cursors_of_a_node_agree_on_the_order(history: History) -> Iterator[str]:
-    """All programs at one node hear common messages in the same order: that of arrival."""
+    """Yield programs at one node that received common messages in different orders; the order is that of
+    arrival."""
     orders: dict[tuple[str, int], list[tuple[str, list[bytes]]]] = defaultdict(list)
     for cursor in history.cursors:
         orders[cursor.node, cursor.life].append((_cursor(cursor), [heard.raw for heard in cursor.heard]))
@@ -75,7 +78,7 @@ def cursors_of_a_node_agree_on_the_order(history: History) -> Iterator[str]:
 
 
 def no_cursor_skips(history: History) -> Iterator[str]:
-    """A program that listened when its node accepted a message is told of it."""
+    """Yield messages that a node accepted and a program listening at that time never received."""
     accepted: dict[tuple[str, int], list[Answer]] = defaultdict(list)
     for answer in history.answers:
         if answer.accepted:
@@ -88,7 +91,7 @@ def no_cursor_skips(history: History) -> Iterator[str]:
             lived_s = made.expires_at - answer.node_unix_s
             due_s = max(answer.at_s, cursor.opened_at_s) + CATCH_UP_S
             is_visible = cursor.sees_old_layout or not made.is_old_layout
-            # At the moment in which a program had to hear it, it must still have been unexpired.
+            # The message must still have been unexpired when the program had to receive it.
             was_alive = answer.at_s + lived_s > due_s + EXPIRY_MARGIN_S
             if is_visible and was_alive and due_s < until_s and answer.raw not in told:
                 yield (
@@ -98,7 +101,7 @@ def no_cursor_skips(history: History) -> Iterator[str]:
 
 
 def open_cursors_have_heard_what_is_listed(history: History) -> Iterator[str]:
-    """Whatever a node shows to a new program, a program that listens to it has heard."""
+    """Yield messages that a node lists to a new program and that a listening program has not received."""
     final = {listing.node: listing for listing in history.listings if listing.why == "final"}
     for cursor in history.cursors:
         listing = final.get(cursor.node)
@@ -116,7 +119,7 @@ def open_cursors_have_heard_what_is_listed(history: History) -> Iterator[str]:
 
 
 def what_was_accepted_survives_a_restart(history: History) -> Iterator[str]:
-    """A node that restarts, cut off from its peers, still has everything that it ever accepted."""
+    """Yield accepted messages that a restarted node, cut off from its peers, no longer has."""
     for listing in history.listings:
         if listing.why != "restart":
             continue
@@ -132,7 +135,8 @@ def what_was_accepted_survives_a_restart(history: History) -> Iterator[str]:
 
 
 def what_was_told_survives_a_restart(history: History) -> Iterator[str]:
-    """What a program was told of, the node held; a crash does not make it forget, so that no replay passes."""
+    """Yield messages that a program received and its restarted node no longer has: a crash must not let a
+    replay pass."""
     for listing in history.listings:
         if listing.why != "restart":
             continue
@@ -149,7 +153,7 @@ def what_was_told_survives_a_restart(history: History) -> Iterator[str]:
 
 
 def no_replay_is_accepted(history: History) -> Iterator[str]:
-    """A node says yes to a message once; also after a restart, also after its expiry."""
+    """Yield messages that a node accepted twice; a restart or an expiry in between does not matter."""
     first: dict[tuple[str, bytes], Answer] = {}
     for answer in history.answers:
         if not answer.accepted:
@@ -181,7 +185,7 @@ def nothing_expired_is_shown(history: History) -> Iterator[str]:
 
 
 def every_accepted_message_is_everywhere(history: History) -> Iterator[str]:
-    """Once faults have stopped, each node has each message that any node accepted and that has not expired."""
+    """Yield unexpired messages that some node accepted and another lacks once faults have stopped."""
     for listing in _final(history):
         there = set(listing.raws)
         for answer in history.answers:
@@ -193,7 +197,7 @@ def every_accepted_message_is_everywhere(history: History) -> Iterator[str]:
 
 
 def mempools_agree(history: History) -> Iterator[str]:
-    """All nodes show the same set, apart from what expires just now."""
+    """Yield differences between the nodes' messages, apart from those that are just expiring."""
     final = _final(history)
     for one, other in pairwise(final):
         for raw in sorted(set(one.raws) ^ set(other.raws)):
@@ -203,7 +207,8 @@ def mempools_agree(history: History) -> Iterator[str]:
 
 
 def honest_messages_were_accepted(history: History) -> Iterator[str]:
-    """Clocks that differ within the limit, and faults elsewhere, make no node refuse a good message for good."""
+    """Yield good messages that a node refused for good although clocks differ within the limit and faults are
+    elsewhere."""
     refused = {
         "MSG_BAD_ID", "KES_PERIOD", "KES_SIGNATURE", "OPCERT_SIGNATURE", "OPCERT_COUNTER", "POOL_UNKNOWN",
         "POOL_NOT_ELIGIBLE", "MSG_EXPIRY_TOO_FAR", "MSG_BODY_SIZE",
@@ -233,7 +238,7 @@ LIVENESS: tuple[Checker, ...] = (every_accepted_message_is_everywhere, mempools_
 
 
 def judge(history: History, checkers: tuple[Checker, ...]) -> list[str]:
-    """Every violation, with the name of the rule that it breaks."""
+    """Return every violation, with the name of the rule that it breaks."""
     return [f"{check.__name__}: {violation}" for check in checkers for violation in check(history)]
 
 
@@ -250,7 +255,7 @@ def _flaw(history: History, raw: bytes) -> str:
 
 
 def _is_alive(history: History, raw: bytes, listing: Listing) -> bool:
-    """Unexpired by every clock that could matter when the listing was taken."""
+    """Return whether the message was unexpired by every clock that could matter when the listing was taken."""
     made = history.made.get(raw)
     if made is None:
         return False
@@ -260,7 +265,7 @@ def _is_alive(history: History, raw: bytes, listing: Listing) -> bool:
 
 def _is_stale(history: History, raw: bytes, node_unix_s: float) -> bool:
     made = history.made.get(raw)
-    # Nodes hold a message as long as one of them might still take it for new, by a clock that is behind.
+    # Nodes hold a message as long as a node with a slow clock might still accept it as new.
     return made is not None and node_unix_s > made.expires_at + VALIDATION_SKEW_S + EXPIRY_MARGIN_S
 
 
@@ -281,5 +286,5 @@ def _at(at_s: float) -> str:
 
 
 def _short(raw: bytes) -> str:
-    # The id stands right behind the two heads of a message, in either layout within the first 40 bytes.
+    # The id stands right after the two heads of a message, in either layout within the first 40 bytes.
     return f"message {raw[3:9].hex()}"

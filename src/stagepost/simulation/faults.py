@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and when: drawn from one seed, repaired in the end."""
+"""The faults of a run and their times: drawn from one seed, repaired in the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.simulation.link import Link
 
 
 class FaultKind(Enum):
-    """The value is the word that a run's log uses."""
+    """Kind of fault. The value is the word in a run's log."""
 
     PARTITION = "partition"  # two hosts lose each other
     SPLIT = "split"  # two halves lose each other
@@ -33,7 +33,8 @@ BADLY_LOSSY = Link(latency_s=0.1, jitter_s=0.1, loss_chance=0.4, cut_chance=0.6)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`hosts` are node names; for faults between hosts, pairs of them. `until_s` is when it is repaired."""
+    """Fault of `nodes`, given by name; faults between hosts name `pairs` of them. It begins at `at_s` and is
+    repaired at `until_s`."""
 
     at_s: float
     until_s: float
@@ -54,7 +55,7 @@ def fault_schedule(
     count: int,
     kinds: Sequence[FaultKind] = tuple(FaultKind),
 ) -> list[Fault]:
-    """`count` faults within `duration_s`, in order of time. Node faults of one node do not overlap."""
+    """Return `count` faults within `duration_s`, in order of time. Node faults of one node do not overlap."""
     faults: list[Fault] = []
     busy_until_s = dict.fromkeys(nodes, 0.0)
     for at_s in sorted(random.uniform(0, duration_s) for _ in range(count)):

@@ -1,6 +1,6 @@
-"""What was seen from outside of the nodes, as plain values: the only thing that checkers read.
+"""The history of a run as seen from outside of the nodes, as plain values: the only input of checkers.
 
-What happened, as one hash: two runs of a seed are the same run if their hashes agree.
+`TraceHash` is one hash over all events: two runs of a seed are the same run if their hashes agree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A message that the simulation made. `flaw` says why no node may take it; "" if every node must."""
+    """Message that the simulation made. `flaw` says why no node may take it; "" if every node must."""
 
     expires_at: int
     flaw: str = ""
@@ -21,7 +21,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program was told about its submission. `accepted` is None if the connection ended before an answer."""
+    """Answer to a program's submission. `accepted` is None if the connection ended before an answer."""
 
     node: str
     life: int
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One message in a notification."""
+    """Message in a notification."""
 
     at_s: float
     node_unix_s: float
@@ -43,7 +43,8 @@ class Heard:
 
 @dataclass
 class Cursor:
-    """One connection of a listening program: what it heard, in order. `closed_at_s` is None while it stands."""
+    """Connection of a listening program: the messages it received, in order. `closed_at_s` is None while it
+    stands."""
 
     node: str
     life: int
@@ -56,7 +57,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Everything that a node shows to a new program. `why` is "restart", "final" or "spot"."""
+    """All messages that a node sends to a new program. `why` is "restart", "final" or "spot"."""
 
     node: str
     life: int
@@ -68,7 +69,7 @@ class Listing:
 
 @dataclass
 class History:
-    """One run. `clock_skew_max_s` bounds how far the nodes' clocks are from the world's."""
+    """History of one run. `clock_skew_max_s` bounds the difference between the nodes' clocks and the world's."""
 
     start_unix_s: float
     clock_skew_max_s: float = 0.0
@@ -82,7 +83,7 @@ class History:
     accusations: list[str] = field(default_factory=list)
     """Log records in which a node says that a peer broke a rule."""
     is_all_honest: bool = True
-    """Nobody in this run breaks a rule on purpose."""
+    """True if no peer in this run breaks a rule on purpose."""
     ended_at_s: float = 0.0
 
 
@@ -90,7 +91,7 @@ LAST_EVENTS_KEPT = 400
 
 
 class TraceHash:
-    """Every event that could be seen from outside goes in, with its time; the last ones stay readable."""
+    """Hash over every event that can be seen from outside, with its time; the last events stay readable."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

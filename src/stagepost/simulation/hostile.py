@@ -1,7 +1,5 @@
-"""Peers that break the rules on purpose: each accepts or dials connections, behaves up to a point, and then does not.
-
-The ways in which hostile peers break the rules of message submission, on either side of it.
-"""
+"""Peers that break the rules of message submission on purpose, on either side of it: each accepts or dials
+connections, behaves up to a point, and then does not."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ FOR_EVER_S = 1e9
 
 @dataclass
 class Loot:
-    """What hostile peers know: they are told of honest messages before anybody announces them."""
+    """Knowledge of hostile peers: they learn of honest messages before anybody announces them."""
 
     messages: list[DmqMessage] = field(default_factory=list)
     flawed: list[DmqMessage] = field(default_factory=list)
@@ -42,7 +40,7 @@ class Loot:
 
 
 class RawTalk:
-    """A mini-protocol without a referee: anything can be said at any time."""
+    """Mini-protocol without a referee: any message can be sent at any time."""
 
     def __init__(
         self, connection: Connection, profile: Profile, protocol: MiniProtocol, direction: Direction
@@ -73,7 +71,7 @@ class RawTalk:
 
 @dataclass
 class Scene:
-    """One connection of a hostile peer."""
+    """Connection of a hostile peer."""
 
     talk: RawTalk
     connection: Connection
@@ -81,7 +79,7 @@ class Scene:
     random: Random
 
     def ids(self, count: int, size: int | None = None) -> tuple[MessageIdAndSize, ...]:
-        """Newest honest ids first, then invented ones."""
+        """Return `count` ids: the newest honest ids first, then invented ones."""
         honest = [
             MessageIdAndSize(message.message_id, len(message.raw) if size is None else size)
             for message in reversed(self.loot.messages[-count:])
@@ -107,7 +105,7 @@ async def _supply(
     announce: Callable[[submission.RequestMessageIds], tuple[MessageIdAndSize, ...]],
     serve: Callable[[submission.RequestMessages], Awaitable[None]],
 ) -> None:
-    """An honest supplier's loop; what it says comes from the caller."""
+    """Run an honest supplier's loop; the caller decides its replies."""
     while True:
         match await scene.talk.hear("Idle"):
             case submission.RequestMessageIds() as request:
@@ -152,7 +150,7 @@ async def announces_false_sizes(scene: Scene) -> None:
 
 
 async def serves_forgeries(scene: Scene) -> None:
-    """Honest ids, other bytes: the body exchanged or the signature broken."""
+    """Announce honest ids and serve other bytes: the body exchanged or the signature broken."""
     offered: list[DmqMessage] = []
 
     def announce(request: submission.RequestMessageIds) -> tuple[MessageIdAndSize, ...]:
@@ -167,7 +165,7 @@ async def serves_forgeries(scene: Scene) -> None:
 
 
 async def replays_everything(scene: Scene) -> None:
-    """Announces the same honest messages again and again, and serves them: allowed, and useless."""
+    """Announce the same honest messages again and again, and serve them: allowed, and useless."""
 
     async def serve(request: submission.RequestMessages) -> None:
         await scene.talk.say(submission.ReplyMessages(scene.messages(request.ids)))
@@ -176,7 +174,7 @@ async def replays_everything(scene: Scene) -> None:
 
 
 async def is_honest_for_a_while(scene: Scene) -> None:
-    """Earns a good score, and turns bad when it is trusted."""
+    """Earn a good score, and turn bad when trusted."""
     turns_bad_at_s = asyncio.get_running_loop().time() + scene.random.uniform(5, 30)
 
     async def serve(request: submission.RequestMessages) -> None:
@@ -197,7 +195,8 @@ async def floods_with_ids(scene: Scene) -> None:
 
 
 async def fills_the_window_with_inventions(scene: Scene) -> None:
-    """As many ids as may be, none of which exists: the window is full and nothing can ever be downloaded."""
+    """Announce as many ids as allowed, none of which exists: the window is full and nothing can ever be
+    downloaded."""
 
     async def serve(_: submission.RequestMessages) -> None:
         await asyncio.sleep(0.5)
@@ -225,7 +224,7 @@ async def talks_garbage(scene: Scene) -> None:
 
 
 async def drips(scene: Scene) -> None:
-    """A proper answer, one byte every second."""
+    """Send a proper answer, one byte every second."""
     await scene.talk.hear("Idle")
     for byte in scene.talk.encoded(submission.ReplyMessageIds(scene.ids(30))):
         await scene.talk.say_bytes(bytes([byte]))
@@ -312,7 +311,7 @@ PULLERS: Mapping[str, Behaviour] = {
 
 
 def _id_in(raw: bytes) -> MessageId:
-    """What a message says that its id is, whether true or not."""
+    """Return the id that a message claims, whether true or not."""
     return MessageId(raw[3:35])
 
 
@@ -320,7 +319,8 @@ DIAL_AGAIN_S = 20.0
 
 
 class HostilePeer:
-    """Listens at its address, and dials its victims when asked to. Keeps connections alive, so that it is not replaced."""
+    """Hostile peer that listens at its address, and dials its victims on request. It keeps connections alive,
+    so that it is not replaced."""
 
     def __init__(
         self, network: Network, address: TcpAddress, behaviour: Behaviour, loot: Loot, random: Random
@@ -342,7 +342,7 @@ class HostilePeer:
         await self._network.serve(self.address, serve)
 
     def dial(self, victim: TcpAddress, network_magic: int, *, as_puller: bool) -> None:
-        """Connect again and again. Version 2 makes the dialling side pull, version 1 makes it supply."""
+        """Connect again and again. In version 2 the dialling side pulls, in version 1 it supplies."""
         profile = DMQ_NODE if as_puller else GOUROBOROS
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._dial(victim, network_magic, profile)))

@@ -1,4 +1,4 @@
-"""How bytes travel between two hosts: delay, speed, loss and partitions, as an ordered stream would show them."""
+"""The way of bytes between two hosts: delay, speed, loss and partitions, as an ordered stream shows them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ WINDOW_BYTES = 262_144
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction's settings. A lost packet is sent again, so loss is seen as delay and nothing is out of order."""
+    """Settings of one direction. A lost packet is sent again, so loss looks like delay and nothing is out of
+    order."""
 
     latency_s: float = 0.02
     jitter_s: float = 0.005
     bytes_per_s: float | None = None
     loss_chance: float = 0.0
     cut_chance: float = 0.1
-    """How often a piece arrives in two parts: a stream has no borders."""
+    """Probability that a piece arrives in two parts: a stream has no borders."""
     window_bytes: int = WINDOW_BYTES
-    """How much is under way before the sender must wait."""
+    """Bytes under way before the sender must wait."""
 
 
 LOCAL_LINK = Link(latency_s=0.0001, jitter_s=0.0, cut_chance=0.05)
@@ -37,7 +38,7 @@ LOCAL_LINK = Link(latency_s=0.0001, jitter_s=0.0, cut_chance=0.05)
 
 @dataclass(eq=False)
 class Route:
-    """The way between two hosts, shared by all their connections."""
+    """Way between two hosts, shared by all their connections."""
 
     link: Link
     random: Random
@@ -48,7 +49,7 @@ class Route:
     _healed: list[asyncio.Future[None]] = field(default_factory=list)
 
     def arrival(self, sender: str, length: int, now_s: float) -> float:
-        """When `length` bytes that leave now would be there."""
+        """Return the time at which `length` bytes that leave now would arrive."""
         link = self.link
         departs_s = now_s
         if link.bytes_per_s is not None:
@@ -73,14 +74,14 @@ class Route:
         return self.blocks > 0
 
     def block(self) -> None:
-        """A partition: what is under way is held, until every block is lifted."""
+        """Begin a partition: bytes under way wait until every block is lifted."""
         self.blocks += 1
         if self.blocks == 1:
             self.partitions += 1
             asyncio.get_running_loop().call_later(PEER_IS_DEAD_AFTER_S, self._give_up, self.partitions)
 
     def _give_up(self, partition: int) -> None:
-        # Both ends' kernels have asked in vain whether the other is alive.
+        # Both ends' kernels have probed the other in vain.
         if self.is_blocked and self.partitions == partition:
             for pipe in list(self.pipes):
                 pipe.receiver.reset()
@@ -99,7 +100,7 @@ class Route:
             pipe.wake()
 
     async def cross(self) -> None:
-        """One way of a connection being set up; waits while the route is blocked."""
+        """Wait for one crossing while a connection is set up, and for as long as the route is blocked."""
         await asyncio.sleep(self.delay_s())
         while self.is_blocked:
             waiting = asyncio.get_running_loop().create_future()
@@ -110,7 +111,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a direction: in order, or by a reset."""
+    """End of a direction: in order, or by a reset."""
 
     is_reset: bool
 
@@ -119,7 +120,7 @@ Piece = bytes | Ending
 
 
 class Receiver(Protocol):
-    """One end of a connection, as the network sees it."""
+    """End of a connection, as the network sees it."""
 
     @property
     def context(self) -> Context: ...
@@ -127,12 +128,12 @@ class Receiver(Protocol):
     def arrived(self, piece: Piece) -> None: ...
 
     def reset(self) -> None:
-        """The network broke the connection."""
+        """Take note that the network broke the connection."""
         ...
 
 
 class Pipe:
-    """One direction of one connection: pieces arrive in the order in which they were sent."""
+    """Direction of one connection: pieces arrive in the order in which they were sent."""
 
     def __init__(self, route: Route, sender: str, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -163,7 +164,7 @@ class Pipe:
         self._dispatch(Ending(is_reset), 40)
 
     def hold(self) -> None:
-        """The receiver does not read for now."""
+        """Stop delivery: the receiver does not read for now."""
         self._is_held = True
 
     def resume(self) -> None:
@@ -171,12 +172,12 @@ class Pipe:
         self.wake()
 
     def wake(self) -> None:
-        """Look again at what is due: the receiver reads again, or the route is open again."""
+        """Look again for due pieces: the receiver reads again, or the route is open again."""
         if self._timer is None and self._under_way:
             self._schedule()
 
     def drop(self) -> None:
-        """Nobody is there to receive any more."""
+        """Drop all pieces: nobody is there to receive them any more."""
         self._under_way.clear()
         self._route.pipes.pop(self, None)
         if self._timer is not None:
@@ -196,7 +197,8 @@ class Pipe:
         self._timer = self._loop.call_at(at_s, self._due, context=self.receiver.context)
 
     def _due(self) -> None:
-        # One timer for the whole direction: timers of equal time fire in no particular order, bytes must not.
+        # One timer for the whole direction: timers of equal time fire in no particular order, but bytes must
+        # keep theirs.
         self._timer = None
         now_s = self._loop.time() + 1e-9
         while self._under_way and self._under_way[0][0] <= now_s:

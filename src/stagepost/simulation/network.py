@@ -26,7 +26,7 @@ Place = tuple[str, str]
 
 
 class SimulatedNetwork:
-    """The whole network. A process gets its own view of it from `process`; faults are ordered here."""
+    """Whole network. `process` returns one process's view of it; faults are ordered here."""
 
     def __init__(self, random: Random, link: Link | None = None, trace: TraceHash | None = None) -> None:
         self.trace = trace or TraceHash()
@@ -39,7 +39,7 @@ class SimulatedNetwork:
         self._ports = FIRST_FREE_PORT
 
     def process(self, host: str) -> ProcessNetwork:
-        """The network as a new process on `host` (an IP address) sees it."""
+        """Return the network as a new process on `host` (an IP address) sees it."""
         self._silent_hosts.discard(host)
         return ProcessNetwork(self, host)
 
@@ -49,7 +49,7 @@ class SimulatedNetwork:
         self.route(one, other).link = link
 
     def partition(self, one: str, other: str) -> None:
-        """Nothing passes between two hosts until as many heals; connections stay open and what they carry waits."""
+        """Let nothing pass between two hosts until as many heals; connections stay open and their bytes wait."""
         self.route(one, other).block()
         self.note(f"partition {one} {other}")
 
@@ -63,7 +63,7 @@ class SimulatedNetwork:
         self.note("heal all")
 
     def reset(self, one: str, other: str) -> None:
-        """Break every connection between two hosts, as a router does that forgot them; both ends notice."""
+        """Break every connection between two hosts, like a router that forgot them; both ends notice."""
         self.note(f"reset {one} {other}")
         for pipe in list(self.route(one, other).pipes):
             pipe.receiver.reset()
@@ -74,7 +74,8 @@ class SimulatedNetwork:
         key = (min(one, other), max(one, other))
         route = self._routes.get(key)
         if route is None:
-            # Its own generator, seeded by name: what happens on one route does not shift the luck of another.
+            # Each route has its own generator, seeded by name: events on one route do not shift the luck of
+            # another.
             random = Random(f"{self._seed}/{key[0]}/{key[1]}")
             route = self._routes[key] = Route(LOCAL_LINK if one == other else self._link, random)
         return route
@@ -111,7 +112,7 @@ class SimulatedNetwork:
 
 @dataclass(eq=False)
 class _Accepting:
-    """A listening address; asyncio's servers offer `close`, and so does this."""
+    """Listening address. Like asyncio's servers it offers `close`."""
 
     process: ProcessNetwork
     place: Place
@@ -123,7 +124,8 @@ class _Accepting:
 
 
 class ProcessNetwork:
-    """Implements `Network` for one process; after `crash` it is dead, and nothing it still does has an effect."""
+    """Implementation of `Network` for one process; after `crash` it is dead, and its further acts have no
+    effect."""
 
     def __init__(self, network: SimulatedNetwork, host: str) -> None:
         self.network = network
@@ -143,7 +145,7 @@ class ProcessNetwork:
     async def connect_protocol(
         self, protocol: asyncio.BaseProtocol, host: str, place: Place, name: str, timeout_s: float
     ) -> SimulatedTransport:
-        """Any asyncio protocol at our end: peers that are no bearers, for tests."""
+        """Connect any asyncio protocol at our end: peers that are not bearers, for tests."""
         route = self.network.route(self.host, host)
         try:
             async with asyncio.timeout(timeout_s):
@@ -200,12 +202,13 @@ class ProcessNetwork:
         accepting = _Accepting(self, place, server, copy_context())
         self.network.listen(place, accepting)
         self._accepting[accepting] = None
-        # All that a server does with what listens for it is to close it.
+        # A server does nothing with its listening address but close it.
         server.started(cast(asyncio.Server, accepting), text)
         return server
 
     def crash(self, *, reset: bool = True) -> None:
-        """End the process at once. With `reset` its connections are reset by the kernel; otherwise the host is silent."""
+        """End the process at once. With `reset` the kernel resets its connections; otherwise the host is
+        silent."""
         self.is_alive = False
         for accepting in self._accepting:
             accepting.close()

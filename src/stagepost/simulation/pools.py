@@ -18,13 +18,13 @@ from stagepost.ground.wire.cbor import write_array, write_bytes, write_unsigned
 START_KES_PERIOD = 100
 ISSUE_NUMBER = 5
 STRANGER = 1_000_000
-"""The number of a pool that is in no distribution."""
+"""Number of a pool that is in no distribution."""
 PAUPER = 1_000_001
-"""The number of a pool without stake."""
+"""Number of a pool without stake."""
 
 
 class SimulatedPool:
-    """A pool with its keys. The KES key stays in its first period, so that sharing it changes nothing."""
+    """Pool with its keys. The KES key stays in its first period, so that sharing it changes nothing."""
 
     def __init__(self, number: int) -> None:
         random = Random(f"pool {number}")
@@ -55,7 +55,7 @@ class SimulatedPool:
         )
 
     def message_in_old_layout(self, message_id: bytes, body: bytes, expires_at: int) -> DmqMessage:
-        """The arrangement of four elements, whose id is what the sender says."""
+        """Return a message in the layout of four elements, whose id the sender chooses."""
         signed = write_array(
             write_bytes(message_id),
             write_bytes(body),
@@ -77,7 +77,7 @@ def simulated_pool(number: int) -> SimulatedPool:
 
 
 class SimulatedPools:
-    """A stake distribution of the first `count` pools, and one pool without stake."""
+    """Stake distribution of the first `count` pools, and one pool without stake."""
 
     def __init__(self, count: int) -> None:
         self.is_ready = True
@@ -111,7 +111,7 @@ def _bad_id(random: Random, message: DmqMessage) -> DmqMessage:
 
 
 def _bad_body(random: Random, message: DmqMessage) -> DmqMessage:
-    """Other words under an old signature, with the id that fits them."""
+    """Return the message with another body under its old signature, and with the id that fits that body."""
     body = random.randbytes(len(message.body))
     signed = message.signed_bytes.replace(message.body, body, 1)
     raw = message.raw.replace(message.signed_bytes, signed, 1)
@@ -126,7 +126,7 @@ FLAWS: Mapping[str, Callable[[Random, DmqMessage], DmqMessage]] = {
 
 
 def a_flawed_message(random: Random, pools: SimulatedPools, now_unix_s: float) -> tuple[DmqMessage, str]:
-    """A message that no node may accept, and why."""
+    """Return a message that no node may accept, and the reason."""
     body, expires_at = a_body(random), int(now_unix_s) + 600
     kind = random.choice([*FLAWS, "its pool is unknown", "its pool has no stake", "it expires too late"])
     if kind in FLAWS:

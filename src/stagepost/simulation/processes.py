@@ -1,8 +1,7 @@
-"""Which simulated process a task belongs to, so that a crash can end all of one process and nothing else.
+"""Simulated processes: each task belongs to one, so that a crash can end all of one process and nothing else.
 
-Notices what a program should never report of itself: exceptions that nobody handled, and errors in its log.
-
-What it says of others is noted as well: in a world of honest nodes nobody has anything to complain about.
+`BugWatch` notices what a program should never report of itself: unhandled exceptions, and errors in its log.
+It also notes what a program says of others: in a world of honest nodes nobody has anything to complain about.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=N
 
 
 class Process:
-    """One life of a program: tasks begun by its tasks, timers and connections are its own."""
+    """Life of a program: tasks begun by its tasks, timers and connections are its own."""
 
     def __init__(self, name: str, life: int) -> None:
         self.name = name
@@ -39,20 +38,20 @@ class Process:
         return asyncio.get_running_loop().create_task(coroutine, context=context)
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function` makes (events, bearers, tasks) belongs to this process."""
+        """Call `function` so that the events, bearers and tasks that it makes belong to this process."""
         context = copy_context()
         context.run(_PROCESS.set, self)
         return context.run(function)
 
     def kill(self) -> None:
-        """End every task. What they still do while they end must reach nobody: cut disk and network off first."""
+        """End every task. Cut disk and network off first: what tasks do while they end must reach nobody."""
         self.is_alive = False
         self._end_tasks(KILL_ROUNDS)
 
     def _end_tasks(self, rounds: int) -> None:
         for task in list(self.tasks):
             task.cancel()
-        # Tasks that clean up wait for things which will never happen to a dead program.
+        # Tasks that clean up wait for events which will never happen to a dead program.
         if self.tasks and rounds:
             asyncio.get_running_loop().call_soon(self._end_tasks, rounds - 1)
 
@@ -62,7 +61,7 @@ def current_process() -> Process | None:
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """From now on every task of `loop` is written down with the process that began it."""
+    """Record every new task of `loop` with the process that began it."""
 
     def begin(
         loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
@@ -83,7 +82,7 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
 def _forget(process: Process) -> Callable[[asyncio.Task[Any]], None]:
     def forget(task: asyncio.Task[Any]) -> None:
         process.tasks.pop(task, None)
-        # Nobody asks a dead program's tasks what they failed of.
+        # Nobody asks why the tasks of a dead program failed.
         if not process.is_alive and not task.cancelled():
             task.exception()
 
@@ -94,7 +93,8 @@ _LOGGER = "stagepost"
 
 
 class BugWatch(logging.Handler):
-    """Writes them into the history, unless they come from a process that was killed: dying is not orderly."""
+    """Log handler that writes bugs into the history, unless they come from a killed process: dying is not
+    orderly."""
 
     def __init__(self, history: History) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Programs beside the nodes: they submit, listen and list over the local socket, and write down what they see."""
+"""Programs beside the nodes: they submit, listen and list over the local socket, and record what they see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECONNECT_S = 0.5
 
 @dataclass
 class Seat:
-    """A node as a program on the same machine knows it: `life` and `node_unix_s` come from the world."""
+    """Node as a program on the same machine knows it: `life` and `clock_offset_s` come from the world."""
 
     node: str
     address: UnixAddress
@@ -53,7 +53,8 @@ class Seat:
 
 
 async def submit(seat: Seat, message: DmqMessage, profile: Profile = DMQ_NODE) -> Answer:
-    """One submission on a connection of its own. No answer is an answer too: nobody knows what became of it."""
+    """Submit one message on a connection of its own. No answer is recorded too: nobody knows the outcome
+    then."""
     life, accepted, reason = seat.life, None, ""
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S), seat.connection(profile) as connection:
@@ -71,7 +72,7 @@ async def submit(seat: Seat, message: DmqMessage, profile: Profile = DMQ_NODE) -
 
 
 async def list_messages(seat: Seat, why: str, profile: Profile) -> Listing:
-    """Everything that the node shows to a program that it does not know."""
+    """Return all messages that the node sends to a program that it does not know."""
     life, raws = seat.life, []
     async with asyncio.timeout(ANSWER_WITHIN_S), seat.connection(profile) as connection:
         client = _notification(connection, profile)
@@ -84,11 +85,12 @@ async def list_messages(seat: Seat, why: str, profile: Profile) -> Listing:
 
 
 async def listen_for_ever(seat: Seat, profile: Profile, random: Random) -> None:
-    """Hears everything, on one connection after another, each with a place of its own in the node's messages."""
+    """Receive everything, on one connection after another, each with a place of its own in the node's
+    messages."""
     number = 0
     while True:
         number += 1
-        # The node may end its life while this connection stands: what is heard on it belongs to the first.
+        # The node may end its life while this connection stands: messages on it belong to the earlier life.
         try:
             async with seat.connection(profile) as connection:
                 cursor = Cursor(

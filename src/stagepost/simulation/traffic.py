@@ -1,4 +1,4 @@
-"""What programs send during a run: honest messages, replays of them, and messages that no node may accept."""
+"""The traffic of a run: honest messages, replays of them, and messages that no node may accept."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stagepost.simulation.programs import submit
 from stagepost.simulation.world import World
 
 LIVES_S = (15, 40, 120, 900, 1_700, 1_700, 1_700)
-"""Some expire during the run; most outlive it."""
+"""Seconds of lifetime, to choose from: some messages expire during the run, most outlive it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of all submissions, how many are repeats, bad, or in the older layout."""
+    """Shares of all submissions that are repeats, flawed, or in the older layout."""
 
     replay: float = 0.15
     flawed: float = 0.1
@@ -28,7 +28,8 @@ class Shares:
 
 
 class Traffic:
-    """Submits at random nodes at random times; each submission is a task of its own, so that none waits for another."""
+    """Submitter at random nodes at random times; each submission is a task of its own, so that none waits for
+    another."""
 
     def __init__(
         self, world: World, pools: SimulatedPools, random: Random, shares: Shares | None = None
@@ -64,7 +65,7 @@ class Traffic:
         return task
 
     async def settle(self) -> None:
-        """Every submission has been answered, or cannot be any more."""
+        """Wait until every submission has been answered, or cannot be any more."""
         await asyncio.gather(*self._under_way)
 
     async def _run(self, count: int, duration_s: float) -> None:

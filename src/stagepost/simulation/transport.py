@@ -1,4 +1,5 @@
-"""One end of a simulated connection, as asyncio's protocols know it: the production bearer runs on it unchanged."""
+"""An end of a simulated connection, as asyncio's protocols know it: the production bearer runs on it
+unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ WRITE_BUFFER_HIGH_BYTES = 65_536
 
 
 class SimulatedTransport(asyncio.Transport):
-    """What is written goes into a pipe while that has room, and waits here otherwise: back-pressure as of a socket."""
+    """Transport whose bytes go into a pipe while that has room, and wait here otherwise: the back-pressure of
+    a socket."""
 
     def __init__(
         self,
@@ -50,11 +52,11 @@ class SimulatedTransport(asyncio.Transport):
         outgoing.on_room = self._has_room
 
     def made(self) -> None:
-        """The connection stands: the protocol learns of it, then of what has arrived."""
+        """Tell the protocol that the connection stands, then pass on the bytes that have arrived."""
         self._loop.call_soon(self._made, context=self.context)
 
     def crash(self, *, reset: bool) -> None:
-        """The process is gone. Its kernel resets the connection, or the whole host is silent."""
+        """End this side with its process. The kernel resets the connection, or the whole host is silent."""
         if self._is_lost or self._is_dead:
             self._is_dead = True
             return
@@ -67,13 +69,13 @@ class SimulatedTransport(asyncio.Transport):
         self._gone()
 
     def reset(self) -> None:
-        """The network broke the connection: this end notices at once, the other by itself."""
+        """Take note that the network broke the connection: this end notices at once, the other by itself."""
         self._waiting.clear()
         self._lose(ConnectionResetError("connection reset by peer"))
 
     def arrived(self, piece: Piece) -> None:
         if self._is_dead:
-            # A host that is up again knows nothing of the connections it had.
+            # A host that is up again knows nothing of its former connections.
             if isinstance(piece, bytes) and not self._is_host_silent():
                 self._send_reset()
         elif isinstance(piece, Ending):
@@ -188,7 +190,7 @@ class SimulatedTransport(asyncio.Transport):
             self.close()
 
     def _has_room(self) -> None:
-        # Called while the other side receives: what this side's protocol does then belongs to its own context.
+        # Called while the other side receives: acts of this side's protocol belong to its own context.
         if self._waiting:
             self._loop.call_soon(self._transmit, context=self.context)
 
@@ -210,7 +212,7 @@ class SimulatedTransport(asyncio.Transport):
                 pipe.end(is_reset=False)
 
     def _probed(self, probes: int) -> None:
-        """The other end's kernel asks whether anybody is here. Silence is an answer after a while."""
+        """Answer a probe of the other end's kernel. Silence is an answer after a while."""
         assert self._outgoing is not None
         if probes > KEEP_ALIVE_PROBES or not self._is_host_silent():
             self._outgoing.receiver.reset()

@@ -28,7 +28,7 @@ START_UNIX_S = 1_800_000_000.0
 NODE_PORT = 3_141
 STOP_WITHIN_S = 10.0
 SYNC_TIMES_S = (0.002, 0.01, 0.01, 0.01, 0.5)
-"""How long a disk takes to make a write safe: mostly little, now and then long."""
+"""Seconds that a disk takes to make a write durable, to choose from: mostly little, now and then long."""
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """What a world needs of a node."""
+    """Node as a world needs it."""
 
     async def start(self) -> None: ...
 
@@ -53,7 +53,7 @@ class MakeNode(Protocol):
 
 @dataclass
 class Member:
-    """One node of the world, through all its lives."""
+    """Node of the world, through all its lives."""
 
     name: str
     host: str
@@ -74,7 +74,7 @@ class Member:
 
 
 class World:
-    """Everything comes from `seed`. Use inside of a virtual-time loop, as `async with`."""
+    """World in which everything comes from `seed`. Use it inside of a virtual-time loop, as `async with`."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class World:
         self._bugs.end()
 
     async def _end_programs(self, member: Member) -> None:
-        """They are being cancelled. One that does not end must not keep the run from its end."""
+        """Wait for the cancelled programs. A program that does not end must not keep the run from its end."""
         if not member.programs:
             return
         _, deaf = await asyncio.wait(member.programs, timeout=STOP_WITHIN_S)
@@ -156,7 +156,7 @@ class World:
             await self.start(name)
 
     async def start(self, name: str) -> None:
-        """Begin a new life of a node; nothing if it is up."""
+        """Begin a new life of a node; do nothing if it is up."""
         member = self.members[name]
         if member.is_up:
             return
@@ -172,7 +172,7 @@ class World:
         await self._finish(process.run(node.start()), f"{name} did not start")
 
     async def start_and_check(self, name: str) -> None:
-        """Start a node that nobody else can reach, and write down what it brought along from its disk."""
+        """Start a node that nobody else can reach, and record the messages from its disk."""
         member = self.members[name]
         others = [other.host for other in self.members.values() if other.name != name]
         for other in others:
@@ -186,7 +186,7 @@ class World:
                 self.network.heal(member.host, other)
 
     async def stop(self, name: str) -> None:
-        """An orderly end."""
+        """End a node in order."""
         member = self.members[name]
         node, process = member.node, member.process
         if node is None or process is None:
@@ -206,7 +206,7 @@ class World:
         self._end(member)
 
     def crash(self, name: str, *, power_cut: bool = False) -> None:
-        """Kill a node: what was not synced is lost, nothing is said to anybody."""
+        """Kill a node: unsynced writes are lost, and nobody is told."""
         member = self.members[name]
         if not member.is_up:
             return
@@ -223,7 +223,7 @@ class World:
         member.process = None
 
     async def _finish(self, task: asyncio.Task[Any], what: str) -> None:
-        # Its process may be killed meanwhile: then the task is cancelled, and we are not.
+        # The node's process may be killed meanwhile: then the task is cancelled, and we are not.
         await asyncio.wait([task], timeout=STOP_WITHIN_S)
         if not task.done():
             self.history.bugs.append(f"{what} within {STOP_WITHIN_S:g} s")
@@ -241,7 +241,7 @@ class World:
         )
 
     async def list_all(self, why: str) -> list[Listing]:
-        """What each running node holds, into the history."""
+        """Record the messages that each running node holds, and return them."""
         listings = [await self._list(member, why) for member in self.members.values() if member.is_up]
         return [listing for listing in listings if listing is not None]
 
@@ -258,7 +258,7 @@ class World:
     # Faults
 
     async def run_faults(self, faults: Iterable[Fault]) -> None:
-        """Everything in its time; returns when the last fault is repaired."""
+        """Begin and repair each fault at its time; return when the last one is repaired."""
         steps = [(fault.at_s, 0, fault) for fault in faults] + [(fault.until_s, 1, fault) for fault in faults]
         for at_s, is_end, fault in sorted(steps, key=lambda step: step[:2]):
             await asyncio.sleep(max(0.0, at_s - self.now_s))
@@ -319,5 +319,5 @@ class World:
 
 
 def local_address(name: str) -> UnixAddress:
-    """Where a node of a world listens for programs."""
+    """Return the address at which a node of a world listens for programs."""
     return UnixAddress(Path(f"/simulated/{name}/node.socket"))
