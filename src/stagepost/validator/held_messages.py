@@ -1,7 +1,8 @@
-"""Messages of full nodes that another member is about to announce: left to it for a moment, so that one announcement
-is enough. The sign is a body that came by broadcast ahead of its announcement.
+"""Messages and bodies that wait for an announcement by another member.
 
-Bodies that are here before anybody has announced them: kept for a while, within bounds for each member.
+`HeldBack` holds messages of full nodes that another member is about to announce, so that a single
+announcement is enough; the sign is a body that came by broadcast ahead of its announcement. `EarlyBodies`
+keeps such bodies for a while, within bounds for each member.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import NamedTuple
 from stagepost.remp.message import ExternalMessage
 
 HOLD_BACK_S, HOLD_BACK_MAX_S = 0.2, 2.0
-"""How long we wait before we announce it ourselves: longer where announcements are slow to come, because a second one
-would make them slower."""
+"""Seconds, at least and at most, before this validator announces a held message itself. The wait is longer
+where announcements are slow to come, because a second announcement would make them slower.
+"""
 
 HELD_BACK_MAX = 1_024
 LAG_WEIGHT = 1 / 8
@@ -28,7 +30,7 @@ class Held(NamedTuple):
 
 
 class HeldBack:
-    """`release` is called when the time is over."""
+    """`release` is called with a message's id when its time is over."""
 
     def __init__(self, release: Callable[[bytes], None]) -> None:
         self._release = release
@@ -43,15 +45,15 @@ class HeldBack:
 
     @property
     def seconds(self) -> float:
-        """For how long a message is held back now."""
+        """Seconds for which a message is held back now."""
         return min(max(HOLD_BACK_S, LAGS_WAITED * self._lag_s), HOLD_BACK_MAX_S)
 
     def note_lag(self, lag_s: float) -> None:
-        """An announcement came so long after its body."""
+        """Note that an announcement came `lag_s` seconds after its body."""
         self._lag_s += LAG_WEIGHT * (lag_s - self._lag_s)
 
     def hold(self, message: ExternalMessage, full_node: bytes) -> bool:
-        """False if there is no room."""
+        """Hold a message back. Return False if there is no room."""
         if len(self._held) >= HELD_BACK_MAX:
             return False
         loop = asyncio.get_running_loop()
@@ -75,10 +77,11 @@ class HeldBack:
 
 
 EARLY_BYTES_MAX = 1024 * 1024
-"""For each member. A broadcast is ahead of its announcement by no more than a write to disk."""
+"""Bytes for each member, at most. A broadcast is ahead of its announcement by no more than a write to disk.
+"""
 
 EARLY_COUNT_MAX = 4_096
-"""For each member, too: small bodies have a price beyond their bytes."""
+"""Bodies for each member, at most: small bodies cost memory beyond their bytes."""
 
 
 class EarlyBodies:
@@ -94,12 +97,14 @@ class EarlyBodies:
         return len(self._by_id)
 
     def since(self, message_id: bytes) -> float | None:
-        """When it came."""
+        """Return the time at which the body arrived, in seconds; None if it is not here."""
         found = self._by_id.get(message_id)
         return None if found is None else found[2]
 
     def put(self, member: int, message: ExternalMessage, now: float) -> None:
-        """The oldest of the same member go for it: nobody can push out what others sent."""
+        """Keep a body. It displaces the oldest bodies of the same member only, so a member cannot push out
+        what others sent.
+        """
         if message.message_id in self._by_id:
             return
         ids = self._of_member.setdefault(member, {})

@@ -22,11 +22,11 @@ from stagepost.remp.links.protocols import Message, Receipts
 from stagepost.remp.links.versions import LinkVersion
 
 FULL_NODES_MAX = 256
-"""With a link at the same time."""
+"""Full nodes, at most, that have a link at the same time."""
 
 
 class ReceiptLink(Link):
-    """The validator's end."""
+    """The validator's end of a link to a full node."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReceiptLink(Link):
 
 
 class ListeningValidatorLinks:
-    """`admits` says which full nodes are served, by public key."""
+    """`admits` returns whether the full node with this public key is served."""
 
     def __init__(self, end: OurEnd, listener: LinkListener, admits: Callable[[bytes], bool]) -> None:
         self.session_id = network_session_id(end.network_magic)
@@ -71,7 +71,7 @@ class ListeningValidatorLinks:
 
     @property
     def linked(self) -> list[bytes]:
-        """Full nodes that have a link now."""
+        """Return the key ids of the full nodes that have a link now."""
         return sorted(self._links)
 
     def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
@@ -83,7 +83,9 @@ class ListeningValidatorLinks:
         return link.tell(combined_receipt)
 
     def refuse(self, full_node: bytes, rule: str, text: str) -> None:
-        """It sent what no honest full node sends: its link is closed, and stays so for a while."""
+        """Close the link of a full node that sent what no honest one sends, and keep the full node out for a
+        while.
+        """
         link = self._links.get(full_node)
         if link is not None:
             link.end(RemoteProtocolError(text, code=ErrorCode.PROTOCOL_REQUEST, reason=rule))

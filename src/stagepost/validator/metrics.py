@@ -1,4 +1,4 @@
-"""The metrics of a validator: counted as things happen, gauges when somebody asks."""
+"""The metrics of a validator: counters grow as events happen, gauges are set when the metrics are read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ValidatorMetrics:
         set_build_info(self._registry)
 
     def heard(self, event: object) -> None:
-        """Of a queue's session."""
+        """Count an event of a queue's session."""
         if isinstance(event, Deliver):
             self._blocks.inc()
         elif isinstance(event, Blamed) and event.proof is not None:

@@ -1,9 +1,11 @@
-"""Between the ledger and the queues of one validator: what the chain says goes to the queues, what they hold to the collator.
+"""The bridge between the ledger and the queues of one validator: events of the chain go to the queues, their
+messages to the collator.
 
     ledger events → heard → candidate_seen, shard_committed, master_committed, switch → queues → receipts
-    agreement asks → take → collate → collated; → fault_in (somebody else's candidate)
+    agreement asks → take → collate → collated; → fault_in (another validator's candidate)
 
-A queue is known by an id of its own, since previous validators take part in it; the ledger's sessions are mapped here.
+A queue has an id of its own, since previous validators take part in it; this module maps the ledger's
+sessions to queues.
 """
 
 from __future__ import annotations
@@ -36,17 +38,21 @@ from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.sessions import Validator
 
 TAKEN_MAX = 1_000
-"""Messages that a collator is given for one block: as many as a block holds, unless the chain is told otherwise."""
+"""Messages, at most, that a collator is given for one block: as many as a block holds, unless the chain is
+configured otherwise.
+"""
 
 COMMITTED_MAX = 65_536
-"""Messages in shard blocks that no master block holds yet; of further ones, a queue that is behind learns late."""
+"""Messages, at most, that are remembered from shard blocks that no master block holds yet; a queue that is
+behind learns late of further ones.
+"""
 
 BLOCKS_MAX = 1_024
-"""Blocks that were committed of late, of which agreement may ask us what we think of them."""
+"""Blocks, at most, that were committed of late and that agreement may still ask us to check."""
 
 
 class QueueBridge:
-    """`keys`: public keys by key id, of everybody who validates or did so of late."""
+    """`keys`: public keys by key id, of all present validators and of recent ones."""
 
     def __init__(
         self,
@@ -67,7 +73,8 @@ class QueueBridge:
         self._committed_lists: dict[tuple[bytes, ...], None] = {}
 
     def start(self, waiting: Iterable[tuple[BlockId, Sequence[ExternalMessage]]] = ()) -> None:
-        """From what the ledger knows. History first: a queue that knows less than the chain would collate it again.
+        """Start from what the ledger knows. History comes first: a queue that knows less than the chain would
+        collate a message again.
 
         `waiting`: shard blocks that no master block holds yet, with their messages.
         """
@@ -83,7 +90,7 @@ class QueueBridge:
             self._note_committed(block_id, [message.message_id for message in messages])
             for message in messages:
                 if cache.get(message.message_id) is None:
-                    # We may have told of it before: nobody is to hear that it stands in the queue again.
+                    # We may have reported it before: no full node is to hear again that it is in the queue.
                     header = header_of(message, Origin(ZERO_INT256, -1, 0), seqno)
                     status = Accepted(Level.SHARDCHAIN, block_id)
                     cache.give_body(cache.add(header, status, Standing.OWN, now), message)
@@ -95,7 +102,7 @@ class QueueBridge:
     # What the chain says
 
     def heard(self, events: Iterable[LedgerEvent]) -> None:
-        """In the order of the ledger."""
+        """Pass events to the queues, in the order of the ledger."""
         for event in events:
             self._hear(event)
 
@@ -143,7 +150,7 @@ class QueueBridge:
         self._rotate(event)
 
     def _rotate(self, event: MasterApplied) -> None:
-        # Whoever catches up on the chain may have spoken in such a session in an earlier life.
+        # A node that catches up on the chain may have spoken in such a session before its restart.
         is_fresh = event.time_ms > self._started_ms
         following: dict[bytes, list[SessionPlan]] = {}
         fresh: list[SessionPlan] = []
@@ -168,7 +175,7 @@ class QueueBridge:
         return runner is not None and runner.queue.has_collatable
 
     def take(self, session_id: bytes) -> list[ExternalMessage]:
-        """For a candidate of ours; `collated` must follow."""
+        """Return messages for a candidate of ours; the caller must call `collated` afterwards."""
         runner = self._runner(session_id)
         if runner is None:
             return []
@@ -191,7 +198,9 @@ class QueueBridge:
         taken: Sequence[ExternalMessage],
         reports: Iterable[tuple[bytes, Report]],
     ) -> None:
-        """What became of them. Those of which nothing is said stand where they stood."""
+        """Pass the collator's reports to the queue. A taken message without a report returns to where it
+        stood.
+        """
         runner = self._runner(session_id)
         if runner is None:
             return
@@ -202,9 +211,13 @@ class QueueBridge:
     # Candidates of others
 
     def has_unknown(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> bool:
-        """Whether there is one of which nobody has told us yet, or no queue where they could have: agreement may be faster.
-        Nobody collates what has not been announced, so we are about to hear of it, and of its place in the order. A
-        candidate brings the bytes of its messages along."""
+        """Return whether one of `messages` has not been announced to us yet, or whether there is no queue for
+        this session yet.
+
+        Agreement may be faster than the queue. No honest validator collates a message that has not been
+        announced, so we are about to hear of it, and of its place in the order. A candidate brings the bytes
+        of its messages along.
+        """
         runner = self._runner(session_id)
         if runner is None:
             return True
@@ -216,7 +229,7 @@ class QueueBridge:
         return any(cache.get(one) is None for one in message_ids) or runner.queue.has_unspoken(message_ids)
 
     def fault_in(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> str | None:
-        """Why the queue says no to a candidate with these messages, in this order."""
+        """Return why the queue declines a candidate with these messages, in this order; None if it does not."""
         runner = self._runner(session_id)
         if runner is None:
             return "this validator has no queue of the session"
@@ -226,13 +239,15 @@ class QueueBridge:
         return runner.queue.check_candidate(message_ids)
 
     def session_of(self, queue_id: bytes) -> bytes | None:
-        """The ledger's session that a queue belongs to, while it is at work."""
+        """Return the ledger's session that a queue belongs to, while it is at work; otherwise None."""
         return next((session for session, one in self._queue_ids.items() if one == queue_id), None)
 
     # What was left over from sessions that are over
 
     def offer_again(self, message: ExternalMessage, full_node: bytes) -> bool:
-        """A full node gave it to us under a session that ended while we were away."""
+        """Offer a message that a full node sent under a session that ended while this node was down. Return
+        whether a queue took it.
+        """
         cached = self._validator.cache.get(message.message_id)
         if cached is not None and place_of(cached.status) == FINAL:
             return False
@@ -255,7 +270,9 @@ class QueueBridge:
         return None if queue_id is None else self._validator.sessions.get(queue_id)
 
     def _runners_with(self, message_ids: Sequence[bytes]) -> list[SessionRunner]:
-        """Those at work first: where a message waits, there it must be free again."""
+        """Return the runners whose queues hold one of the messages. Those at work come first: a waiting
+        message must be freed there.
+        """
         runners = {**self._validator.current, **self._validator.sessions}
         return [
             runner

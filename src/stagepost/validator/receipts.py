@@ -1,11 +1,11 @@
-"""A validator's receipts: dated, signed, on disk where that is needed, packed, and out in the same turn of the loop.
+"""A validator's receipts: dated, signed, on disk where that is needed, packed, and sent in the same turn of
+the loop.
 
-What a validator has said of each message, in order. All full nodes hear the same lane of receipts: one that sends a message
-later than others hears it again as it was, and nothing that was said to it alone.
-
-What a validator has said of each message, on disk before it is spoken: after a crash it must not say what contradicts it.
-
-That a message stands in the queue is written together with what is said next: until then it may be said again.
+`Lanes` holds the receipts of each message, in order. All full nodes get the same lane of receipts: one that
+sends a message later than others gets the lane again as it was, and nothing that was said to it alone.
+`Statements` writes receipts to disk before they are sent, because after a crash the validator must not
+contradict them. The receipt that a message is in the queue is written together with the next one: until then
+it may be sent again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ from stagepost.remp.receipts.status import FIRST_KINDS, is_legal_step
 from stagepost.validator.session_store import SessionStore, StatementRow
 
 LANES_MAX = 16_384
-"""Messages; the one that was spoken of longest ago is forgotten for a further one. A lane takes about a kilobyte."""
+"""Messages, at most; a further one displaces the one whose last receipt is oldest. A lane takes about a
+kilobyte.
+"""
 
 LANE_RECEIPTS_MAX = 16
-"""Of one message. A message that goes to and fro loses the beginning of its lane, up to a receipt that may stand first."""
+"""Receipts of one message, at most. A message that goes to and fro loses the beginning of its lane, up to a
+receipt that may stand first.
+"""
 
 
 class Lanes:
@@ -40,7 +44,7 @@ class Lanes:
         self._lanes: dict[bytes, tuple[Receipt, ...]] = {}
 
     def __getitem__(self, message_id: bytes) -> tuple[Receipt, ...]:
-        """Empty if nothing was said, or nothing is remembered."""
+        """Return the receipts of a message; empty if there are none, or if they were forgotten."""
         return self._lanes.get(message_id, ())
 
     def extend(self, message_id: bytes, said: Sequence[Receipt]) -> tuple[Receipt, ...]:
@@ -64,15 +68,17 @@ def _trimmed(lane: tuple[Receipt, ...]) -> tuple[Receipt, ...]:
 
 WRITE_AGAIN_S = 1.0
 ROW_RECEIPTS_MAX = 128
-"""Each may name two blocks; a packet has room for twice as many."""
+"""Receipts in one row, at most: each may name two blocks, and a packet has room for twice as many."""
 
 Then = Callable[[], None]
 Batch = list[tuple[list[Receipt], Then]]
 
 
 class Statements:
-    """`earlier`: what a life before this one said last, by message; whoever goes on with a message takes it from there.
-    `catchain_seqno` is the present one of the masterchain, the clock of all messages' lives."""
+    """`earlier`: the last receipts of an earlier run of this node, by message; the session that resumes a
+    message takes them from there. `catchain_seqno` is the present one of the masterchain, the clock of all
+    messages' lives.
+    """
 
     def __init__(self, store: SessionStore, catchain_seqno: Callable[[], int]) -> None:
         self.failures = 0
@@ -93,8 +99,11 @@ class Statements:
     def say(
         self, receipts: Mapping[bytes, Sequence[Receipt]], then: Then, *, is_repeated: bool = False
     ) -> None:
-        """By message, in order, what is said now. `then` speaks it, when it cannot be forgotten any more; never before
-        what was to be said earlier of the same messages. `is_repeated`: it also speaks what was said before."""
+        """Store the receipts, by message and in order, then call `then`, which sends them.
+
+        `then` is called when the receipts cannot be forgotten any more, and never before an earlier `then`
+        for the same messages. `is_repeated`: `then` also sends receipts that were sent before.
+        """
         seqno = self._catchain_seqno()
         written: list[Receipt] = []
         for message_id, said in receipts.items():
@@ -113,7 +122,7 @@ class Statements:
         self._write()
 
     def forget_before(self, catchain_seqno: int) -> None:
-        """Messages that were spoken of last under an older one have come to their ends."""
+        """Forget the messages whose last receipt is from an older catchain: they have come to their ends."""
         gone = [message_id for message_id, seqno in self._written.items() if seqno < catchain_seqno]
         for message_id in gone:
             del self._written[message_id]
@@ -123,11 +132,11 @@ class Statements:
             self._store.remove_statements(catchain_seqno)
 
     def stop(self) -> None:
-        """Nothing is said any more."""
+        """Send nothing any more."""
         self._is_stopped = True
 
     def _write(self) -> None:
-        """One after the other, and what came meanwhile as one."""
+        """Write one batch after the other, and all receipts that came meanwhile as one."""
         if not self._is_writing and self._waiting:
             self._is_writing = True
             batch, self._waiting = self._waiting, []
@@ -148,7 +157,7 @@ class Statements:
         if self._is_stopped:
             return
         if error is not None:
-            # It delays, and makes nothing be spoken that is not written.
+            # A failed write delays the receipts; none is sent that is not written.
             self.failures += 1
             asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._put, batch)
             return
@@ -163,7 +172,7 @@ def _packed(receipts: Sequence[Receipt]) -> bytes:
 
 
 class ReceiptSending:
-    """Later receipts of a message have later dates, even within one millisecond: readers go by them."""
+    """Later receipts of a message have later dates, even within one millisecond: readers order them by date."""
 
     def __init__(
         self,
@@ -187,7 +196,7 @@ class ReceiptSending:
 
     @property
     def lost(self) -> int:
-        """Receipts for full nodes that were away for too long."""
+        """Number of receipts lost because their full nodes were away for too long."""
         return self._packing.lost
 
     def tell(self, tellings: Sequence[Telling]) -> None:
@@ -207,7 +216,7 @@ class ReceiptSending:
         self._statements.say(said, lambda: self.repeat(spoken), is_repeated=is_repeated)
 
     def repeat(self, spoken: Iterable[tuple[bytes, Receipt]]) -> None:
-        """What may be said as it is, each to the full node beside it."""
+        """Send receipts as they are, each to the full node beside it."""
         now = self._clock.mono_s()
         for full_node, receipt in spoken:
             self._packing.add(full_node, receipt, now)
@@ -224,11 +233,13 @@ class ReceiptSending:
             self._timer.cancel()
 
     def _lane(self, message_id: bytes, said: Mapping[bytes, Sequence[Receipt]]) -> tuple[Receipt, ...]:
-        """What was said of it before, and what is being said now."""
+        """Return the earlier receipts of a message, and those that are being made now."""
         return (*self._statements.lanes[message_id], *said.get(message_id, ()))
 
     def _said(self, message_id: bytes, status: MessageStatus, said: dict[bytes, list[Receipt]]) -> Receipt:
-        """Several full nodes hear the same, one after the other: one receipt, one signature."""
+        """Return the receipt for a status. Several full nodes get the same, one after the other: one receipt,
+        one signature.
+        """
         now = said.setdefault(message_id, [])
         if not now or now[-1].status != status:
             now.append(self._receipt(message_id, status, self._lane(message_id, said)))
@@ -244,7 +255,7 @@ class ReceiptSending:
         )
 
     def _plan(self) -> None:
-        """What else comes up in this turn of the loop leaves in the same packet."""
+        """Plan the next sending, so that receipts made in the same turn of the loop leave in the same packet."""
         at = self._packing.next_wake
         if at is None or self._is_stopped:
             return
@@ -267,7 +278,7 @@ class ReceiptSending:
         away: set[bytes] = set()
         for packet in self._packing.packets(now):
             full_node = packet.full_node
-            # What one could not be told now, in order, nothing that follows is tried for either.
+            # Receipts stay in order: if one could not be sent to a full node, none that follows is tried.
             if full_node in away or not self._links.tell(full_node, packet.encode(self.source_id)):
                 away.add(full_node)
                 self._packing.put_back(packet, now)
@@ -275,7 +286,9 @@ class ReceiptSending:
 
 
 def _not_said(one: Introduce, lane: Sequence[Receipt]) -> Sequence[MessageStatus]:
-    """Beside its lane: where the message stands now, if that follows and is not what was said last."""
+    """Return the statuses to report beside the lane: where the message stands now, if that may follow and is
+    not the last receipt.
+    """
     if not lane:
         return one.statuses
     last, now = lane[-1], one.statuses[-1]

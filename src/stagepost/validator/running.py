@@ -46,7 +46,9 @@ SPLIT_AFTER_MS = 500
 
 
 class Between:
-    """What stands between a validator and its links: nothing. A devnet that shows faults puts something there."""
+    """The layer between a validator and its links, which here changes nothing. A devnet that shows faults
+    puts its own there.
+    """
 
     def overlay(self, overlay: Overlay) -> Overlay:
         return overlay
@@ -59,7 +61,7 @@ class Between:
 
 
 class RunningValidator:
-    """`shards`: how many it wants; it proposes splits until there are as many."""
+    """`shards`: the wanted number of shards; the validator proposes splits until there are as many."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class RunningValidator:
         await self._listener.close()
 
     def _plan(self) -> None:
-        """The larger shards first, until there are enough."""
+        """Propose splits, the larger shards first, until there are enough."""
         self._timer = asyncio.get_running_loop().call_later(PLAN_EVERY_S, self._plan)
         chain = self.validator.chain
         shards = sorted((entry.shard for entry in chain.ledger.master.shards), key=lambda shard: shard.bits)
@@ -149,7 +151,9 @@ async def start_validator(
     message_timeout_s: float = MESSAGE_TIMEOUT_S,
     between: Between | None = None,
 ) -> RunningValidator:
-    """`listener`: one that listens already, at the address that the network has for this validator."""
+    """Start a validator. `listener`: a listener that listens already, at the address that the network has for
+    this validator.
+    """
     end = our_end(network, seed, clock, random)
     if listener is None:
         listener = LinkListener(end)

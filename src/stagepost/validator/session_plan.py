@@ -1,6 +1,5 @@
-"""One session as a validator is told to take part in it, and what it is run with.
-
-From a session of the ledger to the message queue that goes with it: who takes part, and under which name.
+"""A session as a validator is told to take part in it, its options, and the way from a session of the ledger
+to its message queue: the members of the queue, and its id.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stagepost.remp.queue.state import QueueOptions, QueueSession
 from stagepost.remp.sessions import Member, SessionFacts, queue_id, queue_members
 
 Parse = Callable[[bytes], ExternalMessage]
-"""What a ledger reads in a message's bytes; `DecodeError` if they are no message."""
+"""Function that reads an external message from its bytes; `DecodeError` if they are not a message."""
 
 SessionEvent: TypeAlias = Deliver | Blamed | Refused | Recovered | Halt | QuorumReport
 
@@ -61,7 +60,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
 
 
 class SessionCounters(msgspec.Struct):
-    """`refused` by the name of the rule that was broken."""
+    """`refused` counts by the name of the broken rule."""
 
     blocks_pushed: int = 0
     bodies_pushed: int = 0
@@ -79,10 +78,12 @@ def queue_session_id(session: LedgerSession) -> bytes:
 
 
 def queue_plan(session: LedgerSession, own_key: bytes, keys: Mapping[bytes, bytes]) -> SessionPlan | None:
-    """Previous members take part, for they know what was open; None if we are neither of them nor of the present ones.
+    """Return the plan of the session's message queue. Previous members take part, for they know the open
+    messages. Return None if this node is neither a previous nor a present member.
 
-    `keys`: public keys by key id. A previous member whose key nobody knows any more cannot be linked to, and its place
-    would shift everybody's: `KeyError` then, for the list of validators that this node was given is not complete.
+    `keys`: public keys by key id. A previous member whose key nobody knows any more cannot be linked to, and
+    without it every later member would have another place: then `KeyError`, for the list of validators that
+    this node was given is not complete.
     """
     members = queue_members([facts.members for facts in _previous(session)], session.facts.members)
     own = key_id(own_key)
@@ -102,7 +103,7 @@ def queue_plan(session: LedgerSession, own_key: bytes, keys: Mapping[bytes, byte
 
 
 def _previous(session: LedgerSession) -> tuple[SessionFacts, ...]:
-    """Shards in sorted order."""
+    """Return the previous sessions, shards in sorted order."""
     return tuple(sorted(session.previous, key=lambda facts: (facts.workchain, facts.shard)))
 
 

@@ -1,10 +1,10 @@
-"""One validator in one session: graph and queue upon links, disk and clock. Calls, not tasks: what comes in is
-handled in the same turn of the loop, and one timer wakes both cores.
+"""A validator in one session: graph and queue on links, disk and clock.
 
     full nodes → offer ─ queue ─ member ─ store ─ overlay → others
     others → pushed, asked ─ member ─ store ─ queue ─ tell → full nodes
 
-A receipt leaves when the message that it is for cannot be lost any more, a block when it is on disk.
+Calls, not tasks: an event is handled in the same turn of the loop, and one timer wakes both cores. A receipt
+leaves when the message that it is for cannot be lost any more, a block when it is on disk.
 """
 
 from __future__ import annotations
@@ -60,23 +60,25 @@ from stagepost.validator.session_plan import Parse, SessionCounters, SessionEven
 from stagepost.validator.session_store import BodyRow, SessionStore, SessionWriting
 
 QUORUM_EVERY_S = 2.0
-"""How often we look whether enough members are heard of."""
+"""Seconds between two looks at whether enough members are heard of."""
 
 _BLOCK, _BODY, _QUERY = (constructor_bytes(one) for one in (UPDATE_ID, BODY_ID, QUERY_ID))
 
 
 class Resuming(NamedTuple):
-    """`said`: what an earlier life said last of messages, until somebody goes on with them; `repeat` sends receipts as they
-    are, each to the full node beside it."""
+    """`said`: the last receipts of messages from an earlier run of this node, until a session resumes the
+    messages; `repeat` sends receipts as they are, each to the full node beside it.
+    """
 
     said: dict[bytes, tuple[Receipt, ...]]
     repeat: Callable[[list[tuple[bytes, Receipt]]], None]
 
 
 class SessionRunner:
-    """`tell` gets receipts to be dated, signed and sent; `on_event` hears what people and watchers may want to know.
-    `untold`: receipts of messages that are not on disk yet; of all sessions of a validator, for a message goes from one
-    to the next."""
+    """`tell` gets receipts to be dated, signed and sent; `on_event` gets events for people and watchers.
+    `untold`: receipts of messages that are not on disk yet; all sessions of a validator share it, for a
+    message goes from one session to the next.
+    """
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class SessionRunner:
         return self._writing.failures
 
     def start(self, overlay: Overlay) -> None:
-        """From what the disk holds. Nothing may come in before."""
+        """Start from what the disk holds. No event may come in before."""
         self._overlay = overlay
         content = self._store.load(self.plan.session_id)
         self._store.begin(self.plan.session_id, self.plan.masterchain_seqno)
@@ -160,12 +162,12 @@ class SessionRunner:
         self._set_timer()
 
     def release_all(self) -> None:
-        """Nothing is left to others any more: the session is about to end."""
+        """Announce all held messages: the session is about to end, so none is left to other members any more."""
         for message_id in self._held_back.ids():
             self._release(message_id)
 
     def stop(self) -> None:
-        """Nothing is sent any more. What is on its way to the disk still gets there."""
+        """Send nothing any more. Records on their way to the disk still get there."""
         self._is_stopped = True
         self._alarm.cancel()
         self._held_back.clear()
@@ -176,7 +178,9 @@ class SessionRunner:
     # From full nodes
 
     def offer(self, message: ExternalMessage, full_node: bytes) -> None:
-        """What is fully known is dropped. What another member is about to announce is left to it for a moment."""
+        """Take a message of a full node. A message that is fully known is dropped; one that another member is
+        about to announce is held back for a moment.
+        """
         message_id = message.message_id
         cached = self._cache.get(message_id)
         if message_id in self._held_back:
@@ -208,7 +212,7 @@ class SessionRunner:
         effects = self.queue.offer(message, full_node, self._clock.unix_s())
         self._early.take(message.message_id)
         if is_new and message.message_id in self.queue:
-            # What is to be told of it waits, and so does what follows meanwhile: a receipt never overtakes an earlier one.
+            # The receipts of the message wait, and so do those that follow meanwhile: none overtakes an earlier one.
             self._untold.setdefault(message.message_id, [])
             self._being_written.add(message.message_id)
             self._writing.body(
@@ -250,12 +254,12 @@ class SessionRunner:
         self._set_timer()
 
     def linked(self, peer: int) -> None:
-        """Blocks that were missed meanwhile are asked for within moments anyway; bodies are asked for now."""
+        """Ask the peer for missing bodies now; the member asks for missed blocks within moments anyway."""
         if not self._is_stopped:
             self.perform(self.queue.member_reached(self._clock.unix_s()))
 
     def _body_of(self, message_id: bytes) -> bytes:
-        """Empty if it is not here."""
+        """Return the bytes of a message; empty if they are not here."""
         cached = self._cache.get(message_id)
         if cached is not None and cached.body is not None:
             return cached.body.body
@@ -359,8 +363,11 @@ class SessionRunner:
             self._resume(message_id, told)
 
     def _resume(self, message_id: bytes, tells: list[Telling]) -> None:
-        """It is in the queue, as if it had never been. What was said last may not have been heard, and is said again as it
-        was; what follows must follow from that."""
+        """Resume a message that entered the queue again after a restart, as if it were new.
+
+        The full nodes may not have got its last receipts, so these are sent again as they were; further
+        receipts must follow from them.
+        """
         said = self._resuming.said.pop(message_id)
         full_nodes = dict.fromkeys(one.full_node for one in tells)
         self._resuming.repeat([(full_node, receipt) for full_node in full_nodes for receipt in said])
@@ -370,12 +377,12 @@ class SessionRunner:
             self._do(tells)
 
     def perform(self, effects: Sequence[QueueEffect]) -> None:
-        """Of calls that others make to the queue: the collator, the chain, the switch."""
+        """Perform the effects of a call to the queue by the collator, the chain or the switch."""
         self._do(effects)
         self._set_timer()
 
     def close_open(self, effects: Sequence[QueueEffect]) -> None:
-        """After `stop`: full nodes still hear what became of their messages; nobody else hears anything."""
+        """Report to full nodes, after `stop`, what became of their messages; send nothing to other members."""
         tells = [effect for effect in effects if isinstance(effect, Tell | Introduce)]
         if tells:
             self._tell(tells)
@@ -401,7 +408,9 @@ class SessionRunner:
         return self._early.take(message_id) if stored is None else self._parse(stored)
 
     def _release_announced(self) -> None:
-        """Whoever else was to announce it has done so: our own full node's word for it goes on."""
+        """Offer each held message that another member has announced meanwhile, so that our own full node
+        becomes an origin of it.
+        """
         for message_id in [one for one in self._held_back.ids() if one in self.queue]:
             self._release(message_id)
 
@@ -411,7 +420,7 @@ class SessionRunner:
         return BodyRow(self.plan.session_id, message.message_id, message.body, full_node)
 
     def _set_timer(self) -> None:
-        """Once for all that happens in one turn of the loop."""
+        """Set the timer once for all that happens in one turn of the loop."""
         if not self._is_timer_due and not self._is_stopped:
             self._is_timer_due = True
             asyncio.get_running_loop().call_soon(self._set_timer_now)

@@ -1,4 +1,6 @@
-"""A validator: its sessions one after the other, one cache and one store for all of them, its links to full nodes."""
+"""A validator: its sessions one after the other, one cache and one store for all of them, its links to full
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,17 @@ from stagepost.validator.session_runner import Resuming, SessionRunner
 from stagepost.validator.session_store import BodyRow, SessionStore
 
 LINGER_S = 15.0
-"""So long we stay in a session that is over: what others still bring there is handed on to those that follow. Of two
-switches in quick succession, messages would otherwise miss the second."""
+"""Seconds for which this validator stays in a session that is over: messages that others still bring there
+are handed on to the sessions that follow. Of two switches in quick succession, messages would otherwise miss
+the second.
+"""
 
 HAND_ON_EVERY_S = 1.0
 
 
 class ClosableOverlay(Overlay, Protocol):
     async def close(self) -> None:
-        """The session is over: its links are not needed any more."""
+        """Close the links of the session: it is over."""
 
 
 MakeOverlay = Callable[[SessionPlan, OverlayEvents], ClosableOverlay]
@@ -40,7 +44,7 @@ OnSessionEvent = Callable[[SessionPlan, SessionEvent], None]
 
 
 class ValidatorCounters(msgspec.Struct):
-    """`refused` by code: messages of full nodes that were not taken."""
+    """`refused` counts, by code, the messages of full nodes that were not taken."""
 
     messages: int = 0
     without_session: int = 0
@@ -48,15 +52,16 @@ class ValidatorCounters(msgspec.Struct):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """A session that is over and not left yet."""
+    """A session that is over and that this validator has not left yet."""
 
     leave_at: float
     following: tuple[bytes, ...]
 
 
 class Validator:
-    """`full_node_keys`: by key id. Where it is given, only these are listened to, and every message must be signed by
-    the one that sends it; otherwise the link alone vouches for it."""
+    """`full_node_keys`: public keys by key id. Where it is given, only these full nodes are listened to, and
+    every message must be signed by the full node that sends it; otherwise the link alone vouches for it.
+    """
 
     def __init__(
         self,
@@ -101,18 +106,19 @@ class Validator:
 
     @property
     def sessions(self) -> dict[bytes, SessionRunner]:
-        """Those that we take part in, and those that are over and not left yet."""
+        """The sessions that this validator takes part in, and those that are over and not left yet, by id."""
         return {session_id: runner for session_id, (runner, _) in self._sessions.items()}
 
     @property
     def current(self) -> dict[bytes, SessionRunner]:
-        """Without those that are over; the newest first."""
+        """The sessions that are not over, by id, the newest first."""
         return {session_id: self._sessions[session_id][0] for session_id in self._current}
 
     def begin_session(self, plan: SessionPlan, *, is_fresh: bool = False) -> SessionRunner:
-        """Join it, and take messages of its shard from now on, if we validate there.
+        """Join the session, and take messages of its shard from now on, if we validate there.
 
-        `is_fresh`: it begins while we run. Nobody can remember anything of us there, so we need not listen first.
+        `is_fresh`: the session begins while we run. No member can remember anything of us there, so we need
+        not listen first.
         """
 
         def on_event(event: SessionEvent) -> None:
@@ -146,8 +152,9 @@ class Validator:
     def switch(
         self, session_id: bytes, following: Sequence[SessionPlan], *, are_fresh: bool = False
     ) -> list[SessionRunner]:
-        """A session ends: what is open in it, and what is processed, goes into those that follow it, and so does what
-        comes late. We leave it a while after."""
+        """End a session: its open and its processed messages go into those that follow it, and so do messages
+        that come late. This validator leaves the session a while after.
+        """
         old, _ = self._sessions[session_id]
         old.release_all()
         old.perform(old.queue.session_ended(self._clock.unix_s()))
@@ -169,7 +176,9 @@ class Validator:
             self._care_timer = loop.call_later(HAND_ON_EVERY_S, self._care_for_ended)
 
     def _care_for_ended(self) -> None:
-        """Latecomers are handed on, sessions left when their time has come, and what is open there is closed."""
+        """Hand on messages that came late, leave sessions whose time has come, and close the messages that
+        are still open there.
+        """
         self._care_timer = None
         for session_id, ended in list(self._ended.items()):
             runner, _ = self._sessions[session_id]
@@ -201,7 +210,7 @@ class Validator:
         new.perform(new.queue.forward_into(forwarding.records, forwarding.bodies, self._clock.unix_s()))
 
     def end_session(self, session_id: bytes) -> None:
-        """Leave it. What is kept of it on disk goes when its messages have expired."""
+        """Leave the session. Its rows on disk are deleted when its messages have expired."""
         runner, overlay = self._sessions.pop(session_id)
         if self._ended.pop(session_id, None) is None:
             self._current.remove(session_id)
@@ -211,7 +220,7 @@ class Validator:
         closing.add_done_callback(self._closing.discard)
 
     def master_advanced(self, masterchain_seqno: int) -> Collected:
-        """A master block rotated: the clock of all messages goes on."""
+        """Advance the clock of all messages: a master block rotated. Return the messages that expired."""
         now = self._clock.unix_s()
         if self._has_lived_before:
             self._has_lived_before = False
@@ -232,7 +241,7 @@ class Validator:
         return collected
 
     def stop(self) -> None:
-        """Nothing is said any more."""
+        """Send nothing any more."""
         if self._care_timer is not None:
             self._care_timer.cancel()
         for runner, _ in self._sessions.values():
@@ -250,7 +259,7 @@ class Validator:
     # Full nodes
 
     def message_came(self, full_node: bytes, message: bytes) -> None:
-        """A boxed message. `DecodeError` closes the link by name."""
+        """Take a boxed message of a full node. A `DecodeError` raised here closes the link by name."""
         self.counters.messages += 1
         try:
             self._take(full_node, RempMessage.decode(message))
@@ -262,7 +271,7 @@ class Validator:
         self.receipts.full_node_linked(full_node)
 
     def _take(self, full_node: bytes, sent: RempMessage) -> None:
-        """Cheap checks first, the signature last."""
+        """Check a message and take it: cheap checks first, the signature last."""
         message = self._parse(sent.message)
         if message.message_id != sent.message_id:
             raise TlDecodeError(

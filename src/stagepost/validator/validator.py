@@ -38,11 +38,13 @@ from stagepost.validator.session_store import SessionStore
 from stagepost.validator.sessions import Validator
 
 LOOK_AGAIN_MIN_S, LOOK_AGAIN_MAX_S = 0.02, 1.0
-"""How often we look whether we have heard of a candidate's messages by now: less often, the longer it lasts."""
+"""Seconds, at least and at most, between two looks at whether a candidate's messages have been announced by
+now; longer, the longer it lasts.
+"""
 
 
 class QueueChannel:
-    """A queue's overlay: one channel of the network's."""
+    """A queue's overlay: one channel of the network's overlay."""
 
     def __init__(self, board: Switchboard, channel_id: bytes, channel: Channel) -> None:
         self._board = board
@@ -63,8 +65,9 @@ class QueueChannel:
 
 
 class RempValidator:
-    """`full_node_keys`: by key id, of those who are served; None for all that have links. `on_notice` and `on_event` hear
-    what people and watchers may want to know, of agreement and of queues."""
+    """`full_node_keys`: public keys by key id, of the full nodes that are served; None for all that have
+    links. `on_notice` and `on_event` get events of agreement and of queues for people and watchers.
+    """
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class RempValidator:
 
     @property
     def board(self) -> Switchboard:
-        """Whom the overlay tells what comes."""
+        """The receiver of the overlay's events."""
         return self.chain.board
 
     def start(self, overlay: Overlay) -> None:
@@ -136,7 +139,7 @@ class RempValidator:
         self._offer_again()
 
     def stop(self) -> None:
-        """At once, as a crash would."""
+        """Stop at once, as a crash would."""
         for timer in self._timers:
             timer.cancel()
         self.queues.stop()
@@ -152,7 +155,9 @@ class RempValidator:
         return self.ledger.parse(data).message
 
     def _offer_again(self) -> None:
-        """What full nodes gave us for sessions that ended while we were away: they were told that we have it."""
+        """Offer the messages that full nodes sent for sessions that ended while this node was down: it had
+        confirmed to hold them.
+        """
         for session_id in self._session_store.sessions:
             if session_id in self.queues.sessions:
                 continue
@@ -185,7 +190,7 @@ class RempValidator:
         taken = self.bridge.take(session.session_id)
         if taken:
             self._taken[session.session_id] = taken
-            # If no block comes of it, nobody says so.
+            # If no block is made of these messages, no call reports it.
             asyncio.get_running_loop().call_soon(self._give_back, session.session_id)
         return taken
 
@@ -208,8 +213,12 @@ class RempValidator:
     def _look_at(
         self, session_id: bytes, messages: Sequence[ExternalMessage], answer: Answer, pause_s: float
     ) -> None:
-        """A message of which we have not heard may be on its way to us. Until it is here nothing is said, which is no
-        vote for the candidate; a no could not be taken back when others have agreed on it meanwhile."""
+        """Answer for a candidate once all its messages have been announced to us; look again every `pause_s`
+        seconds or later.
+
+        A message of which we have not heard may be on its way. Until it is here we do not answer, which is no
+        vote for the candidate; a refusal could not be taken back when others have agreed on it meanwhile.
+        """
         is_over = self.ledger.chain(session_id) is None
         if not is_over and self.bridge.has_unknown(session_id, messages):
             longer_s = min(2 * pause_s, LOOK_AGAIN_MAX_S)
