@@ -1,1 +1,1 @@
-"""One life line of a message, for people and programs."""
+"""The life line of a message, for people and programs."""

@@ -1,11 +1,8 @@
-"""The trace of one message as a drawing: lanes of everybody who has spoken or should have, over time.
+"""The trace of one message as a drawing: lanes of every source that has spoken or should have, over time.
 
-Plain SVG that needs no library and no script. Every mark carries a title, so that nothing is told by colour or shape
-alone; trouble is written beside its lane.
-
-Time on a drawing: from left to right, to scale, except where nothing happened for long.
-
-Times are never altered: a stretch that is folded says how long it is.
+Plain SVG that needs no library and no script. Every mark carries a title, so that nothing is told by colour
+or shape alone; trouble is written beside its lane. Time goes from left to right, to scale, except where
+nothing happened for long: such a stretch is folded, and says how long it is. Times are never altered.
 """
 
 from __future__ import annotations
@@ -22,14 +19,14 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.verdict.trace import Lane, Mark, Point, Trace
 
 FOLD_SHARE = 0.5
-"""A stretch without any event that would take more than this part of the drawing is folded."""
+"""Part of the drawing: a longer stretch without any event is folded."""
 FOLD_MS_MIN = 1_000
 FOLD_WIDTH = 56.0
 TICKS_MAX = 10
 
 
 class Fold(NamedTuple):
-    """A stretch that is drawn narrower than it is."""
+    """A stretch of time that is drawn narrower than it is."""
 
     from_ms: int
     to_ms: int
@@ -43,7 +40,7 @@ class _Knot(NamedTuple):
 
 
 class TimeScale:
-    """`x` of a time, between 0 and `width`."""
+    """Maps a time in milliseconds to `x`, between 0 and `width`."""
 
     def __init__(self, times_ms: Sequence[int], width: float) -> None:
         ordered = sorted(set(times_ms)) or [0]
@@ -70,7 +67,7 @@ class TimeScale:
         return knot.x + (at_ms - knot.at_ms) * self._per_ms
 
     def ticks(self, zero_ms: int) -> list[int]:
-        """Round numbers of milliseconds after `zero_ms`, none inside of a fold."""
+        """Return round numbers of milliseconds after `zero_ms`, none inside of a fold."""
         step_ms = round_step(self.width / max(1, TICKS_MAX) / self._per_ms)
         first = -((zero_ms - self.from_ms) // step_ms) * step_ms
         found = range(first, self.to_ms - zero_ms + 1, step_ms)
@@ -82,7 +79,9 @@ class TimeScale:
 
 
 def _to_fold(ordered: Sequence[int]) -> list[tuple[int, int]]:
-    """Longest first: each fold makes the rest of the drawing larger, and with it the share of the next gap."""
+    """Return the gaps to fold, longest first: each fold makes the rest of the drawing larger, and with it the
+    share of the next gap.
+    """
     gaps = sorted(
         pairwise(ordered),
         key=lambda gap: gap[0] - gap[1],
@@ -99,7 +98,7 @@ def _to_fold(ordered: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def round_step(least: float) -> int:
-    """1, 2 or 5 times a power of ten: the smallest that is not less."""
+    """Return 1, 2 or 5 times a power of ten: the smallest that is not less than `least`."""
     power = 1
     while True:
         for factor in (1, 2, 5):
@@ -138,7 +137,7 @@ font:13px system-ui,sans-serif;font-variant-numeric:tabular-nums}
 
 
 def draw_trace(trace: Trace, *, within_page: bool = False) -> str:
-    """A whole SVG document. `within_page`: the page has `STYLE` in its style sheet."""
+    """Return a whole SVG document. `within_page`: the page has `STYLE` in its style sheet."""
     return "".join(_pieces(trace, within_page=within_page))
 
 
@@ -202,7 +201,7 @@ def _lane(lane: Lane, y: float, scale: TimeScale, zero_ms: int, *, is_open: bool
         )
     counting = [point for point in lane.points if point.refused is None]
     for before, after in pairwise(counting):
-        # What was given back is in the queue again.
+        # A message that was given back is in the queue again.
         level = int(Level.QUEUE if before.mark is Mark.RETURNED else before.receipt.kind.level)
         pieces.append(
             f'<line class="life level-{level}" x1="{_at(scale, before.timestamp_ms)}" '
@@ -220,7 +219,7 @@ def _lane(lane: Lane, y: float, scale: TimeScale, zero_ms: int, *, is_open: bool
 
 
 def _arcs(points: list[Point], y: float, scale: TimeScale) -> Iterator[str]:
-    """From where a message was given back to where it had stood in the queue."""
+    """Yield arcs from where a message was given back to where it had stood in the queue."""
     queued: Point | None = None
     for point in points:
         if point.mark is Mark.QUEUED:
@@ -270,7 +269,7 @@ def _shape(point: Point, x: float, y: float) -> str:
 
 
 def _label(lane: Lane, y: float) -> str:
-    """Only trouble, and silence, is written out; titles have the rest."""
+    """Return the label of a lane: only trouble and silence are written out; titles have the rest."""
     x = MARGIN + NAMES_WIDTH + WIDTH + 34
     if not lane.points:
         return f'<text class="quiet silent" x="{x}" y="{y + 4}">silent</text>'

@@ -1,6 +1,7 @@
-"""From the topic of statuses in a data folder, or a dump of it, to the trace of one message and its JSON.
+"""Reading of traces: from the topic of statuses in a data folder, or a dump of it, to the trace of one
+message and its JSON.
 
-For everybody who shows traces: the command line, programs and the pages of a browser.
+The command line, programs and the pages of a browser share these functions.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ from stagepost.topics.topic import partition_of
 PREFIX_DIGITS_MIN = 8
 ID_DIGITS = 64
 RECORDS_MAX = 100_000
-"""Of one message: far more than all its validators have to say in its life."""
+"""Records of one message, at most: far more than all its validators send in its life."""
 
 _PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_DIGITS_MIN},{ID_DIGITS}}}")
 
 
 class NotOneMessage(StagepostError):
-    """No message begins so, or several do; `message_ids` names them, with the number of their records."""
+    """No message id begins with the prefix, or several do; `message_ids` names them, with the number of their
+    records.
+    """
 
     default_code = ErrorCode.MSG_BAD_ID
 
@@ -48,7 +51,9 @@ class NotOneMessage(StagepostError):
 
 
 def read_trace(data: Path, prefix: str, as_of_ms: int) -> Trace:
-    """The trace of the one message whose id begins with `prefix`; `NotOneMessage` if there is none, or more than one."""
+    """Return the trace of the one message whose id begins with `prefix`; `NotOneMessage` if there is none, or
+    more than one.
+    """
     prefix = require_prefix(prefix)
     sets = ValidatorSets.load(data / SETS_FILE)
     records = records_of_key(data, prefix) if len(prefix) == ID_DIGITS else topic_records(data)
@@ -57,7 +62,7 @@ def read_trace(data: Path, prefix: str, as_of_ms: int) -> Trace:
 
 
 def require_prefix(prefix: str) -> str:
-    """In small letters."""
+    """Return the prefix in small letters; refuse a text that cannot begin an id."""
     if _PREFIX.fullmatch(prefix.lower()) is None:
         raise NotOneMessage(
             f"{prefix[: ID_DIGITS + 1]!r} is no message id",
@@ -87,7 +92,7 @@ def only_one(
 
 
 def matching(records: Iterable[StatusRecord], prefix: str) -> dict[str, list[StatusRecord]]:
-    """The records of all messages whose ids begin so, by id. `prefix` is in small letters."""
+    """Return the records of all messages whose ids begin with `prefix`, by id. `prefix` is in small letters."""
     found: dict[str, list[StatusRecord]] = {}
     wanted = prefix.encode()
     count = 0
@@ -111,7 +116,7 @@ def matching(records: Iterable[StatusRecord], prefix: str) -> dict[str, list[Sta
 
 
 class TraceTail:
-    """The trace of one message as its topic grows; nothing is read twice. `prefix` is in small letters."""
+    """The trace of one message as its topic grows; no record is read twice. `prefix` is in small letters."""
 
     def __init__(self, data: Path, prefix: str) -> None:
         self._data = data
@@ -123,7 +128,9 @@ class TraceTail:
         self._found: dict[str, list[StatusRecord]] = {}
 
     def trace(self, as_of_ms: int) -> Trace | None:
-        """None while there is no record of it; `NotOneMessage` if several messages begin so."""
+        """Return the trace so far; None while there is no record of the message. `NotOneMessage` if several
+        ids begin with the prefix.
+        """
         for message_id, records in matching(self._fresh(), self._prefix).items():
             self._found.setdefault(message_id, []).extend(records)
         if not self._found:
@@ -142,11 +149,13 @@ class TraceTail:
             self._offsets[partition] = start
 
 
-# Where the records are
+# The records
 
 
 def topic_records(data: Path) -> Iterator[StatusRecord]:
-    """The status records of a data folder, as far as they are durable now; beside the node that writes them."""
+    """Yield the status records of a data folder, as far as they are durable now; its node may write
+    meanwhile.
+    """
     reader = open_topic(data, STATUSES_TOPIC).reader()
     for partition in range(reader.partitions):
         for batch in reader.batches(partition, reader.start_offset(partition)):
@@ -155,8 +164,11 @@ def topic_records(data: Path) -> Iterator[StatusRecord]:
 
 
 def records_of_key(data: Path, message_id: str) -> Iterator[StatusRecord]:
-    """Those of one message, from the one partition that its key belongs to: nodes write every status under its message's
-    id. Of batches that have none of them only the keys are looked at."""
+    """Yield the records of one message, from the one partition that its key belongs to: nodes write every
+    status under its message's id.
+
+    Of a batch without any record of the message, only the keys are looked at.
+    """
     key = message_id.encode()
     reader = open_topic(data, STATUSES_TOPIC).reader()
     partition = partition_of(key, reader.partitions)
@@ -173,7 +185,9 @@ def status_record(one: Read, partition: int) -> StatusRecord:
 
 
 def dump_records(source: str) -> Iterator[StatusRecord]:
-    """The status records of a dump, one per line, without ever holding more than a line. `-` is the standard input."""
+    """Yield the status records of a dump, one per line, and hold no more than a line in memory. `-` is the
+    standard input.
+    """
     if source == "-":
         yield from _of_file(sys.stdin.buffer, "standard input")
         return
@@ -207,7 +221,7 @@ def _of_file(file: BinaryIO, name: str) -> Iterator[StatusRecord]:
 
 
 def trace_object(trace: Trace) -> dict[str, Any]:
-    """The row of `messages`, and all receipts with their lanes."""
+    """Return the row of `messages`, and all receipts with their lanes, for JSON."""
     row = {} if trace.verdict is None else msgspec.to_builtins(trace.verdict)
     bad = sum(point.refused is not None for point in trace.points) + len(trace.unreadable)
     return {

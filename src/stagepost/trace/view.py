@@ -1,4 +1,6 @@
-"""What the page of a trace says beside its drawing: the verdict, its stages, its numbers, and each receipt with its proof."""
+"""The content of a trace's page beside its drawing: the verdict, its stages, its numbers, and each receipt
+with its proof.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ HEX_GROUPS_OF_LINE = 8
 
 
 class Station(NamedTuple):
-    """A stage of the way: `state` is reached, missed (ended before), or ahead."""
+    """A stage of the message's way: `state` is reached, missed (the message ended before), or ahead."""
 
     name: str
     after_ms: int | None
@@ -90,7 +92,7 @@ def stations(trace: Trace) -> list[Station]:
 
 
 def counts(trace: Trace) -> list[str]:
-    """Who said what last, in numbers."""
+    """Return how many validators have which last status, and how many signatures are valid, as texts."""
     parts: list[str] = []
     members = [lane for lane in trace.lanes if lane.name[:1] == "V" and " " not in lane.name]
     if members:
@@ -111,7 +113,9 @@ def counts(trace: Trace) -> list[str]:
 
 
 def missing(trace: Trace) -> str:
-    """What an open message waits for, and how long it may."""
+    """Return the validators that an open message waits for, and how long it may wait; empty if it is not
+    open.
+    """
     verdict = trace.verdict
     if verdict is None or not trace.is_open:
         return ""
@@ -142,7 +146,9 @@ def _row(lane: str, point: Point, first_ms: int) -> ReceiptRow:
 
 
 def signature_words(refused: Quarantined | None) -> str:
-    """`valid`, `invalid`, `unknown signer`, `not checked`: a check that was not reached was not made."""
+    """Return `valid`, `invalid`, `unknown signer` or `not checked`: a check that was not reached was not
+    made.
+    """
     if refused is None:
         return "valid"
     if refused.reason in (ErrorCode.RECEIPT_SIGNATURE, ErrorCode.RECEIPT_UNSIGNED):
@@ -151,7 +157,9 @@ def signature_words(refused: Quarantined | None) -> str:
 
 
 def receipt_view(trace: Trace, position: str, data: Path) -> dict[str, Any] | None:
-    """The proof of one receipt: its JSON, what was signed, with which key, and how to check it again."""
+    """Return the proof of one receipt: its JSON, the signed bytes, the key, and the way to verify it again;
+    None if there is none.
+    """
     for lane in trace.lanes:
         for point in lane.points:
             if point.position == position:
@@ -180,7 +188,7 @@ def _proof(lane: str, point: Point, trace: Trace, data: Path) -> dict[str, Any]:
 
 
 def _raw(position: str, data: Path) -> str | None:
-    """The record as it stands in the topic."""
+    """Return the record as it stands in the topic; None if it is not there."""
     partition, _, offset = position.partition(":")
     if not (partition.isdigit() and offset.isdigit()):
         return None

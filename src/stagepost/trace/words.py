@@ -27,12 +27,12 @@ _TONES = {
 
 
 def tone(verdict: str | None) -> str:
-    """The class that colours a verdict; the word always stands beside it."""
+    """Return the class that colours a verdict; the word always stands beside it."""
     return _TONES.get(verdict or "", "bad")
 
 
 def short_id(identifier: str | None) -> str:
-    """First 8 and last 6 digits."""
+    """Return the first 8 and the last 6 digits."""
     if not identifier:
         return NOTHING
     return identifier if len(identifier) <= 16 else f"{identifier[:8]}…{identifier[-6:]}"
@@ -46,7 +46,7 @@ def number(value: float | int | None) -> str:
 
 
 def span(milliseconds: float | None) -> str:
-    """A length of time: `44 ms`, `1.23 s`, `4m 2s`."""
+    """Return a length of time as text: `44 ms`, `1.23 s`, `4m 2s`."""
     if milliseconds is None:
         return NOTHING
     if abs(milliseconds) < 1_000:
@@ -63,7 +63,7 @@ def ago(time_ms: int | None, now_ms: int) -> str:
 
 
 def clock(time_ms: int | None) -> Markup:
-    """The time of day with milliseconds, the whole date as its title. UTC, as everywhere."""
+    """Return the time of day with milliseconds, with the whole date as its title. All times are UTC."""
     if time_ms is None:
         return Markup(NOTHING)
     try:
@@ -86,7 +86,7 @@ def moment_words(time_ms: int | None) -> str:
 
 
 def spark(values: list[Any], width: int = 240, height: int = 36) -> Markup:
-    """A small drawing of bars, the newest at the right; gaps where nothing is known."""
+    """Return a small drawing of bars, the newest at the right, with gaps where a value is not known."""
     most = max((value for value in values if value is not None), default=0) or 1
     step = width / max(1, len(values))
     bars = []
