@@ -1,11 +1,12 @@
-"""Validators of a devnet that break the rules, each in one way, and links that lose things. Only a devnet starts such ones.
+"""Validators of a devnet that break the rules, each in one way, and links that lose messages. Only a devnet
+starts them.
 
-    silent         takes everything in, and says nothing to anybody
+    silent         receives everything, and sends nothing to anybody
     equivocating   signs another vote, another block of the queue and another receipt at the same place, and shows half of
                    the members one and half of them the other
-    lying          tells full nodes that it has refused what stands in a block, right after it has said that it does
+    lying          reports to full nodes that it has refused a message in a block, right after it reported the block
 
-Each is an honest validator behind links that are not.
+Each is an honest validator behind links that are not honest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Behaviour(StrEnum):
 
 
 class Faulty(Between):
-    """`loss`: of all that leaves for other members, so large a part gets lost."""
+    """A layer between an honest validator and its links. `loss`: the part, from 0 to 1, of all messages to
+    other members that gets lost.
+    """
 
     def __init__(self, seed: bytes, random: Random, loss: float, behaviour: Behaviour | None = None) -> None:
         self._seed = seed
@@ -107,7 +110,7 @@ class SilentOverlay:
 
 
 class SometimesUnanswered:
-    """`OverlayEvents` whose answers may stay away."""
+    """`OverlayEvents` of which some answers are not sent."""
 
     def __init__(self, events: OverlayEvents, is_lost: Callable[[], bool]) -> None:
         self._events = events
@@ -128,7 +131,7 @@ class SometimesUnanswered:
 
 
 class EquivocatingOverlay:
-    """Those at odd places are shown the other side."""
+    """Members at odd places are shown the other version."""
 
     def __init__(self, overlay: Overlay, seed: bytes) -> None:
         self._overlay = overlay
@@ -146,7 +149,9 @@ class EquivocatingOverlay:
         self._overlay.refuse(peer, rule, text)
 
     def other_side(self, frame: bytes) -> bytes | None:
-        """None for what is not ours to say in two ways."""
+        """Return the contradicting version of a frame; None for a frame that this validator cannot sign in
+        two versions.
+        """
         read = read_said(frame)
         if read is None:
             return None  # a part of something large
@@ -210,7 +215,7 @@ class SilentLinks:
 
 
 class UntrueLinks:
-    """Beside each receipt of the given status another one, of a refusal, dated so much later."""
+    """Beside each receipt of the given status sends another one, of a refusal, dated `later_ms` later."""
 
     def __init__(self, links: ValidatorLinks, seed: bytes, status: Status, *, later_ms: int) -> None:
         self._links = links

@@ -57,9 +57,9 @@ class DevnetPlan(msgspec.Struct, frozen=True):
     message_timeout_s: float = 240.0
     session_lifetime_s: float = 250.0
     balances: tuple[tuple[bytes, int], ...] = ()
-    """What accounts have in the beginning."""
+    """Balances of accounts at the beginning."""
     loss: float = 0.0
-    """Of what validators say to each other, so large a part gets lost on the way."""
+    """Part, from 0 to 1, of the messages among validators that gets lost on the way."""
     behaviours: dict[str, Behaviour] = {}
     """Validators that break the rules, by name."""
 
@@ -68,16 +68,16 @@ class DevnetPlan(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all members, in their order."""
+        """Names of all members, in their order."""
         return (*(f"validator-{number + 1}" for number in range(self.validators)), FULL_NODE)
 
 
 class DevnetMember(Protocol):
-    """One that can be ended without a word, and started again from its disk."""
+    """A member that can be killed without a farewell, and started again from its disk."""
 
     @property
     def fault(self) -> str | None:
-        """Why it is not running, if it ended by itself."""
+        """Return why the member is not running, if it ended by itself; else None."""
 
     async def start(self) -> None: ...
 
@@ -87,7 +87,9 @@ class DevnetMember(Protocol):
 
 
 class Devnet:
-    """`ready`: there are as many shards as were asked for, and the full node, if it is here, has all its links."""
+    """`ready` returns when there are as many shards as were asked for, and the full node, if it runs in this
+    process, has all its links.
+    """
 
     def __init__(
         self,
@@ -114,12 +116,12 @@ class Devnet:
 
     @property
     def ledger(self) -> EmbeddedLedger:
-        """As the full node follows it."""
+        """The ledger as the full node follows it."""
         return self.node.follower.ledger
 
     @property
     def members(self) -> dict[str, DevnetMember]:
-        """All that can be ended and started again, by name."""
+        """Return all members that can be killed and started again, by name."""
         found = dict(zip(self.plan.names, self.validators, strict=False))
         if isinstance(self.front, ProcessFront):
             found[FULL_NODE] = self.front.process
@@ -150,7 +152,7 @@ class Devnet:
 
 
 class HereValidator:
-    """In this process. Its end is an orderly one: a process cannot be killed in part."""
+    """A validator in this process. `kill` ends it in an orderly way: a process cannot be killed in part."""
 
     def __init__(
         self, plan: DevnetPlan, network: RempNetwork, name: str, data: Path, listener: LinkListener
@@ -228,7 +230,9 @@ def genesis_of(plan: DevnetPlan, now_ms: int) -> Genesis:
 
 
 def chain_of(plan: DevnetPlan, data: Path, now_ms: int) -> Genesis:
-    """That of the folder, if it has one: the network goes on with it."""
+    """Return the genesis of the folder, if it has one, so that the network goes on with its chain; else that
+    of the plan.
+    """
     path = data / NETWORK_FILE
     if not path.exists():
         return genesis_of(plan, now_ms)
@@ -258,10 +262,10 @@ async def devnet(
     kafka: KafkaSettings | None = None,
     full_node_flags: tuple[str, ...] = (),
 ) -> AsyncIterator[Devnet]:
-    """The validators in this process or each in one of its own, and so the full node.
+    """Run the validators in this process or each in one of its own, and likewise the full node.
 
-    `kafka` is where its statuses go as well; `full_node_flags` tell the same, and whatever else, to a full
-    node in a process of its own.
+    `kafka`: broker to which the full node's statuses go as well; `full_node_flags` give the same, and any
+    other option, to a full node in a process of its own.
     """
     make_private(data, "data folder", advice="choose another folder with --data")
     if kafka is not None:
@@ -288,7 +292,7 @@ async def devnet(
             if one_process:
                 validator = HereValidator(plan, network, name, data, listener)
             else:
-                await listener.close()  # its port was taken for the process that listens there now
+                await listener.close()  # it only reserved the port for the process that listens there now
                 validator = _process_of(plan, name, data)
             await validator.start()
             parts.push_async_callback(validator.close)

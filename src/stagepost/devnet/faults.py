@@ -1,9 +1,9 @@
-"""Faults in a devnet, all from its seed: links that lose things, validators that break the rules, and members that are
-ended without a word and come back from their disks.
+"""Faults in a devnet, all from its seed: links that lose messages, validators that break the rules, and
+members that are killed without a farewell and come back from their disks.
 
     plan = with_faults(plan)
     async with devnet(plan, data) as network, faults_in(network) as killed: …
-    told_of(network, data)                 # what the full node complained of, by name
+    told_of(network, data)                 # complaints of the full node, by name
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DOWN_S = (0.2, 1.5)
 
 
 def with_faults(plan: DevnetPlan) -> DevnetPlan:
-    """As many validators as can be spared break the rules: fewer than a third."""
+    """Return the plan with as many faulty validators as the network can spare: fewer than a third."""
     random = Random(plan.seed_of("faults"))
     names = random.sample(plan.names[:-1], faulty_max(plan.validators))
     behaviours = random.sample(list(Behaviour), len(Behaviour))
@@ -40,7 +40,9 @@ def with_faults(plan: DevnetPlan) -> DevnetPlan:
 
 @asynccontextmanager
 async def faults_in(network: Devnet) -> AsyncIterator[Counter[str]]:
-    """While it lasts; in the end all of them run. Gives the names of those that were killed, as it goes on."""
+    """Kill and restart members while the context lasts; at its end all members run. Gives the number of kills
+    by name, as they happen.
+    """
     killed: Counter[str] = Counter()
     over = asyncio.Event()
     task = asyncio.create_task(_kill_some(network, killed, over))
@@ -52,8 +54,12 @@ async def faults_in(network: Devnet) -> AsyncIterator[Counter[str]]:
 
 
 async def _kill_some(network: Devnet, killed: Counter[str], over: asyncio.Event) -> None:
-    """One after the other, the full node among them, all of them in turn, in an order from the seed. While one is down the
-    others may have to wait for it: with those that break the rules, more than a third may be missing."""
+    """Kill one member after the other, the full node among them, all of them in turn, in an order from the
+    seed.
+
+    While one is down the others may have to wait for it: with the faulty validators, more than a third may be
+    missing.
+    """
     random = Random(network.plan.seed)
     members = network.members
     waiting: list[str] = []
@@ -68,7 +74,7 @@ async def _kill_some(network: Devnet, killed: Counter[str], over: asyncio.Event)
 
 
 async def _passed(over: asyncio.Event, seconds: float) -> bool:
-    """Whether it is over; it waits so long to see."""
+    """Wait for `seconds`, or until `over` is set. Return whether it is set."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(over.wait(), seconds)
     return over.is_set()
@@ -80,7 +86,7 @@ class _Accusation(msgspec.Struct):
 
 
 def told_of(network: Devnet, data: Path) -> dict[str, Counter[str]]:
-    """The kinds of complaints about each validator, by its name."""
+    """Return the kinds of complaints about each validator, by its name."""
     names = {key_id(member.key).hex(): member.name for member in network.network.members}
     found: dict[str, Counter[str]] = {}
     path = data / COMPLAINTS_FILE

@@ -1,4 +1,6 @@
-"""The full node of a devnet as those see it who send messages: in this process, or in one of its own, by its folder."""
+"""The full node of a devnet as senders of messages see it: in this process, or in one of its own, through its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +33,26 @@ class DevnetFront(Protocol):
 
     @property
     def sets(self) -> ValidatorSets:
-        """Who may sign receipts."""
+        """Return the keys that may sign receipts."""
 
     @property
     def linked(self) -> int | None:
-        """Validators that it has links to; None if that cannot be seen from here."""
+        """Return the number of validators that the full node has links to; None if that cannot be seen from
+        here.
+        """
 
     @property
     def shards(self) -> int:
-        """That the chain has, as it follows it; 0 if it has not begun to."""
+        """Return the number of shards of the chain, as the full node follows it; 0 if it has not begun to."""
 
     @property
     def height(self) -> int:
-        """Of the masterchain, as it follows it."""
+        """Return the height of the masterchain, as the full node follows it."""
 
     def accounts(self, addresses: list[bytes]) -> list[Account | None]: ...
 
     async def submit(self, data: bytes) -> bytes:
-        """The id of the message, whose statuses come."""
+        """Submit a message. Return its id; its statuses follow."""
 
 
 class HereFront:
@@ -83,8 +87,11 @@ class HereFront:
 
 
 class ProcessFront:
-    """Messages go in by its topic of messages, statuses are read from the other one as it grows. It may be killed at any
-    time: what it was given is on its topic, and it goes on from there."""
+    """Writes messages to the full node's topic of messages, and reads statuses from the other topic as it
+    grows.
+
+    The process may be killed at any time: the messages are on its topic, and it goes on from there.
+    """
 
     def __init__(self, process: MemberProcess, data: Path, clock: Clock, on_status: OnStatus) -> None:
         self.process = process
@@ -99,7 +106,7 @@ class ProcessFront:
     async def start(self) -> None:
         self._writer = create_topic(self._data, MESSAGES_TOPIC).writer()
         self._reader = create_topic(self._data, STATUSES_TOPIC).reader()
-        # What an earlier run has left there is not ours.
+        # Statuses that an earlier run left there are not ours.
         self._next = {one: self._reader.end_offset(one) for one in range(self._reader.partitions)}
         await self.process.start()
         self._reading = asyncio.create_task(self._read())
@@ -128,7 +135,7 @@ class ProcessFront:
         try:
             return len(read_ledger(self._data / CHAIN_FOLDER).master.shards)
         except StorageError:
-            return 0  # it has not begun
+            return 0  # the full node has not begun to follow
 
     @property
     def height(self) -> int:

@@ -1,9 +1,10 @@
-"""Members of a devnet as processes of their own: `stagepost node validator` and `stagepost node full` with the files that
-the devnet wrote. Validators that are to fail run a program of the devnet's, which no command of ours starts.
+"""Members of a devnet as processes of their own: `stagepost node validator` and `stagepost node full` with
+the files that the devnet wrote.
 
-The process of a validator that is to fail, in a devnet: `stagepost node validator`, behind links that are not honest.
+A faulty validator runs this module instead, which no command starts: `stagepost node validator` behind links
+that are not honest.
 
-python -m stagepost.devnet.member --fault lying --loss 0.02 --network … --key … --data …
+    python -m stagepost.devnet.member --fault lying --loss 0.02 --network … --key … --data …
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ COMMANDS = "stagepost.cli.main"
 
 
 class MemberProcess:
-    """Its key and its log are in a folder of its name in the folder of the devnet; `data` is where it keeps its state."""
+    """The member's key and log are in a folder of its name in the folder of the devnet; `data` is the folder
+    of its state.
+    """
 
     def __init__(self, seed: bytes, name: str, devnet: Path, data: Path, command: Sequence[str]) -> None:
         self._seed = seed
@@ -89,7 +92,7 @@ class MemberProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The processes run the same program as this one, wherever it was found."""
+    """Return the environment in which a process runs the same program as this one, wherever that was found."""
     here = str(Path(__file__).parents[2])
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, known]))}

@@ -42,14 +42,14 @@ class SumMessage(msgspec.Struct, frozen=True):
 
 
 def account_of(run: bytes, number: int) -> bytes:
-    """Accounts stand in all parts of the address space, so every shard has some."""
+    """Return an account. Accounts stand in all parts of the address space, so every shard has some."""
     inner = sha256(run + number.to_bytes(4, "big")).digest()
     first = (number * 256 // ACCOUNTS).to_bytes(1, "big")
     return first + inner[1:31] + bytes([ContractKind.SUM_OF_PRIMES])
 
 
 class StatusBook:
-    """Every receipt by message, as it comes."""
+    """Every receipt, by message, as it comes."""
 
     def __init__(self) -> None:
         self.receipts: dict[bytes, list[Receipt]] = {}
@@ -62,7 +62,9 @@ class StatusBook:
 
 
 class DevnetMessages:
-    """`wrong_sums`: accounts that hold something else than the final messages to them, each counted once, make."""
+    """`wrong_sums`: accounts that hold something else than the sum of the final messages to them, each
+    counted once.
+    """
 
     def __init__(self, network: Devnet, book: StatusBook, count: int) -> None:
         self._network = network
@@ -84,7 +86,7 @@ class DevnetMessages:
             self._sums[await self._network.front.submit(message.data)] = message
 
     async def ends(self, progress: Callable[[int], None] = lambda ended: None) -> None:
-        """Returns when every message is final, refused, or out of time."""
+        """Return when every message is final, refused, or out of time."""
         open_ids = set(self._sums)
         while open_ids:
             open_ids -= self._book.final
@@ -97,7 +99,9 @@ class DevnetMessages:
         await self._shown()
 
     async def _shown(self) -> None:
-        """What is final may reach the disk on which another process looks it up a moment later."""
+        """Wait until the sums are right, at most `SHOWN_WITHIN_S`: a final state may reach the disk that
+        another process reads a moment later.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + SHOWN_WITHIN_S
         while self.wrong_sums() and loop.time() < until:
@@ -123,7 +127,9 @@ class DevnetMessages:
         return found
 
     def _may_be_over(self, message_id: bytes) -> bool:
-        """Cheap: whether anybody has closed it, or nothing was heard of it for as long as it lives."""
+        """Return, cheaply, whether any validator has closed the message, or nothing was heard of it for as
+        long as it lives.
+        """
         receipts = self._book.receipts.get(message_id, ())
         return any(receipt.kind.status in CLOSING for receipt in receipts) or self._is_silent(message_id)
 
@@ -139,5 +145,5 @@ class DevnetMessages:
         found = verdict(self._book.receipts.get(message_id, ()), front.sets, front.now_ms)
         if found is not None:
             return found.verdict
-        # Of one that nobody says a word of there is no verdict, and it must not be waited for for ever.
+        # A message without any receipt has no verdict, and must not be waited for for ever.
         return Conclusion.EXPIRED.value if self._is_silent(message_id) else Conclusion.SENT.value

@@ -43,7 +43,7 @@ _TOO_FAR_S = 3_600
 _BODY = b"what a stranger sends: forged, stale or a copy, so that it can be seen how a DMQ node answers such messages"
 _PER = 200
 _FORGED, _COPIES, _TOO_FAR = 4, 3, 2
-"""So many for 200 messages, and at least one of each."""
+"""Messages for 200 of the program, and at least one of each kind."""
 
 
 class DemoNode(msgspec.Struct, frozen=True):
@@ -53,7 +53,9 @@ class DemoNode(msgspec.Struct, frozen=True):
 
 
 def make_pools(data: Path, seed: int) -> dict[str, str]:
-    """Keys for all pools, from the seed, and the file that says who may send; ids by name, in hexadecimal digits."""
+    """Make the keys of all pools from the seed, and the file that says who may send. Return the ids by name,
+    in hexadecimal digits.
+    """
     ids: dict[str, str] = {}
     for name in POOLS:
         drawn = iter(shake_256(f"stagepost demo {seed} {name}".encode()).digest(64 * 16))
@@ -75,7 +77,9 @@ def make_pools(data: Path, seed: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
-    """Each dials the one before it. `sockets`: a folder with a short name, for the system allows no long ones there."""
+    """Run the nodes; each dials the one before it. `sockets`: a folder with a short name, because the system
+    limits the length of socket names.
+    """
     nodes: list[DemoNode] = []
     async with AsyncExitStack() as stack:
         for number in range(NODES):
@@ -111,7 +115,9 @@ class Stranger:
         return self._pair.sign(body, kes_period=self._pair.earliest_period, expires_at=expires_at)
 
     async def try_everything(self, node: DemoNode, count: int) -> list[Rejected]:
-        """For `count` messages of others. What the node said to each that it refused."""
+        """Send bad messages in the proportion for `count` good ones. Return the node's answer to each that it
+        refused.
+        """
         attempts = [_forged(self.message(number, _TTL_S)) for number in range(_share(_FORGED, count))]
         taken = self.message(len(attempts), _TTL_S)
         attempts += [taken] * (1 + _share(_COPIES, count))
@@ -123,7 +129,7 @@ class Stranger:
 
 
 def _forged(message: DmqMessage) -> DmqMessage:
-    """The same message with one bit of its signature turned."""
+    """Return the same message with one bit of its signature turned."""
     place = message.raw.index(message.kes_signature)
     raw = bytearray(message.raw)
     raw[place] ^= 1

@@ -1,6 +1,5 @@
-"""What became of the demonstration's messages: counted from the topic of statuses in its folder, and from nothing else.
-
-The folder of the demonstration: empty, or left by an earlier one, whose things and nobody else's are removed.
+"""Results of the demonstration, counted from the topic of statuses in its folder and from nothing else; and
+the folder itself: empty, or left by an earlier demonstration, of which only its own files are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FULL_NODE = "full node"
 
 
 class RefusedReceipt(msgspec.Struct, frozen=True):
-    """`who`: whom it names as its source, as people see it; None if nobody knows that key."""
+    """`who`: the source that the receipt names, as people see it; None if no member has that key."""
 
     reason: str
     who: str | None
@@ -36,7 +35,9 @@ class RefusedReceipt(msgspec.Struct, frozen=True):
 
 
 class DemoFindings(msgspec.Struct, frozen=True):
-    """`verdicts` by their names in the tables. Times are from `SentToValidators` to `Finalized`; None if none is final."""
+    """`verdicts` by their names in the tables. Times are from `SentToValidators` to `Finalized`; None if no
+    message is final.
+    """
 
     verdicts: dict[str, int]
     final_p50_ms: int | None
@@ -81,7 +82,9 @@ def findings_in(data: Path, as_of_ms: int) -> DemoFindings:
 
 
 def _name_of(receipt: Receipt, sets: ValidatorSets) -> str | None:
-    """By its place in the newest session that it may speak for at that time."""
+    """Return the name of a receipt's source, by its place in the newest session that it may speak for at that
+    time.
+    """
     if receipt.source_id in sets.full_nodes:
         return FULL_NODE
     places = [
@@ -93,18 +96,18 @@ def _name_of(receipt: Receipt, sets: ValidatorSets) -> str | None:
 
 
 def _final_ms(verdict: Verdict) -> int:
-    """What is final was sent before; a clock that was set back in between makes it 0."""
+    """Return the milliseconds from sending to finality. They are 0 if the clock was set back in between."""
     assert verdict.finalized_ms is not None
     return 0 if verdict.sent_ms is None else max(0, verdict.finalized_ms - verdict.sent_ms)
 
 
 def _share(times: list[int], share: float) -> int | None:
-    """The least time within which this share of them came."""
+    """Return the least time within which this share of the messages came; None if there are none."""
     return times[ceil(share * len(times)) - 1] if times else None
 
 
 MARK = "demo.lock"
-"""Its presence says that a demonstration made this folder; held while one runs there."""
+"""File whose presence says that a demonstration made this folder; locked while one runs there."""
 TABLES_FOLDER = "tables"
 OURS = frozenset(
     [
@@ -128,12 +131,14 @@ OURS = frozenset(
         "web-token.json",
     ]
 ) | {f"validator-{number}" for number in range(1, 8)}
-"""What a demonstration, and the dashboard over its folder, may have left there."""
+"""Names that a demonstration, and the dashboard over its folder, may have left there."""
 
 
 @contextmanager
 def demo_folder(data: Path) -> Iterator[None]:
-    """Ours while it lasts. `ConfigError` if it holds anything that no demonstration has made."""
+    """Hold the folder while the context lasts. `ConfigError` if it holds anything that no demonstration has
+    made.
+    """
     make_private(data, "data folder", advice="choose another folder with --data")
     names = {path.name for path in data.iterdir()} - {MARK}
     foreign = sorted(names - OURS)

@@ -1,10 +1,11 @@
-"""A Kafka broker of one node on this machine, to try things out: a process of its own, found again by a note in its folder.
+"""A Kafka broker of one node on this machine, to try things out: a process of its own, found again by a note
+in its folder.
 
     broker = start_broker(BrokerPlan(data, port), java, jars)
     stop_broker(data)
 
-Its folder: `server.properties`, `log/` (what Kafka keeps), `broker.log` (what it says) and `broker.json` (who it is). It listens on
-loopback alone and knows no users; for anything else, use a broker of your own.
+Its folder: `server.properties`, `log/` (Kafka's data), `broker.log` (its output) and `broker.json` (its
+process and port). It listens on loopback alone and has no users; for anything else, use a broker of your own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ JVM_OPTIONS = (
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Brokers that this very process has started: it hears of their end, others only see it."""
+"""Brokers that this very process has started: it is told of their end, other processes only see it."""
 
 
 class BrokerPlan(msgspec.Struct, frozen=True):
@@ -60,7 +61,9 @@ class BrokerPlan(msgspec.Struct, frozen=True):
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """As its note says. `begun` is when the system started the process: numbers are used again."""
+    """A broker as its note describes it. `begun` is the time at which the system started the process: process
+    numbers are used again.
+    """
 
     pid: int
     begun: int
@@ -76,7 +79,9 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 def start_broker(plan: BrokerPlan, java: Path, jars: Sequence[Path]) -> Broker:
-    """Returns when it answers. `ConfigError` if it runs already, or its port is taken; whatever fails, nothing is left running."""
+    """Start a broker, and return when it answers. `ConfigError` if it runs already, or its port is taken;
+    after any failure no process is left running.
+    """
     make_private(plan.data, "data folder of the broker", advice="choose another folder with --data")
     lock = OwnerLock(plan.data / LOCK_FILE)
     try:
@@ -97,7 +102,7 @@ def start_broker(plan: BrokerPlan, java: Path, jars: Sequence[Path]) -> Broker:
 
 
 def stop_broker(data: Path) -> Broker | None:
-    """Who was stopped; None if there was nobody. Asks first, and insists when that does not help."""
+    """Stop the broker: ask first, and kill it when that does not help. Return it; None if none was running."""
     broker = read_note(data)
     if broker is None or not broker.is_running:
         return None
@@ -111,7 +116,7 @@ def stop_broker(data: Path) -> Broker | None:
 
 
 def kill_broker(data: Path) -> None:
-    """Without any farewell, as a fault would; for tests."""
+    """Kill the broker without a farewell, as a fault would; for tests."""
     broker = read_note(data)
     assert broker is not None
     os.kill(broker.pid, signal.SIGKILL)
@@ -129,7 +134,7 @@ def read_note(data: Path) -> Broker | None:
 
 
 def _ports(wanted: int) -> tuple[int, int]:
-    """The broker's, and one for its other half, which only itself speaks with."""
+    """Return the port of the broker, and one for its controller, with which only the broker itself speaks."""
     with socket.socket() as first, socket.socket() as second:
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -175,7 +180,7 @@ def _write_properties(plan: BrokerPlan, port: int, controller_port: int) -> None
 
 
 def _format(java: Path, class_path: str, data: Path) -> None:
-    """Once: the folder gets the id of its cluster."""
+    """Give the folder the id of its cluster, once."""
     if (data / KEPT_FOLDER / "meta.properties").exists():
         return
     cluster_id = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
@@ -242,11 +247,11 @@ def _started(data: Path, java: Path, class_path: str, port: int) -> Broker:
 
 
 _ASK_VERSIONS = bytes.fromhex("0000001200120000000000010008") + b"starting"
-"""Kafka's first question: which versions of which requests? (ApiVersions, version 0, number 1.)"""
+"""Bytes of Kafka's first request, for the versions of all requests (ApiVersions, version 0, number 1)."""
 
 
 def _answers(port: int) -> bool:
-    """Whether Kafka itself answers; a port that is open may have nobody behind it yet."""
+    """Return whether Kafka itself answers; an open port may have no Kafka behind it yet."""
     try:
         with socket.create_connection((LOOPBACK_HOST, port), timeout=1.0) as connection:
             connection.sendall(_ASK_VERSIONS)
@@ -257,7 +262,9 @@ def _answers(port: int) -> bool:
 
 
 def _begun(pid: int) -> int | None:
-    """When the process was started, in ticks of the system; None if it is not there any more."""
+    """Return the time at which the process was started, in ticks of the system; None if it is not there any
+    more.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -284,7 +291,7 @@ def _last_lines(said: str) -> str:
 
 
 def describe(broker: Broker | None, data: Path) -> dict[str, object]:
-    """For people and programs: where it is to be reached."""
+    """Describe the broker for people and programs: its address, and whether it runs."""
     is_running = broker is not None and broker.is_running
     found: dict[str, object] = {"data": str(data), "running": is_running}
     if broker is not None and is_running:

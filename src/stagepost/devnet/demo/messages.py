@@ -1,6 +1,5 @@
-"""What the demonstration sends, all of it from one seed: messages that end well, and some that each end badly in their way.
-
-Which messages of the demonstration have come to an end, by what the full node hears; so many may be under way at once.
+"""Messages of the demonstration, all from one seed: many that end well, and some that each end badly in their
+way; and a count of those that have ended, by which a bounded number is under way at once.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ MESSAGES_MIN = 20
 MESSAGES_MAX = 5_000
 ACCOUNTS = 16
 FUNDS = 10
-"""What an account has that somebody tries to spend twice."""
+"""Balance of each account that is to be spent twice."""
 
 _PER = 200
 _TWINS, _SPENT_TWICE, _REFUSED, _CUT_OFF = 4, 2, 3, 5
-"""So many of 200, and at least one of each."""
+"""Messages of 200, and at least one of each kind."""
 
 
 class Fate(Enum):
-    """What a message is made for; what becomes of it, its receipts say."""
+    """The purpose that a message is made for; its receipts say what becomes of it."""
 
     GOOD = "good"
     TWIN = "the same body for the same account, twice: one of the two is taken"
@@ -50,7 +49,9 @@ class DemoMessage(msgspec.Struct, frozen=True):
 
 
 class DemoMessages(msgspec.Struct, frozen=True):
-    """`groups` go out in their order, the messages of a group at the same moment; `cut_off` after all of them."""
+    """`groups` are sent in their order, the messages of a group at the same moment; `cut_off` after all of
+    them.
+    """
 
     groups: tuple[tuple[DemoMessage, ...], ...]
     cut_off: tuple[DemoMessage, ...]
@@ -86,7 +87,7 @@ def _share(of_200: int, count: int) -> int:
 
 
 def _account(seed: int, number: int, kind: ContractKind) -> bytes:
-    """Accounts stand in all parts of the address space."""
+    """Return an account. Accounts stand in all parts of the address space."""
     inner = sha256(f"stagepost demo {seed} {kind.name} {number}".encode()).digest()
     return (number % ACCOUNTS * 256 // ACCOUNTS).to_bytes(1, "big") + inner[1:31] + bytes([kind])
 
@@ -125,7 +126,9 @@ def _refused(seed: int, number: int) -> DemoMessage:
 
 
 class Followed:
-    """An end here: final, refused by the full node, or refused or given up by two thirds of the validators."""
+    """Messages that are under way. Ends are: final, refused by the full node, or refused or given up by two
+    thirds of the validators.
+    """
 
     def __init__(self, validators: int) -> None:
         self.listeners: list[Callable[[Receipt], None]] = []
@@ -165,7 +168,9 @@ class Followed:
         await self._until(lambda: not self._open, within_s)
 
     async def timeouts(self, message_ids: set[bytes], within_s: float) -> None:
-        """Somebody has given up each of them; if nobody does in time, that is no fault: silence is an answer, too."""
+        """Wait until a validator has given up each message. If none does in time, that is no fault: silence
+        is an answer, too.
+        """
         try:
             await self._until(lambda: message_ids <= self._timed_out, within_s)
         except StagepostError:

@@ -1,9 +1,11 @@
-"""The demonstration: DMQ nodes, a full node, validators and a publisher in one process, over real sockets and disks.
+"""The demonstration: DMQ nodes, a full node, validators and a publisher in one process, over real sockets and
+disks.
 
     run = await run_demo(DemoPlan(messages=200, seed=7), Path("stagepost-demo"))
 
-Most messages end well. Some are made to be refused; of one a validator tells a lie; and in the end so many validators
-stop that the rest cannot agree: what is sent then expires. What became of all of it stands on the topics of the folder.
+Most messages end well. Some are made to be refused; of one a validator tells a lie; and in the end so many
+validators stop that the rest cannot agree: messages sent then expire. The topics of the folder show the fate
+of all of them.
 """
 
 from __future__ import annotations
@@ -51,10 +53,12 @@ from stagepost.topics.log.file_topic import create_topic
 
 VALIDATORS = 7
 LIAR = 5
-"""Validator V6, by its place."""
+"""Place of validator V6."""
 MESSAGE_TIMEOUT_S = 8.0
 WINDOW = 40
-"""Messages without an end at the same time: on a slow machine none has to expire for want of a processor."""
+"""Messages without an end at the same time, at most: on a slow machine none has to expire for want of a
+processor.
+"""
 PUBLISHED_WITHIN_S = 60.0
 ENDED_WITHIN_S = 120.0
 OUTBOX_FOLDER = "outbox"
@@ -73,13 +77,14 @@ class DemoPlan(msgspec.Struct, frozen=True):
 
     @property
     def stopped(self) -> int:
-        """One more than the network can spare."""
+        """Number of validators to stop: one more than the network can spare."""
         return (VALIDATORS - 1) // 3 + 1
 
 
 class DemoRun(msgspec.Struct, frozen=True):
-    """`refused`: how often a DMQ node said no to the stranger, by code. `close_up`: the message of which was lied.
-    `published`: how many the program handed to its publisher."""
+    """`refused`: how often a DMQ node refused the stranger, by code. `close_up`: the message of which a
+    validator lied. `published`: number of messages that the program handed to its publisher.
+    """
 
     published: int
     close_up: bytes
@@ -87,7 +92,7 @@ class DemoRun(msgspec.Struct, frozen=True):
 
 
 async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent, count: None) -> DemoRun:
-    """In an empty folder of its own."""
+    """Run the demonstration in an empty folder of its own."""
     messages = demo_messages(plan.messages, plan.seed)
     good = [group[0] for group in messages.groups if group[0].fate is Fate.GOOD]
     close_up = good[len(good) // 2]
@@ -177,7 +182,7 @@ class _Sender:
             task.add_done_callback(self._tasks.discard)
 
     async def finished(self) -> None:
-        """Everything is acknowledged, or refused by the full node."""
+        """Wait until every message is acknowledged, or refused by the full node."""
         if self._tasks:
             await asyncio.gather(*self._tasks)
 
@@ -185,7 +190,7 @@ class _Sender:
         try:
             await self._publisher.publish_with_ack(MESSAGES_TOPIC, message.data, timeout=PUBLISHED_WITHIN_S)
         except DeliveryError as error:
-            # The full node says no where a contract does; everything else is no part of the plan.
+            # The full node refuses what a contract refuses; any other error is not part of the plan.
             if message.fate is not Fate.REFUSED and error.code is not ErrorCode.NO_QUORUM:
                 raise StagepostError(
                     f"message {message.message_id.hex()} could not be delivered: {error.text}",
@@ -197,7 +202,9 @@ class _Sender:
 
 
 class _Lie:
-    """What one validator says of one message: that its contract refused it, under a signature that is none."""
+    """A false receipt of one validator about one message: that its contract refused it, under an invalid
+    signature.
+    """
 
     def __init__(self, network: Devnet, message_id: bytes) -> None:
         self._network = network
@@ -205,7 +212,9 @@ class _Lie:
         self._is_told = False
 
     def heard(self, receipt: Receipt) -> None:
-        """As soon as a validator has spoken of it, so that the full node awaits receipts."""
+        """Send the lie as soon as a validator has sent a receipt of the message: then the full node awaits
+        receipts.
+        """
         if self._is_told or receipt.message_id != self._message_id or receipt.kind.level is Level.FULLNODE:
             return
         self._is_told = True

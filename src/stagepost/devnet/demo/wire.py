@@ -53,7 +53,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Journey:
-    """What came of it: the answers, the message as the listener got it, and every byte of the three connections."""
+    """The result: the answers, the message as the listener got it, and every byte of the three connections."""
 
     accepted: Outcome
     repeated: Outcome
@@ -74,7 +74,7 @@ class _CapturingNetwork(SocketNetwork):
 
 
 async def carry(message: DmqMessage, profile: Profile, folder: Path) -> Journey:
-    """From a program at one node to a program at the other, all of them speaking `profile`."""
+    """Carry a message from a program at one node to a program at the other, all of them speaking `profile`."""
     captures = Capture(), Capture(), Capture()
     pools = PoolDistribution({message.pool_id: 1}, KES_EVOLUTIONS_MAX, SLOTS_PER_KES_PERIOD)
     network = _CapturingNetwork(captures[1])
