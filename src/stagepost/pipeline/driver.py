@@ -36,14 +36,16 @@ from stagepost.pipeline.tables.tables import Tables, read_files
 from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
 
 RECEIPTS_PER_PART = 500_000
-"""Evaluated at a time by one core: what it needs for them fits into its share of the memory, however many there are."""
+"""Receipts that one core evaluates at a time: what it needs for them fits into its share of the memory,
+however many there are.
+"""
 
 Write = Callable[[Path], Batch]
-"""Puts the files of a batch into a folder."""
+"""Function that writes the files of a batch into a folder."""
 
 
 class Evaluated(Enum):
-    """Which reports a commit brings up to date. `messages` is what people wait for; the others may follow."""
+    """The reports that a commit brings up to date. People wait for `messages`; the others may follow later."""
 
     NOTHING = "nothing"
     MESSAGES = "messages"
@@ -51,7 +53,7 @@ class Evaluated(Enum):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """What the reports are asked for. None: as the records, or the sets file, say."""
+    """The time and patience for which reports are evaluated. None: as the records, or the sets file, say."""
 
     as_of_ms: int | None = None
     message_timeout_ms: int | None = None
@@ -59,9 +61,9 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """Of one tables folder. `sets_file` None: the sets that the tables were made with.
+    """The writer of one tables folder. `sets_file` None: the sets that the tables were made with.
 
-    One thread takes batches; another may do upkeep (`report`, `fold`) meanwhile.
+    A single thread takes batches; another may do upkeep (`report`, `fold`) meanwhile.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Driver:
         self.use_sets(content, name)
 
     def use_sets(self, content: bytes, name: str = "sets") -> None:
-        """From the next commit on. `ConfigFaults` for a file that is not in order, and then all stays as it was."""
+        """Use these sets from the next commit on. `ConfigFaults` for a file with faults, and then the former
+        sets stay.
+        """
         self.sets: ValidatorSets = parse_validator_sets(content, name)
         self._sets_file = content
         self._sets_digest = keep_sets(self.tables.folder, content)
@@ -87,11 +91,15 @@ class Driver:
     # Taking records in
 
     def take(self, raw: DataFrame, evaluation: Evaluation, batch_name: BatchName) -> bool:
-        """Records of one batch, in the manner of `schemas.RAW`; False if it was taken before."""
+        """Take the records of one batch, with the columns of `schemas.RAW`. Return False if the batch was
+        taken before.
+        """
         return self._take(lambda folder: self._checked(raw, folder), evaluation, batch_name)
 
     def take_dump(self, dump: Dump, evaluation: Evaluation, batch_name: BatchName) -> bool:
-        """The same of a dump, whose lines workers read, check and write in one go."""
+        """Take a dump as one batch; workers read, check and write its lines in one go. Return False if it was
+        taken before.
+        """
         return self._take(lambda folder: self._checked_dump(dump, folder), evaluation, batch_name)
 
     def _take(self, write: Write, evaluation: Evaluation, batch_name: BatchName) -> bool:
@@ -117,7 +125,9 @@ class Driver:
         return True
 
     def follow_sets(self) -> bool:
-        """Looks at every record again if the sets have changed since: the tables become what a backfill would give."""
+        """Check every record again if the sets have changed since: the tables become what a backfill would
+        give. Return whether they had.
+        """
         manifest = self.tables.manifest
         if manifest.sets_digest == self._sets_digest:
             return False
@@ -156,7 +166,9 @@ class Driver:
         return self._accounts(numbers.mapInArrow(step, ACCOUNT), folder)
 
     def _accounts(self, accounts: DataFrame, folder: Path) -> Batch:
-        """One small row for each task is all that comes back here."""
+        """Run the tasks and return their joined batch: each task returns one small row, and nothing else
+        comes back here.
+        """
         rows = self.tables.ran(accounts.collect, folder)
         self.tables.sync(folder, RECORDS, STATE)
         return joined([msgspec.json.decode(row[0], type=Batch) for row in rows])
@@ -164,7 +176,7 @@ class Driver:
     # Evaluating
 
     def refresh(self, evaluation: Evaluation) -> None:
-        """The tables as of another moment; whatever has not been evaluated yet is."""
+        """Move the tables to another moment, and evaluate the batches that have not been evaluated yet."""
         self.follow_sets()
         before = self.tables.manifest
         if all(LIVES in batch.files for batch in before.batches):
@@ -194,7 +206,9 @@ class Driver:
         return Moment(as_of_ms, self.sets.message_timeout_ms if timeout_ms is None else timeout_ms)
 
     def _evaluated(self, batches: list[Batch], folder: Path) -> list[Batch]:
-        """The same batches; the last one that waited has the lives of all messages that those that waited touched."""
+        """Return the same batches; the last one that waited now has the lives of all messages that the
+        waiting batches touched.
+        """
         waiting = [number for number, batch in enumerate(batches) if LIVES not in batch.files]
         if not waiting:
             return batches
@@ -222,7 +236,7 @@ class Driver:
         return found
 
     def _known(self, fresh: list[Batch], before: list[Batch]) -> DataFrame:
-        """What batches before had of the messages that these touch."""
+        """Return the state rows that earlier batches have of the messages that the `fresh` batches touch."""
         found = self._state(before)
         files = [name for batch in fresh for name in batch.files.get(STATE, ())]
         message_ids = touched(self.tables.folder, files)
@@ -232,8 +246,8 @@ class Driver:
         return near.select(*schemas.STATE.fieldNames())
 
     def report(self, evaluation: Evaluation, after_each: Callable[[], None] = lambda: None) -> None:
-        """Every table but `messages`, as of a moment. Batches may come in meanwhile; `after_each` piece of work is the time for
-        them.
+        """Evaluate every table but `messages`, as of a moment. Batches may come in meanwhile; `after_each` is
+        called after each piece of work to let them.
         """
         with self.tables.work() as folder:
             before = self.tables.manifest
@@ -256,7 +270,7 @@ class Driver:
 
             def show(current: Manifest) -> Manifest:
                 if current.sets_digest != before.sets_digest or current.reports is None:
-                    return current  # what these tables were made of is no longer there
+                    return current  # the batches that these tables were made of are no longer there
                 return msgspec.structs.replace(
                     current, reports=msgspec.structs.replace(current.reports, files=files)
                 )
@@ -266,7 +280,9 @@ class Driver:
     # Upkeep
 
     def fold(self, first: int) -> bool:
-        """The batches from a place on into one. Batches may come in meanwhile. False if nothing was done."""
+        """Join the batches from the place `first` on into one. Batches may come in meanwhile. Return False if
+        nothing was done.
+        """
         before = self.tables.manifest
         some = before.batches[first:]
         if len(some) < 2 or any(LIVES not in batch.files for batch in some):
@@ -286,8 +302,8 @@ class Driver:
         return True
 
     def compact(self, evaluation: Evaluation, *, keep_ms: int | None = None) -> int:
-        """All batches into one. With `keep_ms`, messages of which nothing was heard for so long are forgotten, with their
-        records; the number of records that went.
+        """Join all batches into one. With `keep_ms`, forget the messages of which nothing was heard for so
+        many milliseconds, with their records. Return the number of records forgotten.
         """
         self.refresh(msgspec.structs.replace(evaluation, what=Evaluated.MESSAGES))
         manifest = self.tables.manifest

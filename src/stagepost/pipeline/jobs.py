@@ -1,6 +1,5 @@
-"""The jobs behind `stagepost pipeline`: they wire sources, driver and tables, and hold no rules of their own.
-
-A range of topics into the tables, as one batch that is known by its content.
+"""The jobs behind `stagepost pipeline`: they connect sources, driver and tables, and hold no rules of their
+own.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ def backfill(
     *,
     at_point: Point = pass_by,
 ) -> Manifest:
-    """Each dump is a batch of its own, known by its content: one that is in the tables already is not taken again."""
+    """Take each dump as a batch of its own, known by its content: a dump that is in the tables already is not
+    taken again.
+    """
     tables = Tables(out, at_point=at_point)
     try:
         driver = Driver(spark, tables, sets_file)
@@ -44,7 +45,7 @@ def backfill(
 def compact(
     spark: SparkSession, folder: Path, *, keep_ms: int | None = None, at_point: Point = pass_by
 ) -> tuple[Manifest, int]:
-    """The manifest afterwards, and how many records were forgotten."""
+    """Join all batches into one. Return the manifest afterwards, and the number of records forgotten."""
     tables = Tables(folder, at_point=at_point)
     try:
         removed = Driver(spark, tables, None).compact(same_evaluation(tables.manifest), keep_ms=keep_ms)
@@ -54,7 +55,7 @@ def compact(
 
 
 def same_evaluation(manifest: Manifest) -> Evaluation:
-    """As the last run was asked for."""
+    """Return the evaluation that the last run was asked for."""
     if manifest.reports is None:
         return Evaluation()
     return Evaluation(manifest.reports.as_of_ms, manifest.reports.message_timeout_ms)
@@ -70,7 +71,9 @@ def backfill_range(
     *,
     at_point: Point = pass_by,
 ) -> Manifest:
-    """A range that is in the tables already is not taken again; one that overlaps it counts its copies as repeated."""
+    """Take a range of topics as one batch, known by its content: a range that is in the tables already is not
+    taken again; one that overlaps it counts its copies as repeated.
+    """
     tables = Tables(out, at_point=at_point)
     try:
         driver = Driver(spark, tables, sets_file)

@@ -1,4 +1,4 @@
-"""What a running pipeline tells Prometheus, from the manifest after each commit. Needs no Spark."""
+"""The metrics of a running pipeline for Prometheus, from the manifest after each commit. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stagepost.ground.telemetry.metrics import OTHER, Declared, DeclaredSamples,
 from stagepost.pipeline.tables.manifest import Manifest
 
 PIPELINE_TABLES = ("records", "receipts", "quarantine")
-"""Into which rows go as they come; the other tables are worked out from these."""
+"""Tables that get rows as records come; the other tables are worked out from these."""
 QUARANTINE_REASONS = tuple(
     code.value
     for code in ErrorCode
@@ -42,11 +42,13 @@ PIPELINE_LAST_SUCCESS = Declared(
 )
 
 PIPELINE_METRICS = (PIPELINE_ROWS, PIPELINE_QUARANTINED_ROWS, PIPELINE_LAST_SUCCESS)
-"""Of `stagepost pipeline run`."""
+"""Metrics of `stagepost pipeline run`."""
 
 
 STALE_AFTER_S = 60.0
-"""Without a commit for so long a stream that runs is not well: it evaluates every few seconds, also when nothing comes."""
+"""Seconds without a commit after which a running stream is not healthy: it evaluates every few seconds, also
+when nothing comes.
+"""
 
 
 class PipelineMetrics:
@@ -107,7 +109,7 @@ class PipelineMetrics:
         return counts(self._manifest)
 
     def held_messages(self, after: int, limit: int) -> dict[str, Any]:
-        """There is no mempool here."""
+        """Return an empty page: a pipeline has no mempool."""
         return {"code": ErrorCode.NOT_READY.value, "messages": []}
 
 

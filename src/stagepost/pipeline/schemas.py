@@ -1,4 +1,6 @@
-"""The shape of every step and table, written out. Times are Unix milliseconds, ids small hexadecimal letters."""
+"""The columns of every step and table, written out. Times are Unix milliseconds, ids are hexadecimal text in
+small letters.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _text, _long, _int, _bytes, _flag = StringType(), LongType(), IntegerType(), Bin
 _ints = ArrayType(_int)
 
 STAGES = tuple(stage.value for stage in Stage)
-"""Each has a column `<stage>_ms`, in the order of a life line."""
+"""Stages of a message's life, in order; each has a column `<stage>_ms`."""
 
 
 def _schema(**columns: DataType) -> StructType:
@@ -45,7 +47,9 @@ RAW = _schema(
     dmq_id=_text,
     origin=_text,
 )
-"""A record as read. `is_fault`: the line itself was none, and `value` is that line. `origin`: local, or the peer."""
+"""A record as read. `is_fault`: the line itself was not a record, and `value` is that line. `origin`: local,
+or the peer.
+"""
 
 _checked = _schema(
     reason=_text,
@@ -66,7 +70,9 @@ _checked = _schema(
     mc_block_seqno=_long,
 )
 RECORDS = StructType([*RAW.fields, *_checked.fields])
-"""A record and what the checks say of it: `reason` is null for one that passes. Hashes are the first eight bytes of SHA-256."""
+"""A record with the result of its checks: `reason` is null for one that passes. Hashes are the first eight
+bytes of SHA-256.
+"""
 
 STATE = _schema(
     message_id=_text,
@@ -85,12 +91,14 @@ STATE = _schema(
     dmq_id=_text,
     signed_hashes=ArrayType(_long),
 )
-"""What is kept of receipts: maxima, minima and sets, so that joining two of them is order-free and may be repeated.
+"""The kept content of receipts: maxima, minima and sets, so that a join of two states is free of order and
+may be repeated.
 
-`last` is the greatest (time, level, rank) as one number, 64 · time + 8 · level + rank: Spark's quick way of grouping takes
-the maximum of numbers, and not of structures. Rows of validators have what each of them said last and when; a message has one row
-more for all validators together and one for all full nodes, without a source, with stages, ids and hashes. Of quarantined
-records it has another one, in which `signed_hashes` are those of the raw values.
+`last` is the greatest (time, level, rank) as one number, 64 · time + 8 · level + rank: Spark's quick way of
+grouping takes the maximum of numbers, and not of structures. A validator's row has its last status and its
+time; a message has one row more for all validators together and one for all full nodes, without a source,
+with stages, ids and hashes. For quarantined records it has another row, in which `signed_hashes` are those of
+the raw values.
 """
 
 MESSAGES = _schema(
@@ -119,10 +127,10 @@ LIVES = StructType(
         ).fields,
     ]
 )
-"""`messages` without the moment: the verdict while the message lives, the one when its life is over, and what that is
-counted from. `generation` names the commit that evaluated the row: of several for one message the greatest counts. It is
-a text of digits, because Spark compiles numbers into its code, and would compile it anew for each commit.
-`receipts_before` were known to the commits before it.
+"""`messages` without the moment: the verdict while the message lives, the verdict when its life is over, and
+the time from which that is counted. `generation` names the commit that evaluated the row: of several rows for
+one message the greatest counts. It is a text of digits, because Spark compiles numbers into its code, and
+would compile it anew for each commit. `receipts_before` were known to the commits before it.
 """
 
 RECEIPTS = _schema(
@@ -207,11 +215,11 @@ TABLES = {
     "dmq_messages": DMQ_MESSAGES,
     "delivery_events": DELIVERY_EVENTS,
 }
-"""What people read, by name."""
+"""Schemas of the tables that people read, by name."""
 
 
 def expect(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The same frame; a step that is handed anything else than it was written for says so at once."""
+    """Return the same frame; raise at once if its columns are not those of `schema`."""
     found = [(field.name, field.dataType) for field in frame.schema.fields]
     wanted = [(field.name, field.dataType) for field in schema.fields]
     if found != wanted:

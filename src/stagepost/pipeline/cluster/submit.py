@@ -1,7 +1,7 @@
 """Starts the driver of a job whose work is done by the workers of a Spark cluster.
 
-Everything that can be wrong is looked at in the order of its price: words, files of this machine, the master's port,
-and last the workers themselves. Nothing of the tables is touched before all of it is in order.
+Every possible fault is checked in the order of its price: words, files of this machine, the master's port,
+and last the workers themselves. The tables are not touched before all checks have passed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 @contextmanager
 def on_cluster(cluster: Cluster, folders: Folders) -> Iterator[None]:
-    """Whatever starts a session inside has it on the cluster. It is stopped at the end."""
+    """Start every session inside of the context on the cluster, and stop it at the end."""
     started: list[SparkSession] = []
 
     def start(name: str, settings: Mapping[str, str]) -> SparkSession:
@@ -56,7 +56,9 @@ def on_cluster(cluster: Cluster, folders: Folders) -> Iterator[None]:
 
 
 def require_ready(cluster: Cluster) -> str:
-    """All that can be known without starting anything; this machine's address on the way to the master."""
+    """Check everything that can be known without starting anything. Return this machine's address on the way
+    to the master.
+    """
     refuse_missing_packages()
     masters = parse_master(cluster.master)
     require_fitting(cluster.archive)
@@ -65,7 +67,7 @@ def require_ready(cluster: Cluster) -> str:
 
 
 def start_on_cluster(cluster: Cluster, folders: Folders, name: str = "stagepost") -> SparkSession:
-    """A session whose workers have been seen to work. The caller stops it."""
+    """Return a session whose workers have been seen to work. The caller stops it."""
     settings = settings_for(cluster, require_ready(cluster))
     try:
         spark = start_session(
@@ -88,7 +90,9 @@ def start_on_cluster(cluster: Cluster, folders: Folders, name: str = "stagepost"
 
 
 def _explained(error: ConfigError, master: str) -> StagepostError:
-    """Spark gives up a master after a minute, and its own words are then about something that was stopped."""
+    """Explain Spark's error: it gives up a master after a minute, and then complains about something that was
+    stopped.
+    """
     if "stopped SparkContext" not in str(error.__cause__):
         return error
     import pyspark
@@ -101,7 +105,9 @@ def _explained(error: ConfigError, master: str) -> StagepostError:
 
 
 def _name_packages(spark: SparkSession) -> None:
-    """Where Python that Spark starts beside the driver finds the packages: Spark has unpacked the archive there, too."""
+    """Tell the Python processes that Spark starts beside the driver where the packages are: Spark has
+    unpacked the archive there, too.
+    """
     from pyspark import SparkFiles
 
     here = os.path.join(SparkFiles.getRootDirectory(), PACKAGES_FOLDER)

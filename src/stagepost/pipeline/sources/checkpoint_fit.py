@@ -1,8 +1,9 @@
-"""Whether a stream's checkpoint and the tables beside it belong together, said before a stream goes on from them.
+"""Check that a stream's checkpoint and the tables beside it belong together, before a stream goes on from
+them.
 
-The manifest says up to which batch a stream is in the tables, the checkpoint how far each batch reads. If one of them
-is lost or put back from elsewhere, batches of the same number would hold other records, and records would be lost or
-counted twice without a word. Needs no Spark.
+The manifest says up to which batch a stream is in the tables, the checkpoint how far each batch reads. If one
+of them is lost or put back from elsewhere, batches of the same number would hold other records, and records
+would silently be lost or counted twice. Needs no Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ START_AGAIN = "put back the checkpoint that belongs to these tables, or make new
 
 
 def require_fitting_checkpoint(checkpoint: Path, manifest: Manifest, stream: str) -> None:
-    """`ConfigError` in one sentence if the stream would not go on where these tables end."""
+    """Raise `ConfigError` in one sentence if the stream would not go on where these tables end."""
     taken = manifest.stream_batches.get(stream, -1)
     planned, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
     if taken > planned:

@@ -1,10 +1,11 @@
-"""Keeps what a DMQ node tells on its local socket in a topic of a folder, so that it can be read again and again.
+"""Keeps the messages that a DMQ node sends on its local socket in a topic of a folder, so that they can be
+read again and again.
 
-Any CIP-0137 node will do. It tells every message once on a connection and begins again from the oldest on the next, so
-what the end of the topic holds already is left out. One process writes a folder at a time; whoever finds it taken reads
-what the other one writes.
+Any CIP-0137 node will do. It sends every message once on a connection and begins again from the oldest on the
+next, so messages at the end of the topic are left out. A single process writes a folder at a time; another
+process that finds it taken reads what the first one writes.
 
-    collect_once(folder, socket)      what the node holds now
+    collect_once(folder, socket)      the messages that the node holds now
     keep_collecting(folder, socket)   from now on, in a thread of this process, for as long as it lives
 """
 
@@ -33,10 +34,10 @@ from stagepost.topics.names import DMQ_MESSAGES
 from stagepost.topics.topic import Record
 
 RECENT_MAX = 60_000
-"""So many ids are looked up at the end of the topic; a node holds 50,000 messages."""
+"""Ids, at most, that are looked up at the end of the topic; a node holds 50,000 messages."""
 
 WAITING_MAX = 10_000
-"""So many messages wait for the disk before the node is not asked for more."""
+"""Messages that may wait for the disk before the node is not asked for more."""
 
 ORIGIN = "local"
 _LIMITS = ListenLimits(away_max_s=None)
@@ -58,7 +59,9 @@ class DmqSocket(NamedTuple):
 
 
 def collect_once(folder: Path, socket: DmqSocket) -> int:
-    """How many messages were new; 0 if another process keeps this folder. `TransportError` if no node is there."""
+    """Return the number of new messages; 0 if another process keeps this folder. `TransportError` if no node
+    is there.
+    """
     retained = _opened(folder)
     if retained is None:
         return 0
@@ -69,7 +72,9 @@ def collect_once(folder: Path, socket: DmqSocket) -> int:
 
 
 def keep_collecting(folder: Path, socket: DmqSocket) -> None:
-    """Sees to it that somebody does. Raises what ended the collector of this process, once, and begins anew then."""
+    """Make sure that a collector runs. Raise, once, the error that ended the collector of this process, and
+    start a new one then.
+    """
     key = str(folder.absolute()), socket
     with _running_lock:
         collector = _running.get(key)
@@ -84,7 +89,7 @@ def keep_collecting(folder: Path, socket: DmqSocket) -> None:
 
 
 def stop_collecting() -> None:
-    """Of this process: what was told is written first."""
+    """Stop the collectors of this process; received messages are written first."""
     with _running_lock:
         collectors = list(_running.values())
         _running.clear()
@@ -93,7 +98,7 @@ def stop_collecting() -> None:
 
 
 class Retained:
-    """The topic as its one writer sees it."""
+    """The topic as its only writer sees it."""
 
     def __init__(self, topic: FileTopic, writer: FileTopicWriter) -> None:
         self._writer = writer
@@ -122,7 +127,7 @@ class Retained:
 
 
 def _opened(folder: Path) -> Retained | None:
-    """None if another process, or thread, writes it."""
+    """Open the topic for writing; None if another process, or thread, writes it."""
     topic = create_topic(folder, DMQ_MESSAGES)
     try:
         writer = topic.writer()
@@ -146,7 +151,7 @@ async def _drain(retained: Retained, node: LocalNode) -> int:
         has_more: bool | None = True
         while has_more:
             told = await client.request_messages_non_blocking()
-            # A node may say that there is more and have nothing to say; asking for ever would not end.
+            # A node may announce more messages and have none; asking for ever would not end.
             has_more = told.has_more and bool(told.messages)
             records = retained.fresh(told.messages)
             await retained.append(records)
@@ -159,7 +164,9 @@ async def _drain(retained: Retained, node: LocalNode) -> int:
 
 
 class _Collector:
-    """A thread with a loop of its own. It ends with the process; what was on its way to the disk then is told again."""
+    """A thread with a loop of its own. It ends with the process; the node sends again the messages that were
+    on their way to the disk then.
+    """
 
     def __init__(self, retained: Retained, socket: DmqSocket) -> None:
         self.fault: StagepostError | None = None

@@ -1,9 +1,9 @@
-"""Dump files, cut into pieces that workers read side by side; each line keeps its number.
+"""Dump files, cut into pieces that workers read side by side, and the conversion of each line into a record:
+plain Python, run inside Spark's workers.
 
-One line of a dump into one record: plain Python, run inside Spark's workers.
-
-A line is an envelope (key, value, headers, position) or a bare receipt. Whatever it is, it becomes a row: what cannot
-be read becomes the value of one that will be quarantined, so that no input is ever lost from the count.
+Each line keeps its number. A line is an envelope (key, value, headers, position) or a bare receipt. Every
+line becomes a row: a line that cannot be read becomes the value of a row that will be quarantined, so that no
+input is ever lost from the count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dump(msgspec.Struct, frozen=True):
 
 
 def survey(path: Path, piece_bytes: int = PIECE_BYTES) -> Dump:
-    """Reads a file once: what it is called by its content, and where it can be cut."""
+    """Read a file once, and return its digest and the places at which it can be cut."""
     hashing = sha256()
     pieces: list[Piece] = []
     begin, first_line, line, position = 0, 0, 0, 0
@@ -85,7 +85,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Record(NamedTuple):
-    """As `schemas.RAW`, in its order."""
+    """A row with the columns of `schemas.RAW`, in their order."""
 
     topic: str
     partition: int | None
@@ -116,7 +116,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 def read_line(line: bytes, number: int) -> Record:
-    """`number` is the line's, from 0: the offset of a record that states none."""
+    """Return the record of a line. `number` is the line's, from 0: the offset of a record that states none."""
     found = _read(line)
     if found is None:
         return Record(STATUSES, None, number, None, None, line, is_fault=True)
@@ -143,7 +143,7 @@ def read_line(line: bytes, number: int) -> Record:
 
 
 def session_hint(value: object) -> str | None:
-    """A session id in small letters; a hint that is none counts as no hint."""
+    """Return a session id in small letters; None for a value that is not one."""
     session_id = read_hash(value)
     return None if session_id is None else session_id.hex()
 
@@ -157,7 +157,7 @@ def _text(value: object) -> str | None:
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be written as UTF-8, as every column of a table is."""
+    """Return whether the text can be written as UTF-8, as every column of a table is."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -174,13 +174,13 @@ def _value(found: _Line, line: bytes) -> tuple[bytes | None, bool]:
         except (Base64Error, TypeError, ValueError):
             return line, True
     if isinstance(found.value, str):
-        # Half a surrogate pair stays what it is, no UTF-8, and is refused for that later.
+        # Half a surrogate pair stays as it is: it is not UTF-8, and is refused for that later.
         return found.value.encode("utf-8", "surrogatepass"), False
     return (None, False) if found.value is None or found.value is msgspec.UNSET else (line, True)
 
 
 def _read(line: bytes) -> _Line | None:
-    """None for a line that is no JSON object, or is nested too deeply."""
+    """Return the members of a line; None if it is not a JSON object, or is nested too deeply."""
     if is_too_deep(line):
         return None
     try:

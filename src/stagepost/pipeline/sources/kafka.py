@@ -1,11 +1,11 @@
-"""Which source a tables folder follows, said in a note beside the checkpoint; and whether a broker still has what comes next.
+"""Topics of a Kafka broker as a source of the pipeline: Spark's own connector, its columns made into those of
+`schemas.RAW`.
 
-Offsets of a local topic and of a broker's look the same in a checkpoint, and mean different records. Needs no Spark.
-
-Topics of a Kafka broker as a source of the pipeline: Spark's own connector, its columns made into those of `schemas.RAW`.
-
-The offsets are in the checkpoint, as with every source; a batch that is taken again reads the same records. Records that the broker
-has let go of unread stop the stream (`failOnDataLoss`): tables with a hole in them must not look whole.
+The offsets are in the checkpoint, as with every source; a batch that is taken again reads the same records.
+Records that the broker has deleted unread stop the stream (`failOnDataLoss`): tables with a hole in them must
+not look whole. Offsets of a local topic and of a broker's look the same in a checkpoint and mean different
+records, so a note beside the checkpoint names the source that a tables folder follows. The checks of note and
+broker need no Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 
 def require_broker(access: KafkaAccess, topics: Sequence[str], out: Path) -> None:
-    """Before Spark starts: the broker answers, has the topics, and still holds what the checkpoint asks for next."""
+    """Check before Spark starts that the broker answers, has the topics, and still holds the records that the
+    checkpoint asks for next.
+    """
     desk = BrokerDesk(access)
     known = desk.partitions()
     for name in topics:
@@ -54,7 +56,7 @@ def require_broker(access: KafkaAccess, topics: Sequence[str], out: Path) -> Non
 
 
 def refuse_kafka_checkpoint(out: Path) -> None:
-    """For a stream from anywhere else."""
+    """Refuse a folder that follows a broker, for a stream from any other source."""
     if (out / KAFKA_NOTE_FILE).exists() and next_offsets(out) is not None:
         raise ConfigError(
             f"the tables in {out} follow topics of a Kafka broker, and another source was given",
@@ -63,7 +65,9 @@ def refuse_kafka_checkpoint(out: Path) -> None:
 
 
 def next_offsets(out: Path) -> Offsets | None:
-    """Where the stream goes on, by topic and partition; None if it has not finished a batch."""
+    """Return the offsets at which the stream goes on, by topic and partition; None if it has not finished a
+    batch.
+    """
     commits = out / CHECKPOINT_FOLDER / "commits"
     numbers = [int(path.name) for path in commits.glob("*") if path.name.isdigit()]
     if not numbers:
@@ -116,11 +120,11 @@ def _require_kept(desk: BrokerDesk, name: str, count: int, wanted: Mapping[str, 
 
 FORMAT = "kafka"
 TOPICS = (STATUSES,)
-"""Unless others are named."""
+"""Topics that are read unless others are named."""
 
 
 class KafkaRecords(NamedTuple):
-    """A `RecordSource`. A topic with a name that is none of ours holds statuses."""
+    """A `RecordSource`. A topic whose name is not one of ours holds statuses."""
 
     access: KafkaAccess
     topics: tuple[str, ...] = TOPICS
@@ -138,7 +142,7 @@ class KafkaRecords(NamedTuple):
             raise
 
     def batch(self, spark: SparkSession) -> DataFrame:
-        """All that is there now."""
+        """Return all records that are there now."""
         return raw_records(spark.read.format(FORMAT).options(**self.options()).load())
 
     def options(self) -> dict[str, str]:
@@ -152,7 +156,9 @@ class KafkaRecords(NamedTuple):
 
 
 def connector_settings(folder: Path) -> dict[str, str]:
-    """Of a session that can read from Kafka; `ConfigError` in one sentence if the jars are not there."""
+    """Return the settings of a session that can read from Kafka; `ConfigError` in one sentence if the jars
+    are not there.
+    """
     return {"spark.jars": ",".join(str(jar.absolute()) for jar in found_jars(Artifacts.SPARK, folder))}
 
 
@@ -169,7 +175,7 @@ def raw_records(frame: DataFrame) -> DataFrame:
 
 
 def _as_raw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """By the same function as a topic's own records, in Spark's workers."""
+    """Convert rows in Spark's workers, by the same function as a topic's own records."""
     from stagepost.pipeline.schemas import RAW
     from stagepost.pipeline.sources.topic_ranges import Range
     from stagepost.pipeline.sources.topic_records import records_of

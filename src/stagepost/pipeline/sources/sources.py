@@ -1,4 +1,6 @@
-"""Where `stagepost pipeline` takes its records from, as a plain value: made before Spark starts, opened when it runs."""
+"""The source of the records of `stagepost pipeline`, as a plain value: made before Spark starts, opened when
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class RecordSource(Protocol):
-    """A broker is another one. Whatever it is, its rows are those of `schemas.RAW`."""
+    """A source of rows with the columns of `schemas.RAW`: our topics, or a broker."""
 
     def stream(self, spark: SparkSession, rows_max: int) -> DataFrame:
-        """Without an end; at most so many records at a time."""
+        """Return a stream without an end, with at most `rows_max` records in a batch."""
         ...
 
 
@@ -33,7 +35,7 @@ class Topics(NamedTuple):
         return reading.option("maxRows", str(rows_max)).load()
 
     def ranges(self, spark: SparkSession, wanted: Sequence[Range]) -> DataFrame:
-        """These records and no others."""
+        """Return these records and no others."""
         from stagepost.pipeline.sources.topic_source import FORMAT, register
 
         register(spark)

@@ -1,6 +1,8 @@
-"""A range of topics for a backfill: by offsets or by times of arrival, and known by its content, as a dump is.
+"""A range of topics for a backfill: by offsets or by times of arrival, and known by its content, as a dump
+is.
 
-Needs no Spark: the range is read once before Spark starts, so what is not there in full is told at once.
+Needs no Spark: the range is read once before Spark starts, so a range that is not there in full is reported
+at once.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ _Update = Callable[[bytes], None]
 
 
 class Bound(NamedTuple):
-    """One of the two: an offset, or a time of arrival in Unix milliseconds."""
+    """Either an offset or a time of arrival in Unix milliseconds."""
 
     offset: int | None = None
     time_ms: int | None = None
 
 
 OPEN = Bound()
-"""As far as the log goes."""
+"""The bound at the end of the log."""
 
 
 class Surveyed(NamedTuple):
-    """`digest` names the records themselves: where and when they were read does not matter."""
+    """`digest` names the records themselves: it does not depend on where and when they were read."""
 
     ranges: tuple[Range, ...]
     rows: int
@@ -39,7 +41,9 @@ class Surveyed(NamedTuple):
 
 
 def parse_bound(name: str, text: str, now_unix_s: float) -> Bound:
-    """Digits are an offset; anything else is ISO 8601, or how long ago."""
+    """Return the bound that `text` names: digits are an offset; anything else is ISO 8601, or a length of
+    time before now.
+    """
     if text.isascii() and text.isdigit():
         if len(text) > len(str(1 << 63)):
             raise ConfigError(f"{name} {text} is no offset", advice="offsets are below 2^63")
@@ -60,7 +64,9 @@ def survey_topics(
     first: Bound = OPEN,
     last: Bound = OPEN,
 ) -> Surveyed:
-    """From `first` on, up to and not including `last`. Offsets need one partition: each has its own."""
+    """Survey the records from `first` on, up to and not including `last`. Offsets need one partition: each
+    has its own.
+    """
     place.catch_up()
     oldest, newest = place.bounds()
     names = _names(topics, newest)
@@ -103,7 +109,9 @@ def _names(topics: tuple[str, ...] | None, newest: dict[str, dict[str, int]]) ->
 def _runs(
     place: TopicPlace, whole: Range, first_ms: int | None, last_ms: int | None, update: _Update
 ) -> Iterator[Range]:
-    """Records that follow one another and arrived in the time; a clock that stepped back makes several."""
+    """Yield ranges of records that follow one another and arrived in the time; a clock that stepped back
+    makes several.
+    """
     begin: int | None = None
     if whole.start >= whole.end:
         return

@@ -1,7 +1,8 @@
-"""Where topics are read: a data folder of this machine, a node that serves them, or a folder that keeps what a DMQ node tells.
+"""Places from which topics are read: a data folder of this machine, a node that serves them, or a folder that
+keeps the messages of a DMQ node.
 
-A place is a plain value that travels to Spark's workers; nothing is open between two calls. The same range gives the same
-records every time, whoever asks.
+A place is a plain value that travels to Spark's workers; nothing is open between two calls. The same range
+gives the same records every time.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 class TopicPlace(Protocol):
     def bounds(self) -> tuple[Offsets, Offsets]:
-        """Of all topics that are there: the oldest records that are kept, and behind the newest."""
+        """Return, for all topics, the offsets of the oldest kept records, and the offsets behind the newest."""
         ...
 
     def reads(self, wanted: Range) -> Iterator[Iterable[Read]]:
-        """`StorageError` if the range is not there in full."""
+        """Yield the records of the range, in batches; `StorageError` if the range is not there in full."""
         ...
 
     def catch_up(self) -> None:
-        """Called before what is there counts as all that there is."""
+        """Fetch what is missing; called before the present records count as all that there are."""
         ...
 
     def keep_up(self) -> None:
-        """Called again and again while a stream follows."""
+        """Keep fetching; called again and again while a stream follows."""
         ...
 
 
@@ -63,14 +64,14 @@ class FolderPlace(NamedTuple):
         )
 
     def catch_up(self) -> None:
-        """The node writes; there is nothing to fetch."""
+        """Do nothing: the node itself writes the folder."""
 
     def keep_up(self) -> None:
-        """As `catch_up`."""
+        """Do nothing, as in `catch_up`."""
 
 
 class NodePlace(NamedTuple):
-    """A node, or `stagepost topic serve`, at an address. The token stands in no plan and no log of ours."""
+    """A node, or `stagepost topic serve`, at an address. Plans and logs of ours never show the token."""
 
     address: str
     token: str | None = None
@@ -92,18 +93,18 @@ class NodePlace(NamedTuple):
             yield from topics.records(*wanted)
 
     def catch_up(self) -> None:
-        """The node has what it has."""
+        """Do nothing: the node itself has the records."""
 
     def keep_up(self) -> None:
-        """As `catch_up`."""
+        """Do nothing, as in `catch_up`."""
 
     def _topics(self) -> RemoteTopics:
         return RemoteTopics(parse_address(self.address), self.token)
 
 
 class RetainedPlace(NamedTuple):
-    """A DMQ node tells each message once to whoever listens, and forgets it when it expires: so what it tells is kept in a
-    topic of a folder of our own, and read from there.
+    """A folder of our own with the messages of a DMQ node. The node sends each message once to a listener,
+    and forgets it when it expires: so the messages are kept in a topic of the folder, and read from there.
     """
 
     folder: Path
@@ -123,7 +124,9 @@ class RetainedPlace(NamedTuple):
 
 
 def place_of(options: Mapping[str, str]) -> TopicPlace:
-    """By the options of `format("stagepost")`, whose names Spark writes in small letters."""
+    """Return the place that the options of `format("stagepost")` name; Spark writes their names in small
+    letters.
+    """
     given = [name for name in ("path", "address", "socket") if options.get(name)]
     if len(given) != 1:
         found = "nothing" if not given else " and ".join(given)
@@ -142,7 +145,7 @@ def place_of(options: Mapping[str, str]) -> TopicPlace:
 
 
 def topics_of(options: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Those that the option `topic` names, with commas; None where it is not given."""
+    """Return the topics that the option `topic` names, with commas; None where it is not given."""
     names = tuple(dict.fromkeys(name.strip() for name in options.get("topic", "").split(",") if name.strip()))
     if not names and options.get("socket"):
         return (DMQ_MESSAGES,)

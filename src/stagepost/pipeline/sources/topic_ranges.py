@@ -1,4 +1,4 @@
-"""How far each partition of each topic is read: the offsets of a stream, and their division into batches and tasks.
+"""Offsets of a stream in each partition of each topic, and their division into batches and tasks.
 
 Plain values that become JSON in Spark's checkpoint: {topic: {partition: offset of the next record}}.
 """
@@ -21,7 +21,9 @@ class Range(NamedTuple):
 
 
 def ranges(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[Range]:
-    """In a fixed order. A topic that the start does not know has begun since: it is read from its first record."""
+    """Return the ranges between two offsets, in a fixed order. A topic that `start` does not have has begun
+    since: it is read from its first record.
+    """
     return [
         Range(topic, int(partition), start.get(topic, {}).get(partition, 0), last)
         for topic, partitions in sorted(end.items())
@@ -31,11 +33,11 @@ def ranges(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str
 
 
 def at_most(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
-    """The end of a batch with at most so many records, every partition having its share."""
+    """Return the end of a batch with at most `rows_max` records, of which every partition has its share."""
     waiting = ranges(start, end)
     found: Offsets = {topic: dict(partitions) for topic, partitions in end.items()}
     left = max(rows_max, 1)
-    # The shortest first: what one does not use is shared among those after it.
+    # The shortest first: a share that one partition does not use goes to those after it.
     for number, one in enumerate(sorted(waiting, key=lambda one: (one.end - one.start, one))):
         share = -(-left // (len(waiting) - number))
         taken = min(one.end - one.start, share, left)

@@ -15,7 +15,7 @@ from stagepost.topics.batch import Read
 
 
 def read_range(place: TopicPlace, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Always the same rows for the same range; `OffsetGone` if retention took them away."""
+    """Yield the rows of a range, always the same for the same range; `OffsetGone` if retention removed them."""
     schema = arrow_schema(RAW)
     for reads in place.reads(wanted):
         yield batch_of(list(records_of(wanted, reads)), schema)
@@ -47,7 +47,7 @@ def _arrived(read: Read) -> int | None:
 
 
 def _key_text(key: bytes | None) -> str | None:
-    """Ids are hexadecimal text, also those that are kept as raw bytes."""
+    """Return the key as text: ids are hexadecimal text, also those that are kept as raw bytes."""
     if key is None:
         return None
     try:

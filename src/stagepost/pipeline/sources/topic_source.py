@@ -1,16 +1,16 @@
 """`format("stagepost")`: topics as a Spark source, by batch and by stream.
 
-One of these options says where they are read:
+A single one of these options says where topics are read:
 
     path       a data folder of this machine, also while its node writes it
     address    HOST:PORT or socket of a node that serves its topics; with `token`, or STAGEPOST_TOKEN, if it needs one
-    socket     the local socket of any CIP-0137 node, with `network_magic` and, if need be, `profile`; what it tells is kept in
-               the folder `retained`, and read from there
+    socket     the local socket of any CIP-0137 node, with `network_magic` and, if need be, `profile`; its messages are kept
+               in the folder `retained`, and read from there
 
-`topic` names the topics, with commas (those of the pipeline if it is not given); `maxRows` is the most records of one
-batch of a stream; `ranges` is for a batch: a JSON list of [topic, partition, first offset, offset behind the last].
-Nothing is open between two calls: every task opens the log for itself, and the log gives the same records for the same
-offsets every time.
+`topic` names the topics, with commas (those of the pipeline if it is not given); `maxRows` is the greatest
+number of records of one batch of a stream; `ranges` is for a batch: a JSON list of [topic, partition, first
+offset, offset behind the last]. Nothing is open between two calls: every task opens the log for itself, and
+the log gives the same records for the same offsets every time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TopicSource(DataSource):  # type: ignore[misc]  # Spark comes without type
 
 
 class TopicReader(DataSourceReader):  # type: ignore[misc]  # Spark comes without types where it is not installed
-    """All that is there when the plan is made, or the ranges that were asked for."""
+    """All records that are there when the plan is made, or the ranges that were asked for."""
 
     def __init__(
         self, place: TopicPlace, topics: tuple[str, ...] | None, ranges: list[Range] | None = None
@@ -133,7 +133,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return read_range(self._place, Range(*partition.value))
 
     def commit(self, end: Marked) -> None:
-        """The log keeps its records by its own retention; nothing is to be let go of here."""
+        """Do nothing: the log deletes its records by its own retention."""
 
     def _newest(self) -> Offsets:
         return _chosen(self._place.bounds()[1], self._topics)

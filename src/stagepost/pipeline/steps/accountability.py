@@ -1,4 +1,6 @@
-"""The tables `validators` and `complaints`: how each member of each session did, and what can be held against it."""
+"""The tables `validators` and `complaints`: how each member of each session performed, and the evidence
+against it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ CONTRADICTION, UNANSWERED = "contradiction", "unanswered"
 
 
 def members_of_deciding_sessions(state: DataFrame, messages: DataFrame, sets: ValidatorSets) -> DataFrame:
-    """What each member said last in the session that decides, with `sent_ms` of the message."""
+    """Return the last status of each member in the session that decides, with `sent_ms` of the message."""
     spoken = members_said(with_holding_sessions(merged(state), sets)).where(F.col("last").isNotNull())
     everyone = F.broadcast(members(state.sparkSession, sets))
     named = spoken.join(everyone, on=["session", "validator"], how="inner")
@@ -37,7 +39,9 @@ def members_of_deciding_sessions(state: DataFrame, messages: DataFrame, sets: Va
 
 
 def with_session_then(rows: DataFrame, sets: ValidatorSets) -> DataFrame:
-    """`session_id` and `validator`: the newest session of the source at the time that it gave; others fall away."""
+    """Add `session_id` and `validator`: the newest session of the source at the time that it gave; rows
+    without one are dropped.
+    """
     table = F.broadcast(memberships(rows.sparkSession, sets))
     held = rows.join(table, on="source_id", how="inner").withColumn("held", F.filter("memberships", _is_then))
     newest = F.array_max(F.transform("held", _by_age))
@@ -60,7 +64,9 @@ def _by_age(session: Column) -> Column:
 
 
 def contradictions(distinct: DataFrame, sets: ValidatorSets) -> DataFrame:
-    """Steps that no validator may take, one row each: `kind` said after `before` by one source about one message."""
+    """Return the steps that no validator may take, one row each: `kind` reported after `before` by one source
+    about one message.
+    """
     spoken = distinct.where(F.col("role") == "validator")
     one_voice = Window.partitionBy("message_id", "source_id").orderBy("timestamp_ms", "level", "rank")
     steps = spoken.withColumn("before", F.coalesce(F.lag("kind").over(one_voice), F.lit(BEFORE_ANYTHING)))
@@ -82,7 +88,7 @@ def _legal_steps(spark: SparkSession) -> DataFrame:
 def validators(
     spoken: DataFrame, messages: DataFrame, records: DataFrame, illegal: DataFrame, sets: ValidatorSets
 ) -> DataFrame:
-    """Every member of every session in the sets file, also one of which nothing was heard."""
+    """Return every member of every session in the sets file, also one that sent nothing."""
     found = members(messages.sparkSession, sets).drop("session")
     first = Window.partitionBy("message_id").orderBy(F.col("queued_ms").asc_nulls_last(), "validator")
     heard = spoken.withColumn("is_first", (F.row_number().over(first) == 1) & F.col("queued_ms").isNotNull())
@@ -114,12 +120,12 @@ def validators(
 
 
 def _percentile(column: str, share: float) -> Column:
-    """Of the values themselves, none invented between two of them."""
+    """Return the percentile among the values themselves; none is interpolated between two of them."""
     return F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("bigint")
 
 
 def complaints(spoken: DataFrame, illegal: DataFrame, records: DataFrame) -> DataFrame:
-    """Contradictions, and messages that expired in the hands of a validator that had them and never closed them.
+    """Return contradictions, and messages that expired although a validator had them and never closed them.
 
     The evidence is all that the validator signed about the message, as it came: anybody can check it.
     """

@@ -1,4 +1,6 @@
-"""The table `alerts`: what somebody should look at, with ids that depend on nothing but what the alert is about."""
+"""The table `alerts`: conditions that somebody should look at. An alert's id depends only on its kind and
+subject.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from stagepost.remp.verdict.verdict import Conclusion
 
 SILENT_SHARE = 0.5
 SILENT_MESSAGES_MIN = 5
-"""A validator is reported as silent from this share of at least so many messages on."""
+"""Messages, at least, from which on a validator that is silent on `SILENT_SHARE` of them is reported."""
 
 
 def alerts(messages: DataFrame, validators: DataFrame, replays: DataFrame, moment: Moment) -> DataFrame:

@@ -1,9 +1,10 @@
-"""Records through the checks and into files, in one step of Spark's workers: what comes out is the account of it.
+"""Checks of records and writing of them into files, in one step of Spark's workers; the step returns only an
+account of it.
 
-A record enters a worker once and leaves it as a row of a Parquet file. Sending it back through the JVM, to be written
-there and read again for its state, costs more processor time than anything but the signatures themselves. A task writes
-files that no other attempt shares, and they count when the manifest names them: a task that fails, or is run twice,
-leaves nothing but files that nobody names.
+A record enters a worker once and leaves it as a row of a Parquet file. Sending it back through the JVM, to be
+written there and read again for its state, costs more processor time than anything but the signatures
+themselves. A task writes files that no other attempt shares, and they count when the manifest names them: a
+task that fails, or is run twice, leaves only files that no manifest names.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ from stagepost.topics import names as topics
 
 ROWS_PER_BATCH = 4_096
 BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
-"""What a task keeps in memory before it writes."""
+"""Bytes that a task keeps in memory before it writes."""
 
 IDS_BYTES_PER_ROW_GROUP = 8 * 1024 * 1024
-"""So much room for the distinct ids of a row group that each is written once and referred to by its number."""
+"""Bytes for the distinct ids of a row group: enough that each id is written once and referred to by its
+number.
+"""
 
 COMPRESSION = "zstd"
 FULL_NODE = ROLES[Role.FULL_NODE]
 ACCOUNT = "account string"
-"""What a task hands back: one `Batch` as JSON."""
+"""Schema of a task's result: one `Batch` as JSON."""
 
 # Columns in which the same few values come again and again. Values of records are all different.
 _REPEATING = [
@@ -66,7 +69,9 @@ class Rows(NamedTuple):
 
 
 def checking_raw(sets_file: bytes, place: str, root: str) -> Callable[[Batches], Batches]:
-    """Of rows in the manner of `schemas.RAW`. Files go into `place` and are named from `root` on."""
+    """Return a function that checks rows with the columns of `schemas.RAW`. Files go into `place` and are
+    named relative to `root`.
+    """
 
     def check(batches: Batches) -> Batches:
         yield from _accounted(map(_rows_of_batch, batches), sets_file, place, root)
@@ -77,7 +82,7 @@ def checking_raw(sets_file: bytes, place: str, root: str) -> Callable[[Batches],
 def checking_pieces(
     pieces: Sequence[Piece], sets_file: bytes, place: str, root: str
 ) -> Callable[[Batches], Batches]:
-    """Of pieces of dumps, whose numbers are the rows that come in."""
+    """Return a function that checks pieces of dumps; the rows that come in are their numbers."""
 
     def check(batches: Batches) -> Batches:
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
@@ -114,12 +119,12 @@ def _accounted(given: Iterable[Rows], sets_file: bytes, place: str, root: str) -
 
 @lru_cache(maxsize=2)
 def _sets(sets_file: bytes) -> ValidatorSets:
-    """A worker's tasks come one after another with the same sets."""
+    """Return the parsed sets; kept, because a worker's tasks come one after another with the same sets."""
     return parse_validator_sets(sets_file, "validator sets")
 
 
 class CheckedFiles:
-    """One task's: a file of records, and one or more of their state."""
+    """The files of one task: one of records, and one or more of their state."""
 
     def __init__(self, sets: ValidatorSets, place: str, root: str) -> None:
         self._checks = RecordChecks(sets)
@@ -171,7 +176,7 @@ class CheckedFiles:
         return found
 
     def close(self) -> Batch:
-        """Everything is durable when this returns; whoever asked for the files syncs their folder."""
+        """Write everything durably and return the account; the caller syncs the folder of the files."""
         self._write_records()
         self._write_state()
         if self._writer is not None:
@@ -206,7 +211,7 @@ class CheckedFiles:
 
 
 class ParquetFile:
-    """One new file under a name that nothing else has."""
+    """A new file under a name that no other file has."""
 
     def __init__(self, place: str, root: str, kind: str, schema: pa.Schema, repeating: list[str]) -> None:
         folder = os.path.join(place, kind)
@@ -223,7 +228,7 @@ class ParquetFile:
         )
 
     def write(self, table: pa.Table) -> None:
-        """One row group."""
+        """Write one row group."""
         self._writer.write_table(table, row_group_size=max(1, len(table)))
 
     def close(self) -> str:

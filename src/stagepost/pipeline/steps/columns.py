@@ -1,11 +1,9 @@
-"""Rows of plain Python into Arrow columns, for steps that run in Spark's workers.
+"""Columns and small tables for the steps: rows of plain Python into Arrow columns in Spark's workers, column
+expressions built once for as long as Spark runs, and small tables made in the driver to join with.
 
-Column expressions that are the same for every batch, built once for as long as Spark runs.
-
-A column is made of calls into the JVM, and those of one evaluation are two thousand: a second of every batch of a stream,
-in which nothing else happens.
-
-Small tables made in the driver, to join with: part of the plan itself, so no job and no worker is needed for them.
+A column expression is made of calls into the JVM, and one evaluation needs two thousand of them: a second of
+every batch of a stream, in which nothing else happens. Small tables are part of the plan itself, so they need
+no job and no worker.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pyspark.sql.types import StructType
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """With small offsets, as Spark declares the batches that it takes."""
+    """Return the Arrow schema, with small offsets, as Spark declares the batches that it takes."""
     return to_arrow_schema(schema)
 
 
@@ -43,7 +41,9 @@ T = TypeVar("T")
 
 
 def built_once(build: Callable[[], T]) -> Callable[[], T]:
-    """For what depends on nothing, neither on data nor on validator sets. Another Spark has columns of its own."""
+    """Build a value once that depends neither on data nor on validator sets. Another Spark session has
+    columns of its own.
+    """
     built: WeakKeyDictionary[SparkContext, T] = WeakKeyDictionary()
 
     @wraps(build)
@@ -58,7 +58,7 @@ def built_once(build: Callable[[], T]) -> Callable[[], T]:
 
 
 def small_table(spark: SparkSession, rows: Sequence[Sequence[Any]], columns: StructType | str) -> DataFrame:
-    """`columns` as Spark writes them: name and type, separated by commas."""
+    """Return a small table. `columns` as Spark writes them: name and type, separated by commas."""
     schema = StructType.fromDDL(columns) if isinstance(columns, str) else columns
     arrow = arrow_schema(schema)
     return spark.createDataFrame(pa.Table.from_arrays(arrays_of(rows, arrow), schema=arrow), schema)

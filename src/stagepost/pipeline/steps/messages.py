@@ -1,8 +1,9 @@
-"""One life line for each message, evaluated from merged state and sets; and the table `messages`, which adds the moment.
+"""A row for the life of each message, evaluated from merged state and sets; and the table `messages`, which
+adds the moment.
 
-Only the verdict depends on when it is asked for, and only through one question: is the message's life over? So both
-answers are worked out once, and the moment chooses between them when the table is read. Nothing has to be evaluated
-again because time has passed.
+Only the verdict depends on when it is asked for, and only through one question: is the message's life over?
+So both answers are worked out once, and the moment chooses between them when the table is read. No row has to
+be evaluated again because time has passed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from stagepost.remp.verdict.verdict import Conclusion
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """When and by which patience a verdict is reached. `as_of_ms` None: life is never over."""
+    """The time and the message time-out by which a verdict is reached. `as_of_ms` None: a message never
+    expires.
+    """
 
     as_of_ms: int | None
     message_timeout_ms: int
@@ -47,9 +50,11 @@ def lives(
     *,
     parts: int | None = None,
 ) -> DataFrame:
-    """`state` in any number of pieces, and what was `known` of the same messages in commits before, if anything was.
+    """Return the lives of messages from `state`, in any number of pieces, and the rows `known` of the same
+    messages from earlier commits, if any.
 
-    `parts` is how many the messages are divided into, one after another in each core's memory; None: as Spark is set.
+    `parts` is the number of parts into which the messages are divided, one after another in each core's
+    memory; None: as Spark is set.
     """
     whole = expect(state, STATE)
     if known is not None:
@@ -69,13 +74,13 @@ def lives(
 
 
 def newest(rows: DataFrame) -> DataFrame:
-    """Of several evaluations of one message, in the manner of `LIVES`, the last."""
+    """Return the last of several evaluations of each message, with the columns of `LIVES`."""
     of_message = Window.partitionBy("message_id").orderBy(F.col("generation").desc())
     return rows.withColumn("place", F.row_number().over(of_message)).where("place = 1").drop("place")
 
 
 def messages(rows: DataFrame, moment: Moment) -> DataFrame:
-    """The table, from lives of which each message has one."""
+    """Return the table, from lives of which each message has one."""
     shown = rows.withColumn(
         "verdict",
         F.when(is_life_over(moment), F.col("verdict_over")).otherwise(F.col("verdict_alive")),
@@ -84,8 +89,10 @@ def messages(rows: DataFrame, moment: Moment) -> DataFrame:
 
 
 def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
-    """What does not depend on sessions: stages, what full nodes said, ids of other layers, distinct receipts. Messages of
-    which all receipts are quarantined have no row.
+    """Return the facts that do not depend on sessions: stages, statuses of full nodes, ids of other layers,
+    distinct receipts.
+
+    A message of which all receipts are quarantined has no row.
     """
     facts = _facts()
     before = facts.known if has_known else facts.none_known
@@ -131,7 +138,9 @@ def _distinct(condition: Column) -> Column:
 
 
 def first_seen() -> Column:
-    """When a full node sent it; else when one more than a third of the deciding session had it."""
+    """Return the time at which a full node sent the message; else that at which more than a third of the
+    deciding session had it.
+    """
     times = F.col("decided.first_times")
     place = F.least(F.floor(F.col("decided.size") / 3), F.size(times) - 1).cast("int")
     return F.coalesce(F.col("sent_ms"), F.when(F.size(times) > 0, F.get(times, place)))
@@ -145,7 +154,9 @@ def is_life_over(moment: Moment) -> Column:
 
 
 def verdict(is_over: Column) -> Column:
-    """The first rule that holds. Rules that need the size of a session do not hold without one."""
+    """Return the verdict of the first rule that holds. A rule that needs the size of a session does not hold
+    without one.
+    """
     size = F.coalesce(F.col("decided.size"), F.lit(0))
     has_session = size > 0
     accepting, rejecting, closed, including = (
@@ -181,7 +192,7 @@ def _columns(generation: int) -> list[Column]:
 
 @built_once
 def _columns_but_generation() -> list[Column | None]:
-    """In the order of `LIVES`; None where the generation stands."""
+    """Return the columns in the order of `LIVES`; None where the generation stands."""
     empty = F.array().cast("array<int>")
     members = F.sequence(F.lit(0), F.col("decided.size") - 1)
     computed = {

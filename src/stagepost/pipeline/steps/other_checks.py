@@ -1,8 +1,8 @@
-"""The checks of records on topics other than that of statuses: plain Python, run in Spark's workers.
+"""Checks of records on topics other than that of statuses: plain Python, run in Spark's workers.
 
-A DMQ message must be one, under its own id, with a certificate, a KES period and a signature that hold: what only a clock
-and a list of pools can tell is not looked at. A delivery event must be one JSON object with the fields of an event, under
-its own id. Copies are told by `signed_hash`, as those of receipts are.
+A DMQ message must be well-formed, under its own id, with a valid certificate, KES period and signature; rules
+that need a clock or a list of pools are not checked. A delivery event must be one JSON object with the fields
+of an event, under its own id. Copies are recognised by `signed_hash`, as those of receipts are.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_nu
 from stagepost.topics import names as topics
 
 OUTCOMES_REMEMBERED_MAX = 10_000
-"""Per task: a message comes from many peers, and its signature is looked at once."""
+"""Outcomes in one task, at most: a message comes from many peers, and its signature is verified once."""
 
 INT64_MAX = (1 << 63) - 1
 PROFILE = "seed"
-"""The one that reads every layout of a message."""
+"""Name of the profile that reads every layout of a message."""
 
 _Outcome = tuple[ErrorCode | None, bytes | None]
 """Reason and id."""
 
 
 class OtherChecks:
-    """One task's."""
+    """The checks of one task."""
 
     def __init__(self) -> None:
         self._outcomes: dict[bytes, _Outcome] = {}

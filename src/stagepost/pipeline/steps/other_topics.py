@@ -18,8 +18,10 @@ from stagepost.topics import names as topics
 
 
 def dmq_messages(records: DataFrame) -> DataFrame:
-    """One row for each id and content, with its first arrival. `valid`: it passed its checks; what did not is in
-    `quarantine` as well, with the reason. What is no message at all has only its key.
+    """Return a row for each id and content, with its first arrival.
+
+    `valid`: the message passed its checks; one that did not is in `quarantine` as well, with the reason. A
+    value that is not a message at all has only its key.
     """
     found = records.where(F.col("topic") == topics.DMQ_MESSAGES)
     once = found.groupBy("key", "value").agg(
@@ -56,7 +58,7 @@ def _describe(
 
 
 def delivery_events(records: DataFrame) -> DataFrame:
-    """As the topic has them, each once; what is no event is in `quarantine` alone."""
+    """Return the events of the topic, each once; a value that is not an event is in `quarantine` alone."""
     found = records.where((F.col("topic") == topics.DELIVERY_EVENTS) & F.col("reason").isNull()).select(
         F.col("value").cast("string").alias("event")
     )

@@ -1,10 +1,12 @@
-"""What one task's records leave behind, worked out while they are checked: plain Python, run in Spark's workers.
+"""The state that one task's records leave behind, worked out while they are checked: plain Python, run in
+Spark's workers.
 
-Everything in it is a maximum, a minimum or a set. Partial states of any number of tasks, in any order and with
-repetitions, join to the same whole (`state.merged`), so no record has to move to another worker for it.
+Everything in it is a maximum, a minimum or a set. Partial states of any number of tasks, in any order and
+with repetitions, join to the same whole (`state.merged`), so no record has to move to another worker for it.
 
-A message has rows of two sorts: of each validator what it said last and when, and of all validators together, as of all full
-nodes, what does not depend on who said it. The first are many, and what is in the second is what costs most to join.
+A message has rows of two sorts: a row of each validator with its last status and time, and rows of all
+validators together and of all full nodes, with facts that do not depend on the source. The first are many,
+and the content of the second costs most to join.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ OF_MESSAGES = (FULL_NODES, VALIDATORS, QUARANTINE)
 """Roles of rows that are not of one validator."""
 
 ROWS_MAX = 100_000
-"""Of one part. A task that comes to more writes what it has, and begins another part."""
+"""Rows of one part, at most. A task that has more writes them, and begins another part."""
 
 Columns = list[Sequence[Any]]
-"""In the order of `schemas.STATE`."""
+"""Columns in the order of `schemas.STATE`."""
 
 
 class _Meaning(NamedTuple):
@@ -41,10 +43,10 @@ class _Meaning(NamedTuple):
 
 
 LAST, LAST_MS, FIRST_MS, HAS_FINALIZED, QUEUED_MS = range(5)
-"""In a validator's row."""
+"""Places in a validator's row."""
 TOTAL = len(Stage)
 DELIVERY_ID, DMQ_ID, HASHES = TOTAL + 1, TOTAL + 2, TOTAL + 3
-"""In a message's row, after the times of the stages."""
+"""Places in a message's row, after the times of the stages."""
 _WIDTH = HASHES + 1
 _STAGE_PLACE = {stage: number for number, stage in enumerate(Stage)}
 _QUEUED = _STAGE_PLACE[Stage.QUEUED]
@@ -61,7 +63,9 @@ _Key = tuple[str, str | None, str, str | None, int | None, str | None]
 
 
 class PartialState:
-    """Validators' rows by message, source, hint and named shard, the others by message and role: as `schemas.STATE` has them."""
+    """Validators' rows by message, source, hint and named shard, the others by message and role, as in
+    `schemas.STATE`.
+    """
 
     def __init__(self) -> None:
         self._members: dict[_Key, list[Any]] = {}
@@ -131,7 +135,9 @@ class PartialState:
             row[QUEUED_MS] = queued_ms
 
     def parts(self) -> Iterator[Columns]:
-        """Of validators, and of messages; neither if it is empty. Whoever wants one of them need not read the other."""
+        """Yield the columns of validators, and those of messages, each unless it is empty. A reader that
+        wants one of them need not read the other.
+        """
         if self._members:
             nothing = tuple(repeat(None, len(self._members)))
             last, last_ms, first_ms, has_finalized, queued_ms = zip(*self._members.values(), strict=True)

@@ -1,8 +1,7 @@
-"""The tables `receipts`, `quarantine`, `rejections` and `replays`: what was said, and how often.
+"""The tables `receipts`, `quarantine`, `rejections`, `replays` and `stage_latency`: what sources reported,
+how often, and how long after its sending a message came to each stage, by shard and minute.
 
-What each kind means, as a small table to join with: the one of `remp.status`, not typed again.
-
-The table `stage_latency`: how long after its sending a message came to each stage, by shard and minute.
+The meaning of each kind is a small table to join with, made from `remp.status`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,16 @@ def kinds(spark: SparkSession) -> DataFrame:
 
 
 def with_kind_meaning(receipts: DataFrame) -> DataFrame:
-    """Adds level, status, rank, stage and is_final. Kinds were checked: each has its row."""
+    """Add level, status, rank, stage and is_final. Kinds were checked, so each has its row."""
     return receipts.join(F.broadcast(kinds(receipts.sparkSession)), on="kind", how="inner")
 
 
 def distinct_receipts(records: DataFrame) -> DataFrame:
-    """Those that count, each once, by the hash of what was signed. Of several hints it keeps the least.
+    """Return the receipts that count, each once, by the hash of the signed bytes. Of several session hints it
+    keeps the least.
 
-    `copies` is how often it came, `first_arrived_ms` and `last_arrived_ms` when.
+    `copies` is the number of its records, `first_arrived_ms` and `last_arrived_ms` their first and last
+    arrival.
     """
     same = [
         name
@@ -72,12 +73,14 @@ def quarantine(records: DataFrame) -> DataFrame:
 
 
 def rejections(distinct: DataFrame) -> DataFrame:
-    """Of `distinct_receipts`."""
+    """Return the rejections among `distinct_receipts`."""
     return distinct.where(F.col("status") == Status.REJECTED.value).select(*REJECTIONS.fieldNames())
 
 
 def replays(distinct: DataFrame) -> DataFrame:
-    """A receipt that came more than once (`statuses`), a message that was finalized in more than one block (`blocks`)."""
+    """Return receipts that came more than once (`statuses`), and messages that were finalized in more than
+    one block (`blocks`).
+    """
     again = (
         distinct.where(F.col("copies") > 1)
         .groupBy("message_id")
@@ -108,7 +111,7 @@ SENT = "sent"
 
 
 def stage_latency(messages: DataFrame, sets: ValidatorSets) -> DataFrame:
-    """`bucket_ms` is the beginning of the minute in which the message was sent."""
+    """Return the latencies. `bucket_ms` is the beginning of the minute in which the message was sent."""
     spark = messages.sparkSession
     places = [(one.session_id.hex(), one.workchain, f"{one.shard:016x}") for one in sets.sessions.values()]
     shards = F.broadcast(small_table(spark, places, "session_id string, wc int, shard string"))

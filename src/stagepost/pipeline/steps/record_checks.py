@@ -1,8 +1,8 @@
-"""The checks of one status record, in their order, and what the tables keep of it: plain Python, run in Spark's workers.
+"""Checks of one status record, in their order, and the columns that the tables keep of it: plain Python, run
+in Spark's workers; and the selection of records by the result.
 
-A signature is checked once for all copies of a receipt that one task sees: whether it holds depends on nothing else.
-
-Records by what the checks said of them.
+A signature is verified once for all copies of a receipt that one task sees: its validity depends on nothing
+else.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stagepost.remp.validator_sets import Role, ValidatorSets
 from stagepost.topics import names as topics
 
 OUTCOMES_REMEMBERED_MAX = 100_000
-"""Per task. Beyond it the oldest are forgotten, and their copies checked again."""
+"""Outcomes in one task, at most. Beyond it the oldest are forgotten, and their copies checked again."""
 
 ROLES = {Role.FULL_NODE: "full_node", Role.VALIDATOR: "validator"}
 
 
 class Checked(NamedTuple):
-    """As the columns that `schemas.RECORDS` has beyond `schemas.RAW`, in their order."""
+    """The columns that `schemas.RECORDS` has beyond `schemas.RAW`, in their order."""
 
     reason: str | None = None
     message_id: str | None = None
@@ -49,7 +49,7 @@ class Checked(NamedTuple):
 
 
 NOT_CHECKED = Checked()
-"""Of a record on another topic."""
+"""The result for a record on another topic."""
 
 _OutcomeKey: TypeAlias = tuple[bytes, str, bool]
 _Outcome: TypeAlias = tuple[str | None, str | None]
@@ -57,7 +57,7 @@ _Outcome: TypeAlias = tuple[str | None, str | None]
 
 
 class RecordChecks:
-    """One task's."""
+    """The checks of one task."""
 
     def __init__(self, sets: ValidatorSets) -> None:
         self._sets = sets
@@ -78,7 +78,7 @@ class RecordChecks:
         return described(receipt, digest, reason, role, value)
 
     def _outcome(self, receipt: Receipt, digest: bytes, arrived_ms: int | None) -> _Outcome:
-        # All that the outcome depends on: what was signed, the signature, and whether it came from the future.
+        # The outcome depends on the signed bytes, the signature, and whether the receipt came from the future.
         is_future = arrived_ms is not None and receipt.timestamp_ms - arrived_ms > FUTURE_MS_MAX
         entry = digest, receipt.signature_text, is_future
         known = self._outcomes.get(entry)
@@ -104,7 +104,9 @@ def hash_number(digest: bytes) -> int:
 
 
 def quarantined_id(key: str | None, value: bytes | None) -> str | None:
-    """The message that a bad row is counted with: by its key, or else by what the value says, where that is clear."""
+    """Return the message that a bad row is counted with: by its key, or else by its value, where that is
+    clear.
+    """
     if key is not None:
         return key.lower() if read_hash(key) is not None else key
     if value is None or len(value) > RECEIPT_BYTES_MAX:
@@ -144,7 +146,7 @@ def described(receipt: Receipt, digest: bytes, reason: str | None, role: str | N
 
 
 def passing(records: DataFrame) -> DataFrame:
-    """Receipts that count, copies included."""
+    """Return the receipts that count, copies included."""
     return records.where((F.col("topic") == topics.STATUSES) & F.col("reason").isNull())
 
 

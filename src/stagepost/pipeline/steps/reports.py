@@ -22,7 +22,7 @@ from stagepost.pipeline.tables.tables import read_files
 from stagepost.remp.validator_sets import ValidatorSets
 
 Write = Callable[[DataFrame, str], list[str]]
-"""Writes a table under a name; the files that it became."""
+"""Function that writes a table under a name, and returns its files."""
 
 
 def write_others(
@@ -36,8 +36,10 @@ def write_others(
     write: Write,
     after_each: Callable[[], None],
 ) -> dict[str, list[str]]:
-    """Everything but `messages`. Small results are read back where another table needs them: cheaper than working them
-    out twice. `after_each` is called between pieces of work, none of which is long.
+    """Write every table but `messages`. Small results are read back where another table needs them: cheaper
+    than working them out twice.
+
+    `after_each` is called between pieces of work, none of which is long.
     """
     made: dict[str, list[str]] = {}
     kept: list[DataFrame] = []

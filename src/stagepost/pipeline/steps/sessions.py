@@ -1,11 +1,9 @@
-"""Which sessions a message's state rows belong to, what their members said last, and which session decides.
+"""The sessions that a message's state rows belong to, the last statuses of their members, and the session
+that decides.
 
-Column expressions of the rules that `remp.verdict` states in plain Python; a property test holds the two together.
-
-The validator sets as small tables to join with.
-
-Sessions are numbered by their age while they are worked with: numbers are compared, grouped and moved at a fraction of
-what their ids cost.
+Column expressions of the rules that `remp.verdict` states in plain Python; a property test compares the two.
+The validator sets become small tables to join with. Sessions are numbered by their age: numbers are compared,
+grouped and moved at a fraction of the cost of ids.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ _Membership = dict[str, int | str | None]
 
 
 def by_age(sets: ValidatorSets) -> list[Session]:
-    """The place in this list is the session's number: the greater, the newer."""
+    """Return the sessions by age. The place in this list is the session's number: the greater, the newer."""
     return sorted(sets.sessions.values(), key=lambda session: session.age_key)
 
 
 def memberships(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
-    """By key id, the sessions that a validator belongs to. Shards are sixteen hexadecimal digits."""
+    """Return the sessions that a validator belongs to, by key id. Shards are sixteen hexadecimal digits."""
     by_source: dict[str, list[_Membership]] = {}
     for number, session in enumerate(by_age(sets)):
         for validator in session.validators:
@@ -65,7 +63,7 @@ def sessions_by_number(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
 
 
 def members(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
-    """Every member of every session."""
+    """Return every member of every session."""
     rows = [
         (number, session.session_id.hex(), validator.index, validator.key_id.hex())
         for number, session in enumerate(by_age(sets))
@@ -78,8 +76,8 @@ _VALIDATORS_KINDS = tuple(kind for kind in KINDS if kind.level is not Level.FULL
 
 
 def with_holding_sessions(state: DataFrame, sets: ValidatorSets) -> DataFrame:
-    """Of the rows of validators: `holding`, sessions with the validator as a member whose window meets the row's times,
-    each with `is_candidate` and `is_hinted`.
+    """Add `holding` to the rows of validators: sessions with the validator as a member whose window meets the
+    row's times, each with `is_candidate` and `is_hinted`.
     """
     table = F.broadcast(memberships(state.sparkSession, sets))
     holding = _holding()
@@ -138,7 +136,9 @@ def _judged(session: Column) -> Column:
 
 
 def members_said(rows: DataFrame) -> DataFrame:
-    """One row for each message, session and member: its rows there, joined. `last` is null where none is a candidate."""
+    """Return a row for each message, session and member: its rows there, joined. `last` is null where none is
+    a candidate.
+    """
     spoken = _spoken()
     each = rows.select(*spoken.columns).where(spoken.has_session)
     joined = each.groupBy("message_id", "session", "validator").agg(*spoken.joined)
@@ -177,7 +177,7 @@ def _spoken() -> _Spoken:
 
 
 def sessions_said(members: DataFrame) -> DataFrame:
-    """One row for each message and session that holds a row of it: its members' words, counted."""
+    """Return a row for each message and session that holds a row of it: counts of its members' statuses."""
     return members.groupBy("message_id", "session").agg(*_counted())
 
 
@@ -209,7 +209,7 @@ def _members(condition: Column) -> Column:
 
 
 def said(is_meant: Callable[[Kind], bool]) -> Column:
-    """Whether the last status is of a kind that is meant."""
+    """Return whether the last status is of a kind for which `is_meant` holds."""
     codes = [8 * int(kind.level) + kind.rank for kind in _VALIDATORS_KINDS if is_meant(kind)]
     return F.coalesce(F.col("code").isin(codes), F.lit(False))
 
@@ -248,7 +248,9 @@ _SUMMARY = (
 
 
 def sessions_of_messages(sessions: DataFrame) -> DataFrame:
-    """One row for each message that a validator spoke of: all its sessions, and whether one of them has finalized it."""
+    """Return a row for each message that a validator reported on: all its sessions, and whether one of them
+    has finalized it.
+    """
     return sessions.groupBy("message_id").agg(*_summed_up())
 
 
@@ -264,8 +266,10 @@ def _summed_up() -> tuple[Column, ...]:
 
 @built_once
 def deciding_session() -> Column:
-    """Of `sessions` the greatest by: heard under its own hint by more than a third; then, among those, the newest; among
-    the others the most speakers, the size that the full node counted, the newest.
+    """Return the session among `sessions` that decides.
+
+    A session that more than a third of its members named by their hint comes first, the newest among those.
+    Among all others the order is: most speakers, then the size that the full node counted, then the newest.
     """
     total_validators = F.col("total_validators")
 

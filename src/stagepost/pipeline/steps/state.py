@@ -1,6 +1,7 @@
-"""The join of partial states: of tasks, of batches, of everything that was ever heard of a message.
+"""The join of partial states: of tasks, of batches, of everything that was ever received about a message.
 
-Everything is a maximum, a minimum or a set, so order, repetition and the splitting into batches change nothing.
+Everything is a maximum, a minimum or a set, so order, repetition and the splitting into batches change
+nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from stagepost.pipeline.schemas import STAGES, STATE
 from stagepost.pipeline.steps.columns import built_once
 
 ROW_KEY = ("message_id", "source_id", "role", "session_hint", "wc", "shard")
-"""Of one validator with one hint and one named shard, or none; of all validators and of all full nodes, all that they said."""
+"""Key of a row: one validator with one hint and one named shard, each of which may be null; or all
+validators, or all full nodes, together.
+"""
 
 
 @built_once
 def code() -> Column:
-    """Level and rank of `last` in one number, 8 · level + rank: they name the kind, as status and level do."""
+    """Return level and rank of `last` in one number, 8 · level + rank: they name the kind, as status and
+    level do.
+    """
     return (F.col("last") - F.col("last_ms").cast("decimal(19,0)") * 64).cast("int")
 
 
 def merged(state: DataFrame) -> DataFrame:
-    """The join of states, in the manner of `STATE`."""
+    """Return the join of states, with the columns of `STATE`."""
     return state.groupBy(*ROW_KEY).agg(*_joined()).select(*STATE.fieldNames())
 
 
