@@ -51,22 +51,26 @@ TRUSTS_THE_FILE_AFTER_A_FAILURE = """
     import sqlite3
     from contextlib import suppress
     from stagepost.errors import StorageError
-    from stagepost.dmq.node.stored_messages import SqliteStore
-    def write_on(store, records):
+    from stagepost.ground.storage.table_file import TableFile
+    def write_on(file, draft, *, is_synced):
         try:
-            store._write(store._file, records)
+            file._write(file._file, draft, is_synced)
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
-                store._file._connection.execute("ROLLBACK")
-            return StorageError(str(error))
-    SqliteStore._try_to_write = write_on
+                file._file._connection.execute("ROLLBACK")
+            raise StorageError(str(error)) from error
+        draft.settle()
+    TableFile.commit = write_on
 """
 TAKES_A_FAILED_WRITE_FOR_A_GOOD_ONE = """
-    from stagepost.dmq.node.stored_messages import SqliteStore
-    tried = SqliteStore._try_to_write
-    def tried_and_forgotten(store, records):
-        tried(store, records)
-    SqliteStore._try_to_write = tried_and_forgotten
+    from contextlib import suppress
+    from stagepost.errors import StorageError
+    from stagepost.ground.storage.table_file import TableFile
+    tried = TableFile.commit
+    def tried_and_forgotten(file, draft, *, is_synced):
+        with suppress(StorageError):
+            tried(file, draft, is_synced=is_synced)
+    TableFile.commit = tried_and_forgotten
 """
 
 

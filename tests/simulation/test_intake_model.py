@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.memory_store import MemoryStore
-from stagepost.dmq.node.message_store import StoredPool, StoredState
-from stagepost.dmq.node.stored_rows import Changes
+from stagepost.dmq.node.message_store import StoredState
+from stagepost.dmq.node.stored_rows import MessageBook
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.validation import Validator
@@ -58,10 +58,7 @@ def counts_a_message_before_its_signature_is_checked(patch: pytest.MonkeyPatch) 
 
 
 def forgets_certificates_whose_messages_expired(patch: pytest.MonkeyPatch) -> None:
-    def none_settled(changes: Changes, held: Mapping[bytes, StoredPool]) -> list[StoredPool]:
-        return []
-
-    patch.setattr(Changes, "pools_after", none_settled)
+    patch.setattr(MessageBook, "_settle", lambda book, pool: None)
 
 
 def forgets_messages_at_a_restart(patch: pytest.MonkeyPatch) -> None:

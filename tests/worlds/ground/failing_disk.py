@@ -15,6 +15,9 @@ class Disk:
     def __init__(self) -> None:
         self.calls = 0
         self.fails_at: int | None = None
+        self.fails_again_after: int | None = None
+        """Number of calls from the first failure to a second one."""
+        self.failures = 0
         self.fails_after_effect = False
         self.error: Exception = sqlite3.OperationalError("disk I/O error")
         self.statements: list[str] = []
@@ -53,7 +56,9 @@ class Disk:
         self.calls += 1
         if self.calls != self.fails_at:
             return act()
-        self.fails_at = None
+        self.failures += 1
+        again, self.fails_again_after = self.fails_again_after, None
+        self.fails_at = None if again is None else self.calls + again
         if self.fails_after_effect:
             act()
         raise self.error

@@ -1,100 +1,74 @@
 """The message store without a disk: a working twin whose writes take simulated time, fail on order and can be lost.
 
-A `MemoryDisk` outlives the stores on it, as a disk outlives processes. What is not synced when it crashes is gone.
+A `MemoryDisk` outlives the stores on it, as a disk outlives processes. A crash loses everything that is not synced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-
-import msgspec
+from typing import TypeAlias
 
 from stagepost.dmq.mempool import Entry
-from stagepost.dmq.message import DmqMessage, MessageLayout
-from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredState, Written, write_and_wait
-from stagepost.dmq.node.stored_rows import Changes
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written, write_and_wait
+from stagepost.dmq.node.stored_rows import MESSAGES, MessageBook, empty_rows, state_of
 from stagepost.errors import StorageError
 from stagepost.ground.storage.simulated_disk import SimulatedDisk
+from stagepost.ground.storage.tables import Draft, Held
+
+Act: TypeAlias = Callable[[MessageBook], object]
 
 
-class _Row(msgspec.Struct, frozen=True, gc=False):
-    """Bytes, as on a real disk: a node after a restart decodes what the one before has written."""
-
-    place: int
-    layout: MessageLayout
-    raw: bytes
-    received_ms: int
-    source: str
-
-    def entry(self) -> Entry:
-        return Entry(self.place, DmqMessage.decode(self.raw, profile="seed"), self.received_ms, self.source)
-
-
-@dataclass
-class _Content:
-    rows: dict[int, _Row] = field(default_factory=dict)
-    pools: dict[bytes, StoredPool] = field(default_factory=dict)
-    highest_ms: int = 0
-
-
-class MemoryDisk(SimulatedDisk[_Content]):
-    """For one message store at a time."""
+class MemoryDisk(SimulatedDisk[Held]):
+    """Simulated disk of one message store at a time."""
 
     def __init__(self, sync_s: Callable[[], float] = lambda: 0.0) -> None:
-        super().__init__(_Content(), sync_s)
+        super().__init__(empty_rows(), sync_s)
 
     @property
     def messages_synced(self) -> int:
-        return len(self._synced.rows)
+        return len(self._synced[MESSAGES.name])
 
 
 class MemoryStore:
-    """For simulation and tests. `is_safe=False` is a planted defect: it answers before it has synced."""
+    """Message store for simulation and tests. `is_safe=False` is a planted defect: it answers before it has synced."""
 
     def __init__(self, disk: MemoryDisk, *, is_safe: bool = True) -> None:
         self.fault: str | None = None
         self._disk = disk
         self._is_safe = is_safe
         self._content = disk.open(self)
-        self._owed = Changes()
-        self._waiting: deque[tuple[list[_Row], Written]] = deque()
+        self._owed: list[Act] = []
+        self._waiting: deque[tuple[Sequence[StoredMessage], Written]] = deque()
         self._is_syncing = False
 
     def load(self) -> StoredState:
-        content = self._content
-        messages = tuple(content.rows[place].entry() for place in sorted(content.rows))
-        pools = tuple(content.pools.values())
-        times = [content.highest_ms, *(entry.received_ms for entry in messages)]
-        times += [pool.last_valid_ms for pool in pools]
-        return StoredState(messages, pools, max(times), max(content.rows, default=0))
+        """Return what the disk holds; a node after a restart decodes the bytes that the one before has written."""
+        state = state_of(self._content)
+        messages = tuple(_decoded(entry) for entry in state.messages)
+        return dataclasses.replace(state, messages=messages)
 
     async def put(self, records: Sequence[StoredMessage]) -> None:
         await write_and_wait(self, records)
 
     def write(self, records: Sequence[StoredMessage], written: Written) -> None:
-        rows = [
-            _Row(entry.index, entry.message.layout, entry.message.raw, entry.received_ms, entry.source)
-            for entry in records
-        ]
-        self._waiting.append((rows, written))
+        self._waiting.append((records, written))
         if not self._is_syncing:
             self._sync_all()
 
     def _sync_all(self) -> None:
-        """One after the other, each as long as the disk says; without a delay all of them at once."""
+        """Write one group after the other, each as long as the disk says; without a delay all of them at once."""
         while self._waiting and not self._is_syncing:
-            rows, written = self._waiting.popleft()
+            records, written = self._waiting.popleft()
             if not self._disk.is_held_by(self):
                 written(_gone())
                 continue
-            owed = self._owed
-            if owed:
-                self._owed = Changes()
-            self._disk.unsynced.append(partial(_apply, owed=owed, rows=rows))
+            owed, self._owed = self._owed, []
+            self._disk.unsynced.append(partial(_apply, owed=owed, records=records))
             if not self._is_safe:
                 written(None)
                 continue
@@ -105,26 +79,26 @@ class MemoryStore:
             else:
                 self._sync(owed, written)
 
-    def _sync_later(self, owed: Changes, written: Written) -> None:
+    def _sync_later(self, owed: list[Act], written: Written) -> None:
         self._sync(owed, written)
         self._sync_all()
 
-    def _sync(self, owed: Changes, written: Written) -> None:
+    def _sync(self, owed: list[Act], written: Written) -> None:
         self._is_syncing = False
         if not self._disk.is_held_by(self):
             return written(_gone())
         self.fault = self._disk.sync()
         if self.fault is None:
             return written(None)
-        self._owed = owed.followed_by(self._owed)
+        self._owed = owed + self._owed
         written(StorageError(f"the message store cannot be written: {self.fault}"))
 
     def forget(self, records: Sequence[StoredMessage], unix_s: float) -> None:
-        """Goes to the disk with the next `put`, or with `close`."""
-        self._owed.forget(records, int(unix_s * 1_000))
+        """Forget with the next `put`, or with `close`."""
+        self._owed.append(lambda book: book.forget(records, int(unix_s * 1_000)))
 
     def reset_time(self, unix_s: float) -> None:
-        self._owed.reset_time(int(unix_s * 1_000))
+        self._owed.append(lambda book: book.reset_time(int(unix_s * 1_000)))
 
     async def close(self) -> None:
         if self._disk.is_held_by(self):
@@ -136,11 +110,15 @@ def _gone() -> StorageError:
     return StorageError("the disk went away in a crash")
 
 
-def _apply(content: _Content, owed: Changes, rows: Sequence[_Row]) -> None:
-    if owed:
-        for place in owed.places:
-            content.rows.pop(place, None)
-        for pool in owed.pools_after(content.pools):
-            content.pools[pool.pool_id] = pool
-        content.highest_ms = owed.time_after(content.highest_ms)
-    content.rows.update((row.place, row) for row in rows)
+def _decoded(entry: Entry) -> Entry:
+    message = DmqMessage.decode(entry.message.raw, profile="seed")
+    return Entry(entry.index, message, entry.received_ms, entry.source)
+
+
+def _apply(held: Held, owed: Sequence[Act], records: Sequence[StoredMessage]) -> None:
+    draft = Draft(held)
+    book = MessageBook(draft)
+    for act in owed:
+        act(book)
+    book.put(records)
+    draft.settle()

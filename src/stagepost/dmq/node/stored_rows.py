@@ -1,47 +1,24 @@
-"""The rows of the message store: how a value is written, with a checksum each, and how damage shows on reading.
+"""Rows of the message store, each with a checksum, and the rules by which they change.
 
-Everything that a message store's file holds, row by row: what is damaged is moved aside, and said.
-
-What a store still has to write: kept until a transaction took all of it, however many failed before.
+The tables are those of release 0.1: the columns of a message, a pool and a number are declared one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import TypeVar
 
 from stagepost.dmq.mempool import Entry, file_key
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read_usual_shape
-from stagepost.dmq.node.message_store import StoredPool, pool_of
-from stagepost.errors import DecodeError, StorageError
+from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredState, pool_of
+from stagepost.errors import DecodeError
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
-from stagepost.ground.storage.layout import Layout
-from stagepost.ground.storage.rows import SET_ASIDE, DamagedRow, Row, UnknownRow, checksum_of, content_of
-from stagepost.ground.storage.sqlite_file import SqliteFile
-
-# Numbers of a certificate have 64 bits without a sign, and SQLite's have a sign: so they are bytes.
-LAYOUT = Layout(
-    {
-        "messages": "CREATE TABLE messages (place INTEGER PRIMARY KEY, layout INTEGER NOT NULL, "
-        "received_ms INTEGER NOT NULL, source TEXT NOT NULL, raw BLOB NOT NULL, checksum BLOB NOT NULL)",
-        "pools": "CREATE TABLE pools (pool_id BLOB PRIMARY KEY, issue_number BLOB NOT NULL, "
-        "last_valid_ms INTEGER NOT NULL, checksum BLOB NOT NULL) WITHOUT ROWID",
-        "facts": "CREATE TABLE facts (name TEXT PRIMARY KEY, number INTEGER NOT NULL, checksum BLOB NOT NULL) "
-        "WITHOUT ROWID",
-        "set_aside": "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)",
-    }
-)
-PUT_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
-PUT_POOL = "REPLACE INTO pools VALUES (?, ?, ?, ?)"
-PUT_FACT = "REPLACE INTO facts VALUES (?, ?, ?)"
+from stagepost.ground.storage.rows import DamagedRow, Row, UnknownRow, checksum_of
+from stagepost.ground.storage.table_file import Notes
+from stagepost.ground.storage.tables import AnyTable, Draft, Held, RowTable
 
 HIGHEST_MS = "highest_ms"
-MESSAGES_HELD = "messages_held"
-POOLS_HELD = "pools_held"
-FACT_NAMES = (HIGHEST_MS, MESSAGES_HELD, POOLS_HELD)
 COUNTER_BYTES = 8
 LAYOUTS = {layout.value: layout for layout in MessageLayout}
 
@@ -49,218 +26,170 @@ _MESSAGE_HEAD = Struct(">QBQI")
 _NUMBER = Struct(">q")
 
 
-def write_message(entry: Entry) -> Row:
-    message = entry.message
-    layout = message.layout.value
-    source = entry.source.encode()
-    head = _MESSAGE_HEAD.pack(entry.index, layout, entry.received_ms, len(source))
-    checksum = checksum_of(head, source, message.raw)
-    return entry.index, layout, entry.received_ms, entry.source, message.raw, checksum
-
-
-def read_message(row: Row) -> Entry:
-    """Text columns come as bytes: damaged text need not be text any more."""
-    # A million of these are read at a start: a type that is wrong shows in use, and is not asked for before.
-    place, layout, received_ms, source, raw, checksum = row
-    try:
-        if checksum != checksum_of(_MESSAGE_HEAD.pack(place, layout, received_ms, len(source)), source, raw):
-            raise DamagedRow("the checksum does not fit")
-    except (TypeError, StructError) as error:
-        raise DamagedRow("a column has the wrong type") from error
-    if layout not in LAYOUTS:
-        raise UnknownRow(f"message {place} has the unknown layout {layout}")
-    try:
-        message = read_usual_shape(raw, 0, len(raw), NETWORK_SIZES)
-        if message is None or len(message.raw) != len(raw):
-            message = DmqMessage.decode(raw, profile="seed")
-        return Entry(place, message, received_ms, source.decode())
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise UnknownRow(f"message {place} is whole, but cannot be decoded: {error}") from error
-
-
-def write_pool(pool: StoredPool) -> Row:
-    issue_number = pool.issue_number.to_bytes(COUNTER_BYTES, "big")
-    checksum = checksum_of(pool.pool_id, issue_number, _NUMBER.pack(pool.last_valid_ms))
-    return pool.pool_id, issue_number, pool.last_valid_ms, checksum
-
-
-def read_pool(row: Row) -> StoredPool:
-    match row:
-        case (bytes(pool_id), bytes(issue_number), int(last_valid_ms), bytes(checksum)):
-            pass
-        case _:
-            raise DamagedRow("a column has the wrong type")
-    if len(pool_id) != POOL_ID_BYTES or len(issue_number) != COUNTER_BYTES:
-        raise DamagedRow("a column has the wrong length")
-    if checksum != checksum_of(pool_id, issue_number, _NUMBER.pack(last_valid_ms)):
-        raise DamagedRow("the checksum does not fit")
-    return StoredPool(PoolId(pool_id), int.from_bytes(issue_number, "big"), last_valid_ms)
-
-
-def write_fact(name: str, number: int) -> Row:
-    return name, number, checksum_of(name.encode(), _NUMBER.pack(number))
-
-
-FIRST_FACTS = [(PUT_FACT, [write_fact(name, 0) for name in FACT_NAMES])]
-"""The rows of a new store."""
-
-
-def read_fact(row: Row) -> tuple[str, int]:
-    match row:
-        case (bytes(name), int(number), bytes(checksum)):
-            pass
-        case _:
-            raise DamagedRow("a column has the wrong type")
-    if checksum != checksum_of(name, _NUMBER.pack(number)):
-        raise DamagedRow("the checksum does not fit")
-    return name.decode(), number
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Content:
-    messages: tuple[Entry, ...] = ()
-    pools: tuple[StoredPool, ...] = ()
-    highest_ms: int = 0
-    index_max: int = 0
-    damage: tuple[str, ...] = ()
-
-
-def read_content(file: SqliteFile) -> Content:
-    """What is good, and sentences about what is not. The file is in order afterwards."""
-    reading = _Reading(file)
-    entries = reading.table("messages", "place", read_message)
-    pools = reading.table("pools", "pool_id", read_pool)
-    facts = dict(reading.table("facts", "name", read_fact))
-    messages = reading.without_repeats(entries)
-    for name, found in ((MESSAGES_HELD, len(messages)), (POOLS_HELD, len(pools))):
-        reading.compare(name, facts.get(name), found)
-    if HIGHEST_MS not in facts:
-        reading.damage.append(f"the note of {HIGHEST_MS} is missing")
-    times = [facts.get(HIGHEST_MS, 0)]
-    times += [entry.received_ms for entry in entries]
-    times += [pool.last_valid_ms for pool in pools]
-    content = Content(
-        tuple(messages),
-        tuple(pools),
-        max(times),
-        max((entry.index for entry in entries), default=0),
-        tuple(reading.damage),
-    )
-    if reading.damage:
-        reading.repair(content)
-    return content
-
-
-class _Reading:
-    def __init__(self, file: SqliteFile) -> None:
-        self.damage: list[str] = []
-        self._file = file
-        self._bad: list[tuple[str, str, str, Row]] = []
-
-    def table(self, name: str, key: str, read: Callable[[Row], T]) -> list[T]:
-        good: list[T] = []
-        for row in self._file.rows(f"SELECT * FROM {name} ORDER BY {key}"):
-            try:
-                good.append(read(row))
-            except DamagedRow as fault:
-                self._set_aside(name, key, str(fault), row)
-        return good
-
-    def without_repeats(self, entries: list[Entry]) -> list[Entry]:
-        first = {file_key(entry.message): entry for entry in reversed(entries)}
-        if len(first) == len(entries):
-            return entries
-        for entry in entries:
-            if first[file_key(entry.message)] is not entry:
-                self._set_aside("messages", "place", "this message is stored twice", write_message(entry))
-        return [entry for entry in entries if first[file_key(entry.message)] is entry]
-
-    def compare(self, name: str, noted: int | None, found: int) -> None:
-        set_aside = sum(origin == name.partition("_")[0] for origin, _, _, _ in self._bad)
-        if noted is None:
-            self.damage.append(f"the note of {name} is missing")
-        elif noted > found + set_aside:
-            self.damage.append(f"{noted - found - set_aside} rows are missing: {name} was {noted}")
-
-    def _set_aside(self, name: str, key: str, fault: str, row: Row) -> None:
-        self._bad.append((name, key, fault, row))
-        self.damage.append(f"a row of {name} was set aside: {fault} ({key} {row[0]!r})")
-
-    def repair(self, content: Content) -> None:
-        file = self._file
-        file.begin()
-        file.run(
-            SET_ASIDE,
-            [(name, f"{key} {row[0]!r}: {fault}", content_of(row)) for name, key, fault, row in self._bad],
-        )
-        for name, key, _, row in self._bad:
-            file.run(f"DELETE FROM {name} WHERE {key} = ?", [(row[0],)])
-        facts = {
-            HIGHEST_MS: content.highest_ms,
-            MESSAGES_HELD: len(content.messages),
-            POOLS_HELD: len(content.pools),
-        }
-        if facts.keys() != set(FACT_NAMES):
-            raise StorageError(f"facts {sorted(facts)} would be written, the file has {sorted(FACT_NAMES)}")
-        file.run("DELETE FROM facts", [()])
-        file.run(PUT_FACT, [write_fact(name, number) for name, number in facts.items()])
-        file.commit()
-
-
-class Changes:
-    """Messages to forget, what their pools have settled, and the time at which that was seen."""
+class MessageRows(RowTable[int, Entry]):
+    """Messages by their place in the order of arrival."""
 
     def __init__(self) -> None:
-        self.places: list[int] = []
-        self._pools: dict[bytes, StoredPool] = {}
-        self._seen_ms = 0
-        self._reset_ms: int | None = None
+        super().__init__(
+            "messages",
+            int,
+            "place INTEGER PRIMARY KEY, layout INTEGER NOT NULL, received_ms INTEGER NOT NULL, "
+            "source TEXT NOT NULL, raw BLOB NOT NULL, checksum BLOB NOT NULL",
+            identity=lambda entry: file_key(entry.message),
+            count_name="messages_held",
+        )
 
-    def __bool__(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self.places or self._seen_ms or self._reset_ms is not None)
+    def write(self, key: int, value: Entry) -> Row:
+        message = value.message
+        layout = message.layout.value
+        source = value.source.encode()
+        head = _MESSAGE_HEAD.pack(key, layout, value.received_ms, len(source))
+        return (
+            key,
+            layout,
+            value.received_ms,
+            value.source,
+            message.raw,
+            checksum_of(head, source, message.raw),
+        )
 
-    def forget(self, records: Sequence[Entry], unix_ms: int) -> None:
+    def read(self, row: Row) -> tuple[int, Entry]:
+        # A million of these are read at a start: a type that is wrong shows in use, and is not asked for before.
+        place, layout, received_ms, source, raw, checksum = row
+        try:
+            if checksum != checksum_of(
+                _MESSAGE_HEAD.pack(place, layout, received_ms, len(source)), source, raw
+            ):
+                raise DamagedRow("the checksum does not fit")
+        except (TypeError, StructError) as error:
+            raise DamagedRow("a column has the wrong type") from error
+        if layout not in LAYOUTS:
+            raise UnknownRow(f"message {place} has the unknown layout {layout}")
+        try:
+            message = read_usual_shape(raw, 0, len(raw), NETWORK_SIZES)
+            if message is None or len(message.raw) != len(raw):
+                message = DmqMessage.decode(raw, profile="seed")
+            return place, Entry(place, message, received_ms, source.decode())
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise UnknownRow(f"message {place} is whole, but cannot be decoded: {error}") from error
+
+
+class PoolRows(RowTable[bytes, StoredPool]):
+    """Pools by their id. Numbers of a certificate have 64 bits without a sign, SQLite's have a sign: so they are bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pools",
+            bytes,
+            "pool_id BLOB PRIMARY KEY, issue_number BLOB NOT NULL, last_valid_ms INTEGER NOT NULL, "
+            "checksum BLOB NOT NULL",
+            count_name="pools_held",
+        )
+
+    def write(self, key: bytes, value: StoredPool) -> Row:
+        issue_number = value.issue_number.to_bytes(COUNTER_BYTES, "big")
+        checksum = checksum_of(key, issue_number, _NUMBER.pack(value.last_valid_ms))
+        return key, issue_number, value.last_valid_ms, checksum
+
+    def read(self, row: Row) -> tuple[bytes, StoredPool]:
+        match row:
+            case (bytes(pool_id), bytes(issue_number), int(last_valid_ms), bytes(checksum)):
+                pass
+            case _:
+                raise DamagedRow("a column has the wrong type")
+        if len(pool_id) != POOL_ID_BYTES or len(issue_number) != COUNTER_BYTES:
+            raise DamagedRow("a column has the wrong length")
+        if checksum != checksum_of(pool_id, issue_number, _NUMBER.pack(last_valid_ms)):
+            raise DamagedRow("the checksum does not fit")
+        return pool_id, StoredPool(PoolId(pool_id), int.from_bytes(issue_number, "big"), last_valid_ms)
+
+
+class FactRows(RowTable[str, int]):
+    """Numbers by name."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "facts", str, "name TEXT PRIMARY KEY, number INTEGER NOT NULL, checksum BLOB NOT NULL"
+        )
+
+    def write(self, key: str, value: int) -> Row:
+        return key, value, checksum_of(key.encode(), _NUMBER.pack(value))
+
+    def read(self, row: Row) -> tuple[str, int]:
+        match row:
+            case (bytes(name), int(number), bytes(checksum)):
+                pass
+            case _:
+                raise DamagedRow("a column has the wrong type")
+        if checksum != checksum_of(name, _NUMBER.pack(number)):
+            raise DamagedRow("the checksum does not fit")
+        return name.decode(), number
+
+
+MESSAGES, POOLS, FACTS = MessageRows(), PoolRows(), FactRows()
+TABLES: tuple[AnyTable, ...] = (MESSAGES, POOLS)
+NOTES = Notes(FACTS, (HIGHEST_MS,))
+
+
+def empty_rows() -> Held:
+    """Return the rows of a new store."""
+    return {MESSAGES.name: {}, POOLS.name: {}, FACTS.name: {HIGHEST_MS: 0}}
+
+
+def state_of(held: Held, damage: Sequence[str] = ()) -> StoredState:
+    """Return the rows as a node takes them over; the highest time is that of the note or of any row."""
+    messages: dict[int, Entry] = held[MESSAGES.name]
+    pools: dict[bytes, StoredPool] = held[POOLS.name]
+    highest_ms: int = held[FACTS.name][HIGHEST_MS]
+    highest_ms = max(highest_ms, max((entry.received_ms for entry in messages.values()), default=0))
+    highest_ms = max(highest_ms, max((pool.last_valid_ms for pool in pools.values()), default=0))
+    return StoredState(
+        tuple(messages[place] for place in sorted(messages)),
+        tuple(pools.values()),
+        highest_ms,
+        max(messages, default=0),
+        tuple(damage),
+    )
+
+
+class MessageBook:
+    """Changes to the rows of a draft. Each may be repeated after a failed transaction."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def put(self, records: Sequence[StoredMessage]) -> None:
         for record in records:
-            self.places.append(record.index)
-            settled = _not_after(pool_of(record), unix_ms)
-            self._pools[settled.pool_id] = settled.merged(self._pools.get(settled.pool_id))
-        self._seen_ms = max(self._seen_ms, unix_ms)
+            self._draft.put(MESSAGES, record.index, record)
+
+    def forget(self, records: Sequence[StoredMessage], unix_ms: int) -> None:
+        """Drop messages that were seen to expire at `unix_ms`; keep what their pools have settled, and the time."""
+        for record in records:
+            self._draft.drop(MESSAGES, record.index)
+            self._settle(_not_after(pool_of(record), unix_ms))
+        highest_ms = self._draft.get(FACTS, HIGHEST_MS) or 0
+        if unix_ms > highest_ms:
+            self._draft.put(FACTS, HIGHEST_MS, unix_ms)
+
+    def _settle(self, pool: StoredPool) -> None:
+        before = self._draft.get(POOLS, pool.pool_id)
+        after = pool.merged(before)
+        if after != before:
+            self._draft.put(POOLS, pool.pool_id, after)
 
     def reset_time(self, unix_ms: int) -> None:
-        self._reset_ms = self._seen_ms = unix_ms
+        """Replace the highest time, and every later time of a pool: a wrong clock gave them."""
+        for pool_id, pool in self._draft.items(POOLS):
+            if pool.last_valid_ms > unix_ms:
+                self._draft.put(POOLS, pool_id, _not_after(pool, unix_ms))
+        self._draft.put(FACTS, HIGHEST_MS, unix_ms)
 
-    def followed_by(self, later: Changes) -> Changes:
-        """These, which could not be written, and what came after them."""
-        joined = Changes()
-        joined.places = self.places + later.places
-        joined._pools = dict(self._pools)
-        for pool_id, pool in later._pools.items():
-            joined._pools[pool_id] = pool.merged(joined._pools.get(pool_id))
-        joined._reset_ms = self._reset_ms if later._reset_ms is None else later._reset_ms
-        joined._seen_ms = max(self._seen_ms if later._reset_ms is None else 0, later._seen_ms)
-        return joined
-
-    def pools_after(self, held: Mapping[bytes, StoredPool]) -> list[StoredPool]:
-        """The pools whose memory changes, as it then is."""
-        before = held
-        after: dict[bytes, StoredPool] = {}
-        if self._reset_ms is not None:
-            before = {pool_id: _not_after(pool, self._reset_ms) for pool_id, pool in held.items()}
-            after = dict(before)
-        for pool_id, pool in self._pools.items():
-            after[pool_id] = pool.merged(before.get(pool_id))
-        return [pool for pool_id, pool in after.items() if pool != held.get(pool_id)]
-
-    def time_after(self, highest_ms: int) -> int:
-        return max(self._seen_ms, highest_ms if self._reset_ms is None else self._reset_ms)
+    def finish(self) -> None:
+        pass
 
 
 def _not_after(pool: StoredPool, unix_ms: int) -> StoredPool:
-    """Times beyond the present came from a clock that was wrong."""
+    """Return the pool without a time beyond the present, which only a wrong clock can have given."""
     if pool.last_valid_ms <= unix_ms:
         return pool
     return StoredPool(pool.pool_id, pool.issue_number, unix_ms)

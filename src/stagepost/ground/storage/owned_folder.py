@@ -30,7 +30,7 @@ def open_owned(
             found=error.found,
         ) from error
     try:
-        return TableFile(folder / name, tables, what, connect=connect), lock
+        return TableFile(folder / name, tables, f"{what} in", connect=connect), lock
     except BaseException:
         lock.release()
         raise

@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
@@ -47,65 +47,87 @@ from stagepost.ground.storage.sqlite_file import (
     connect,
     is_damage,
 )
-from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table, empty
+from stagepost.ground.storage.tables import AnyTable, Draft, Held, RowTable, Table, empty
 
 ROWS_AT_ONCE_MAX = 64
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, ROWS_AT_ONCE_MAX)
 """How many rows a call takes: few sizes, so that all of them stay prepared."""
 
-PlacedRow: TypeAlias = tuple[int, Any, Any, Any]
-"""The number of a table, the key, the content and its checksum; without the two, the row of that key goes."""
-
-_VIEW = "CREATE TEMP VIEW joined_tables AS SELECT 0 AS place, 0 AS key, x'' AS content, x'' AS checksum"
-_TEXTS = {size: f"INSERT INTO joined_tables VALUES {', '.join(['(?, ?, ?, ?)'] * size)}" for size in SIZES}
+PlacedRow: TypeAlias = tuple[Any, ...]
+"""Number of a table, and the columns of a row, None in those that the table lacks; with a key alone the row goes."""
 
 
 class JoinedTables:
     def __init__(self, tables: Sequence[AnyTable]) -> None:
         self._tables = tuple(tables)
         self._places = {table.name: place for place, table in enumerate(tables)}
+        self._width = max(table.width for table in tables)
+        marks = f"({', '.join('?' * (self._width + 1))})"
+        self._texts = {
+            size: f"INSERT INTO joined_tables VALUES {', '.join([marks] * size)}" for size in SIZES
+        }
 
     def set_up(self) -> Iterator[str]:
         """What a connection runs once."""
         yield "PRAGMA temp_store = MEMORY"
-        yield _VIEW
+        columns = "".join(f", x'' AS c{number}" for number in range(self._width))
+        yield f"CREATE TEMP VIEW joined_tables AS SELECT 0 AS place{columns}"
         for place, table in enumerate(self._tables):
+            values = ", ".join(f"NEW.c{number}" for number in range(table.width))
             yield (
                 f"CREATE TEMP TRIGGER put_{table.name} INSTEAD OF INSERT ON joined_tables "
-                f"WHEN NEW.place = {place} AND NEW.content IS NOT NULL "
-                f"BEGIN REPLACE INTO {table.name} VALUES (NEW.key, NEW.content, NEW.checksum); END"
+                f"WHEN NEW.place = {place} AND NEW.c1 IS NOT NULL "
+                f"BEGIN REPLACE INTO {table.name} VALUES ({values}); END"
             )
             yield (
                 f"CREATE TEMP TRIGGER drop_{table.name} INSTEAD OF INSERT ON joined_tables "
-                f"WHEN NEW.place = {place} AND NEW.content IS NULL "
-                f"BEGIN DELETE FROM {table.name} WHERE key = NEW.key; END"
+                f"WHEN NEW.place = {place} AND NEW.c1 IS NULL "
+                f"BEGIN DELETE FROM {table.name} WHERE {table.key_column} = NEW.c0; END"
             )
 
     def rows(self, table: AnyTable, changed: Mapping[Any, Any]) -> Iterator[PlacedRow]:
-        """By key, the value that the table shall have; None: none."""
+        """Give the rows for `changed`: by key, the value that the table shall have, or None for no value."""
         place = self._places[table.name]
+        gone, filler = (None,) * (self._width - 1), (None,) * (self._width - table.width)
         for key, value in changed.items():
-            yield (place, key, None, None) if value is None else (place, *table.write(key, value))
+            yield (place, key, *gone) if value is None else (place, *table.write(key, value), *filler)
+
+    def calls(self, rows: Sequence[PlacedRow]) -> list[tuple[str, list[Any]]]:
+        """Return the statements to run, in order, each with its values. More than one of them need a transaction."""
+        made: list[tuple[str, list[Any]]] = []
+        for start in range(0, len(rows), ROWS_AT_ONCE_MAX):
+            part = rows[start : start + ROWS_AT_ONCE_MAX]
+            size = next(size for size in SIZES if size >= len(part))
+            values = [value for row in part for value in row]
+            # To be put where it is, or to go once more, does nothing to a row.
+            values += part[-1] * (size - len(part))
+            made.append((self._texts[size], values))
+        return made
 
 
-def calls(rows: Sequence[PlacedRow]) -> list[tuple[str, list[Any]]]:
-    """The statements to run, in order, each with its values. Where there are more than one they need a transaction."""
-    made: list[tuple[str, list[Any]]] = []
-    for start in range(0, len(rows), ROWS_AT_ONCE_MAX):
-        part = rows[start : start + ROWS_AT_ONCE_MAX]
-        size = next(size for size in SIZES if size >= len(part))
-        values = [value for row in part for value in row]
-        # To be put where it is, or to go once more, does nothing to a row.
-        values += part[-1] * (size - len(part))
-        made.append((_TEXTS[size], values))
-    return made
+class Notes(NamedTuple):
+    """Table of numbers by name: how many rows each other table has, and numbers of the store's own, called `names`.
+
+    Rows that vanish without a trace are noticed by their number.
+    """
+
+    table: RowTable[str, int]
+    names: tuple[str, ...] = ()
 
 
-COUNTS = Table("counts", str, int)
-"""How many rows each table has: rows that vanish without a trace are noticed."""
+COUNTS = Notes(Table("counts", str, int))
+"""Notes of a store that has no numbers of its own."""
 _SET_ASIDE_SCHEMA = (
     "CREATE TABLE set_aside (origin TEXT NOT NULL, reason TEXT NOT NULL, content BLOB NOT NULL)"
 )
+
+
+class BadRow(NamedTuple):
+    """Row that is set aside, because of `fault`."""
+
+    table: AnyTable
+    row: Row
+    fault: str
 
 
 @dataclass
@@ -113,30 +135,40 @@ class Found:
     """What a file holds, and what of it is damaged."""
 
     held: Held
-    bad: list[tuple[AnyTable, Row]] = field(default_factory=list)
+    bad: list[BadRow] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
 
+    def set_aside(self, table: AnyTable, row: Row, fault: str) -> None:
+        self.bad.append(BadRow(table, row, fault))
+        self.damage.append(f"a row of {table.name} was set aside: {fault} ({table.key_column} {row[0]!r})")
 
-def layout_of(tables: Sequence[AnyTable]) -> Layout:
+
+def layout_of(tables: Sequence[AnyTable], notes: Notes = COUNTS) -> Layout:
     return Layout(
-        {table.name: table.schema for table in (*tables, COUNTS)} | {"set_aside": _SET_ASIDE_SCHEMA}
+        {table.name: table.schema for table in (*tables, notes.table)} | {"set_aside": _SET_ASIDE_SCHEMA}
     )
 
 
-def read_found(rows: Callable[[str], Iterator[Row]], tables: Sequence[AnyTable]) -> Found:
-    """Every row, with its checksum looked at; `rows` answers a query."""
+def read_found(
+    rows: Callable[[str], Iterator[Row]], tables: Sequence[AnyTable], notes: Notes = COUNTS
+) -> Found:
+    """Read every row and look at its checksum; `rows` answers a query."""
     found = Found(empty({table.name: table for table in tables}))
-    counts: dict[str, int] = dict(_good_rows(rows, COUNTS, found))
+    numbers: dict[str, int] = dict(_good_rows(rows, notes.table, found))
+    found.held[notes.table.name] = {name: numbers.get(name, 0) for name in notes.names}
+    found.damage += [f"the note of {name} is missing" for name in notes.names if name not in numbers]
     for table in tables:
         before = len(found.bad)
         pairs = list(_good_rows(rows, table, found))
+        if table.identity is not None:
+            pairs = _without_repeats(pairs, table, table.identity, found)
         number = len(pairs) + len(found.bad) - before
         if table.age is not None:
             age = table.age
             pairs.sort(key=lambda pair: age(pair[1]))
         found.held[table.name] = dict(pairs)
-        if counts.get(table.name) != number:
-            noted = counts.get(table.name, "an unknown number")
+        if numbers.get(table.count_name) != number:
+            noted = numbers.get(table.count_name, "an unknown number")
             found.damage.append(f"rows of {table.name} are missing: {number} are there, {noted} were written")
     return found
 
@@ -144,36 +176,62 @@ def read_found(rows: Callable[[str], Iterator[Row]], tables: Sequence[AnyTable])
 def _good_rows(
     rows: Callable[[str], Iterator[Row]], table: AnyTable, found: Found
 ) -> Iterator[tuple[Any, Any]]:
-    for row in rows(f"SELECT * FROM {table.name} ORDER BY key"):
+    for row in rows(_all_rows(table)):
         try:
             yield table.read(row)
         except DamagedRow as fault:
-            found.bad.append((table, row))
-            found.damage.append(f"a row of {table.name} was set aside: {fault} (key {row[0]!r})")
+            found.set_aside(table, row, str(fault))
+
+
+def _all_rows(table: AnyTable) -> str:
+    return f"SELECT * FROM {table.name} ORDER BY {table.key_column}"
+
+
+def _without_repeats(
+    pairs: list[tuple[Any, Any]], table: AnyTable, identity: Callable[[Any], object], found: Found
+) -> list[tuple[Any, Any]]:
+    first = {identity(value): key for key, value in reversed(pairs)}
+    if len(first) == len(pairs):
+        return pairs
+    for key, value in pairs:
+        if first[identity(value)] != key:
+            found.set_aside(table, table.write(key, value), "it is stored twice")
+    return [(key, value) for key, value in pairs if first[identity(value)] == key]
 
 
 class TableFile:
-    """`StorageError` from the constructor if the file cannot be had. Used by one thread at a time."""
+    """Tables in one file; `StorageError` from the constructor if the file cannot be had. Used by one thread at a time.
+
+    `what` names the file in errors, with the word before its path: "outbox in".
+    """
 
     def __init__(
-        self, path: Path, tables: Sequence[AnyTable], what: str, *, connect: Connect = connect
+        self,
+        path: Path,
+        tables: Sequence[AnyTable],
+        what: str,
+        *,
+        notes: Notes = COUNTS,
+        connect: Connect = connect,
     ) -> None:
         self._path = path
         self._tables = tuple(tables)
-        self._by_name = {table.name: table for table in tables}
+        self._notes = notes
+        self._by_name: dict[str, AnyTable] = {table.name: table for table in (*tables, notes.table)}
         self._what = what
         self._connect = connect
-        self._layout = layout_of(tables)
-        self._joined = JoinedTables((*tables, COUNTS))
+        self._layout = layout_of(tables, notes)
+        self._joined = JoinedTables((*tables, notes.table))
         self._is_syncing = True
         self.commit_s = 0.0
-        """Spent in transactions, mostly in fsync."""
+        """Seconds spent in transactions, mostly in fsync."""
+        new = empty(self._by_name) | {notes.table.name: dict.fromkeys(notes.names, 0)}
         found, damage = open_whole(
             path,
-            f"{what} in",
+            what,
             self._layout,
             connect,
-            create=lambda: self._create(path, empty(self._by_name)),
+            create=lambda: self._create(path, new),
             read=self._open_first,
             salvage=self._salvage,
         )
@@ -182,12 +240,23 @@ class TableFile:
 
     def _create(self, path: Path, held: Held) -> None:
         """Make a new file that has all of these rows from its first moment."""
-        tables = [*((table, held[table.name]) for table in self._tables), (COUNTS, _counts(held))]
+        tables = [
+            *((table, held[table.name]) for table in self._tables),
+            (self._notes.table, self._noted(held)),
+        ]
         first = [
-            (f"INSERT INTO {table.name} VALUES (?, ?, ?)", [table.write(*pair) for pair in rows.items()])
+            (
+                f"INSERT INTO {table.name} VALUES ({', '.join('?' * table.width)})",
+                [table.write(*pair) for pair in rows.items()],
+            )
             for table, rows in tables
         ]
         create(path, self._connect, self._layout, first)
+
+    def _noted(self, held: Held) -> dict[str, int]:
+        """Return all numbers that the file notes when it holds `held`."""
+        counts = {table.count_name: len(held[table.name]) for table in self._tables}
+        return counts | held[self._notes.table.name]
 
     def _open(self) -> SqliteFile:
         self._is_syncing = True
@@ -196,51 +265,70 @@ class TableFile:
     def _open_first(self) -> Found:
         self._file: SqliteFile | None = self._open()
         try:
-            found = read_found(self._file.rows, self._tables)
+            found = read_found(self._file.rows, self._tables, self._notes)
             if found.damage:
-                self._make_equal(self._file, found, found.held)
+                self._repair(self._file, found.bad, {}, found.held)
             return found
         except BaseException:
             self._file.close()
             raise
 
-    def _make_equal(self, file: SqliteFile, found: Found, wanted: Held) -> None:
-        """Bad rows go aside, rows that are too many go away, rows that are not there are written."""
+    def _repair(self, file: SqliteFile, bad: Sequence[BadRow], changes: Held, held: Held) -> None:
+        """Set `bad` rows aside, make `changes` to the others, and write all notes of `held` anew."""
         file.begin()
-        notes = [(table.name, f"key {row[0]!r}", content_of(row)) for table, row in found.bad]
-        file.run(SET_ASIDE, notes)
-        for table, row in found.bad:
+        reasons = [
+            (table.name, f"{table.key_column} {row[0]!r}: {fault}", content_of(row))
+            for table, row, fault in bad
+        ]
+        file.run(SET_ASIDE, reasons)
+        for table, row, _ in bad:
             file.run(table.drop_damaged, [(row[0],)])
-        file.run("DELETE FROM counts", [()])
+        file.run(f"DELETE FROM {self._notes.table.name}", [()])
         rows: list[PlacedRow] = []
-        for table in self._tables:
-            there, held = found.held[table.name], wanted[table.name]
-            too_many = {key: None for key in there if key not in held}
-            missing = {key: value for key, value in held.items() if there.get(key) != value}
-            rows += self._joined.rows(table, too_many | missing)
-        rows += self._joined.rows(COUNTS, _counts(wanted))
-        for text, values in calls(rows):
+        for name, changed in changes.items():
+            rows += self._joined.rows(self._by_name[name], changed)
+        rows += self._joined.rows(self._notes.table, self._noted(held))
+        for text, values in self._joined.calls(rows):
             file.call(text, values)
         file.commit()
+
+    def _make_equal(self, file: SqliteFile) -> None:
+        """Write what the file lacks of `held`, remove what is too much, and set damaged rows aside.
+
+        Rows are read one at a time: a second copy of everything may not fit into memory.
+        """
+        found, changes = Found({}), empty(self._by_name)
+        for table in self._tables:
+            held, changed, there = self.held[table.name], changes[table.name], set()
+            for key, value in _good_rows(file.rows, table, found):
+                if key not in held:
+                    changed[key] = None
+                elif held[key] == value:
+                    there.add(key)
+            changed.update((key, value) for key, value in held.items() if key not in there)
+        self._repair(file, found.bad, changes, self.held)
 
     def _salvage(self, why: str) -> str:
         """Put a new file with the readable rows in the place of a damaged one; return one sentence for the operator."""
         held = empty(self._by_name)
+        notes = self._notes.table
         with read_only(self._path) as connection:
             remains = Remains(connection)
-            noted: dict[str, int] = dict(_good(remains.named_rows(COUNTS.name, "key"), COUNTS))
+            noted: dict[str, int] = dict(_good(remains.named_rows(notes.name, notes.key_column), notes))
             for table in self._tables:
                 read = remains.numbered_rows if table.key is int else remains.named_rows
-                held[table.name].update(_good(read(table.name, "key"), table))
+                held[table.name].update(_good(read(table.name, table.key_column), table))
+        held[notes.name] = {name: noted.get(name, 0) for name in self._notes.names}
+        counts = {table.name: noted[table.count_name] for table in self._tables if table.count_name in noted}
         needed = {table.name: len(held[table.name]) for table in self._tables if not table.is_replaceable}
-        remains.refuse_loss(self._path, f"{self._what} in", why, needed, noted)
+        remains.refuse_loss(self._path, self._what, why, needed, counts)
         old = replace_damaged(self._path, lambda fresh: self._create(fresh, held))
         copied = ", ".join(
-            counted(len(rows), noted.get(name), f"rows of {name}") for name, rows in held.items()
+            counted(len(held[table.name]), counts.get(table.name), f"rows of {table.name}")
+            for table in self._tables
         )
-        return (
-            f"{self._path.name} could not be read ({why}); it is kept as {old.name}; copied from it: {copied}"
-        )
+        lost = "".join(f"; the note of {name} is lost" for name in self._notes.names if name not in noted)
+        return f"{self._path.name} could not be read ({why}); it is kept as {old.name}; copied from it: {copied}{lost}"
 
     @property
     def is_suspect(self) -> bool:
@@ -260,7 +348,7 @@ class TableFile:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(
-                f"the {self._what} in {self._path} cannot be written: {error}",
+                f"the {self._what} {self._path} cannot be written: {error}",
                 advice="check the disk and the space left on it",
             ) from error
         draft.settle()
@@ -273,17 +361,18 @@ class TableFile:
         for name, changed in draft.changes.items():
             rows += self._joined.rows(self._by_name[name], changed)
         # An empty draft writes the counts all the same: there must be something that a sync can wait for.
-        counted = [self._by_name[name] for name in draft.changes] or self._tables
-        rows += self._joined.rows(COUNTS, {table.name: draft.count(table) for table in counted})
+        counted = [table for table in self._tables if table.name in draft.changes] or self._tables
+        counts = {table.count_name: draft.count(table) for table in counted}
+        rows += self._joined.rows(self._notes.table, counts)
         began_s = time.monotonic()
-        file.write(calls(rows))
+        file.write(self._joined.calls(rows))
         self.commit_s += time.monotonic() - began_s
 
     def _reopened(self) -> SqliteFile:
         try:
             if not self._path.exists():
                 raise DamagedFile("the file is gone")
-            version, fault = check_layout(self._path, self._layout, f"{self._what} in")
+            version, fault = check_layout(self._path, self._layout, self._what)
             if version != self._layout.version:
                 fault = f"it is of version {version}, not {self._layout.version}"
             if fault is not None:
@@ -296,7 +385,7 @@ class TableFile:
             replace_damaged(self._path, lambda fresh: self._create(fresh, self.held))
             file = self._open()
         try:
-            self._make_equal(file, read_found(file.rows, self._tables), self.held)
+            self._make_equal(file)
             # Nothing may rely on what lies in a log whose fsync has failed.
             file.empty_log()
         except BaseException:
@@ -308,10 +397,6 @@ class TableFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _counts(held: Held) -> dict[str, int]:
-    return {name: len(rows) for name, rows in held.items()}
 
 
 def _good(rows: Iterator[Row], table: AnyTable) -> Iterator[tuple[Any, Any]]:

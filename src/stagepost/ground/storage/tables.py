@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -24,12 +25,53 @@ _LENGTH = Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Table(Generic[K, V]):
-    """Rows of one kind: key, value as MessagePack, checksum over both and the table's name.
+class RowTable(ABC, Generic[K, V]):
+    """Rows of one kind in a table of a file; `columns` declares them, the first one as the key.
 
-    `age` gives what rows are sorted by when they are read; where it is not given, they are sorted by key.
-    `is_replaceable`: the store makes up for the loss of all rows by itself, and says so.
+    `age` returns the value that rows are sorted by when they are read; without `age` they are sorted by key.
+    `identity` returns what no two rows may have in common: the later one is set aside. `is_replaceable`: the store
+    makes up for the loss of all rows by itself, and says so. `count_name` is the name under which the file notes how
+    many rows the table has.
     """
+
+    def __init__(
+        self,
+        name: str,
+        key: type[K],
+        columns: str,
+        *,
+        age: Callable[[V], Any] | None = None,
+        identity: Callable[[V], object] | None = None,
+        is_replaceable: bool = False,
+        count_name: str | None = None,
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.age = age
+        self.identity = identity
+        self.is_replaceable = is_replaceable
+        self.count_name = count_name or name
+        self.schema = f"CREATE TABLE {name} ({columns}){'' if key is int else ' WITHOUT ROWID'}"
+        self.key_column = columns.partition(" ")[0]
+        self.width = columns.count(",") + 1
+        # Text is read as bytes, and a damaged key may have any type: it must be met all the same.
+        column = self.key_column
+        self.drop_damaged = f"DELETE FROM {name} WHERE {column} IS ?1 OR CAST({column} AS BLOB) = ?1"
+
+    @abstractmethod
+    def write(self, key: K, value: V) -> Row:
+        """Return the row; its second column is never None."""
+
+    @abstractmethod
+    def read(self, row: Row) -> tuple[K, V]:
+        """Return key and value; `DamagedRow` if the checksum does not fit, `UnknownRow` if another release wrote it.
+
+        Text comes as bytes: damaged text need not be text any more.
+        """
+
+
+class Table(RowTable[K, V]):
+    """Rows with the value as MessagePack, and a checksum over the table's name, key and value."""
 
     def __init__(
         self,
@@ -40,16 +82,8 @@ class Table(Generic[K, V]):
         *,
         is_replaceable: bool = False,
     ) -> None:
-        self.name = name
-        self.is_replaceable = is_replaceable
-        self.key = key
-        self.age = age
-        self.schema = (
-            f"CREATE TABLE {name} (key {_COLUMN_TYPES[key]} PRIMARY KEY, content BLOB NOT NULL, "
-            f"checksum BLOB NOT NULL){'' if key is int else ' WITHOUT ROWID'}"
-        )
-        # Text is read as bytes, and a damaged key may have any type: it must be met all the same.
-        self.drop_damaged = f"DELETE FROM {name} WHERE key IS ?1 OR CAST(key AS BLOB) = ?1"
+        columns = f"key {_COLUMN_TYPES[key]} PRIMARY KEY, content BLOB NOT NULL, checksum BLOB NOT NULL"
+        super().__init__(name, key, columns, age=age, is_replaceable=is_replaceable)
         self._begin = name.encode() + b"\0"
         self._decoder = msgspec.msgpack.Decoder(value)
 
@@ -58,7 +92,6 @@ class Table(Generic[K, V]):
         return key, content, self._checksum(key, content)
 
     def read(self, row: Row) -> tuple[K, V]:
-        """Text comes as bytes: damaged text need not be text any more."""
         key, content, checksum = row
         try:
             if self.key is str and isinstance(key, bytes):
@@ -85,7 +118,7 @@ class Table(Generic[K, V]):
         return blake2b(data, digest_size=CHECKSUM_BYTES).digest()
 
 
-AnyTable: TypeAlias = Table[Any, Any]
+AnyTable: TypeAlias = RowTable[Any, Any]
 
 
 def empty(tables: Mapping[str, AnyTable]) -> Held:
@@ -101,20 +134,26 @@ class Draft:
         """By table and key; None is a row that is gone."""
         self.is_settled = False
 
-    def get(self, table: Table[K, V], key: K) -> V | None:
+    def get(self, table: RowTable[K, V], key: K) -> V | None:
         changed = self.changes.get(table.name)
         if changed is not None and key in changed:
             value: V | None = changed[key]
             return value
         return self._held[table.name].get(key)
 
-    def put(self, table: Table[K, V], key: K, value: V) -> None:
+    def items(self, table: RowTable[K, V]) -> Iterator[tuple[K, V]]:
+        """Give the rows as they are in this draft, which the caller may change meanwhile."""
+        for key, value in (self._held[table.name] | self.changes.get(table.name, {})).items():
+            if value is not None:
+                yield key, value
+
+    def put(self, table: RowTable[K, V], key: K, value: V) -> None:
         """The newest of the table from now on."""
         changed = self.changes.setdefault(table.name, {})
         changed.pop(key, None)
         changed[key] = value
 
-    def drop(self, table: Table[K, V], key: K) -> None:
+    def drop(self, table: RowTable[K, V], key: K) -> None:
         changed = self.changes.setdefault(table.name, {})
         changed.pop(key, None)
         if key in self._held[table.name]:

@@ -102,7 +102,7 @@ def test_many_puts_at_once_share_transactions(path: Path) -> None:
     async def main() -> None:
         store = SqliteStore(path)
         await asyncio.gather(*(store.put([entry]) for entry in ENTRIES))
-        assert store.counters.messages == 30
+        assert store.counters.jobs == 30
         assert store.counters.groups < 30
         assert store.fault is None
         await store.close()
@@ -247,8 +247,8 @@ def test_rows_that_vanished_are_reported(path: Path) -> None:
 
     assert len(state.messages) == 24
     assert sorted(line.split(":")[0] for line in state.damage) == [
-        "1 rows are missing",
-        "2 rows are missing",
+        "rows of messages are missing",
+        "rows of pools are missing",
         "the note of highest_ms is missing",
     ]
     assert loaded(path).damage == ()
@@ -358,48 +358,58 @@ def test_a_log_that_was_cut_leaves_whole_transactions(tmp_path: Path) -> None:
 def test_a_failure_at_every_call_refuses_loses_nothing_and_heals(
     tmp_path: Path, error: Exception, fails_after_effect: bool
 ) -> None:
-    """The whole way: intake, store, reopened file. The Nth call fails, for every N that a short life has."""
+    """The whole way: intake, store, reopened file. The Nth call fails, for every N that a short life has; then also the
+    Mth call after it, for every M that the reopening has."""
 
     accepted: list[Entry] = []
 
-    async def life(path: Path, disk: Disk) -> int:
-        """How many calls it had."""
+    async def life(path: Path, disk: Disk) -> None:
         store = SqliteStore(path, connect=disk.connect)
         mempool, validator = Mempool(), Validator(rules_for(42), KnownPools())
         intake = Intake(validator, mempool, store, LoopClock(NOW), verifier=InlineVerifier())
         intake.on_accepted.append(accepted.append)
-        disk.calls, disk.fails_at = 0, at or None
+        disk.calls, disk.fails_at, disk.fails_again_after = 0, at or None, again
         for tag in range(1, 6):
             message = Signer(tag).sign(tag)
             remembered = validator.pools_remembered.export(0, 0)
-            outcome = await intake.submit(message, "local")
-            if isinstance(outcome, Rejected):
+            while isinstance(outcome := await intake.submit(message, "local"), Rejected):
+                refused.append(outcome)
                 assert outcome.code is ErrorCode.STORAGE_UNAVAILABLE
                 assert outcome.is_transient
                 assert store.fault is not None
                 assert validator.pools_remembered.export(0, 0) == remembered
-                # The disk fails once; the next attempt heals by itself.
-                assert isinstance(await intake.submit(message, "local"), Accepted)
+                # Each failure of the disk refuses once; the next attempt heals by itself.
+                assert len(refused) <= disk.failures
+            assert isinstance(outcome, Accepted)
             assert store.fault is None
             if tag == 3:
                 store.forget(accepted[:1], NOW)
         await store.close()
-        return disk.calls
 
-    at = calls = 0
-    while at <= calls:
-        folder = tmp_path / f"{at}"
+    lives, at = 0, -1
+    again: int | None = None
+    while True:
+        folder = tmp_path / f"{lives}"
         folder.mkdir()
         accepted.clear()
+        refused: list[Rejected] = []
+        at += again is None
         disk = Disk()
         disk.error, disk.fails_after_effect = error, fails_after_effect
-        calls_had = asyncio.run(life(folder / "messages.sqlite", disk))
-        calls = calls or calls_had
+        asyncio.run(life(folder / "messages.sqlite", disk))
         state = loaded(folder / "messages.sqlite")
         assert len(accepted) == 5
         assert (state.messages, state.damage) == (tuple(accepted[1:]), ())
-        at += 1
-    assert at > 20
+        lives += 1
+        if at and not disk.failures:
+            break
+        # A store that is full of rows, and a store that has been told to forget one.
+        if at in (2, 4) and disk.failures == (1 if again is None else 2):
+            again = 1 if again is None else again + 1
+        else:
+            again = None
+    assert at > 5
+    assert lives > 30
 
 
 @pytest.mark.parametrize("error", errors(), ids=["full", "fsync", "io"])

@@ -14,7 +14,6 @@ from stagepost.ground.storage.table_file import (
     JoinedTables,
     PlacedRow,
     TableFile,
-    calls,
 )
 from stagepost.ground.storage.tables import Draft, Table
 from tests.worlds.ground.failing_disk import Disk
@@ -41,7 +40,7 @@ def test_few_calls_take_all_rows_in_their_order_and_only_the_last_is_filled_up(
     count: int, sizes: list[int]
 ) -> None:
     rows: list[PlacedRow] = [(0, number, b"x", b"y") for number in range(count)]
-    made = calls(rows)
+    made = JoinedTables(TABLES).calls(rows)
     assert [text.count("(?, ?, ?, ?)") for text, _ in made] == sizes
     values = [value for _, some in made for value in some]
     filled = rows + rows[-1:] * (sum(sizes) - count)
@@ -63,7 +62,7 @@ def test_what_is_put_is_there_and_what_is_dropped_is_gone_in_every_table(count: 
         connection.execute(statement)
 
     def run(rows: list[PlacedRow]) -> None:
-        for text, values in calls(rows):
+        for text, values in joined.calls(rows):
             connection.execute(text, values)
 
     run(

@@ -20,7 +20,6 @@ from stagepost.chain.node import store as chain_store
 from stagepost.delivery.stores import inbox_rules, outbox_rules
 from stagepost.delivery.stores.reading import read_outbox
 from stagepost.dmq.node import stored_rows
-from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StorageError
 from stagepost.ground.storage import sqlite_file
 from stagepost.ground.storage.damage import open_whole
@@ -35,7 +34,7 @@ from stagepost.ground.storage.layout import (
     refuse_unmigrated,
 )
 from stagepost.ground.storage.sqlite_file import Connect, SqliteFile, beside
-from stagepost.ground.storage.table_file import TableFile, layout_of
+from stagepost.ground.storage.table_file import COUNTS, Notes, TableFile, layout_of
 from stagepost.ground.storage.tables import AnyTable
 from stagepost.validator import session_store
 from tests.worlds.ground.damaged_files import ROOT, change_row, content_of_folder, files_in
@@ -48,15 +47,16 @@ Content = dict[str, list[tuple[object, ...]]]
 
 @dataclass(frozen=True)
 class Former:
-    """A file of release 0.1. `tables` are those of its store, None for the message store; `table` has rows."""
+    """A file of release 0.1. `tables` and `notes` are those of its store; `table` has rows."""
 
     path: Path
     table: str
-    tables: tuple[AnyTable, ...] | None = None
+    tables: tuple[AnyTable, ...]
+    notes: Notes = COUNTS
 
     @property
     def layout(self) -> Layout:
-        return stored_rows.LAYOUT if self.tables is None else layout_of(self.tables)
+        return layout_of(self.tables, self.notes)
 
     def copied_to(self, folder: Path) -> Path:
         folder.mkdir(mode=0o700)
@@ -67,25 +67,20 @@ class Former:
 
     def open(self, path: Path, connect: Connect = sqlite_file.connect) -> list[str]:
         """Open the file as its store does, close it, and return the damage."""
-        if self.tables is not None:
-            file = TableFile(path, self.tables, "store", connect=connect)
-            file.close()
-            return file.damage
-        store = SqliteStore(path, connect=connect)
-        opened = store._file
-        store._lock.release()
-        assert opened is not None
-        opened.close()
-        return list(store.load().damage)
+        file = TableFile(path, self.tables, "store", notes=self.notes, connect=connect)
+        file.close()
+        return file.damage
 
 
-def former(path: str, table: str, tables: tuple[AnyTable, ...] | None = None) -> Former:
-    return Former(STORES / path, table, tables)
+def former(path: str, table: str, tables: tuple[AnyTable, ...], notes: Notes = COUNTS) -> Former:
+    return Former(STORES / path, table, tables, notes)
 
 
 FORMER = {
-    "messages": former("dmq/data/messages.sqlite", "messages"),
-    "messages, killed": former("dmq-killed/data/messages.sqlite", "messages"),
+    "messages": former("dmq/data/messages.sqlite", "messages", stored_rows.TABLES, stored_rows.NOTES),
+    "messages, killed": former(
+        "dmq-killed/data/messages.sqlite", "messages", stored_rows.TABLES, stored_rows.NOTES
+    ),
     "outbox": former("delivery/data/outbox/outbox.sqlite", "records", outbox_rules.TABLES),
     "inbox": former("delivery/data/inbox/inbox.sqlite", "inbox", inbox_rules.TABLES),
     "sessions": former(
