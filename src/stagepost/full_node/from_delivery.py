@@ -1,9 +1,9 @@
-"""From reliable delivery into a full node, which is a critical peer there: it acknowledges what validators have.
+"""Intake of a full node from reliable delivery, where the node is a critical peer: it acknowledges what validators have.
 
     intake = DeliveryIntake(full_node)            # whose on_settled calls intake.heard
     async with Receiver(intake.over(transport), intake.handlers, …): …
 
-What can never be taken is refused with the reason; what cannot be handed over now, the sender sends again.
+The intake refuses with the reason what can never be taken. A message that cannot be sent now, the sender sends again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from stagepost.delivery.transport import (
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC, NOT_YET
 from stagepost.full_node.full_node import FullNode
-from stagepost.full_node.status_topic import REJECTED, EarlierIds
+from stagepost.full_node.status_topic import EarlierIds
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import Level
 
 HANDED_WITHIN_S = 10.0
-"""When no validator can be reached for so long, the sender is told to try again."""
+"""Seconds without an answer of enough validators, after which the sender is told to try again."""
 
 KEPT_MAX = 10_000
-"""Messages whose ids in the network, or whose first status, are remembered; the oldest is forgotten."""
+"""Messages whose ids in the network are remembered; the oldest is forgotten."""
 
 
 class DeliveryIntake:
-    """`topic`: of reliable delivery, on which external messages come."""
+    """Intake of the external messages that come on `topic` of reliable delivery."""
 
     def __init__(self, full_node: FullNode, topic: str = MESSAGES_TOPIC) -> None:
         self.taken = 0
         self._full_node = full_node
         self._topic = topic
         self._network_ids: dict[str, str] = {}
-        self._said: dict[bytes, Receipt] = {}
         self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
 
     @property
@@ -54,32 +54,30 @@ class DeliveryIntake:
         return {self._topic: self.handle}
 
     def over(self, transport: Transport) -> Transport:
-        """The transport, with an eye on how the network calls each message."""
-        return _Noting(transport, self._note)
+        """Return `transport` with a look at the id that the network gives each message."""
+        return _NotingTransport(transport, self._note)
 
     def heard(self, receipt: Receipt) -> None:
-        """The status by which a message was handed over."""
-        self._said.setdefault(receipt.message_id, receipt)
-        while len(self._said) > KEPT_MAX:
-            del self._said[next(iter(self._said))]
+        """Answer the sender whose message a status on disk settles, or refuses."""
         waiting = self._waiting.get(receipt.message_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(receipt)
 
     async def handle(self, message: Message) -> None:
-        """Returns when enough validators have it."""
+        """Return when the statuses topic holds on disk that enough validators have the message, or its end."""
         earlier = EarlierIds(self._network_ids.get(message.message_id), message.message_id)
         message_id = self._submit(message.data, earlier)
-        if message_id is None:
-            return
-        receipt = await self._first_word(message_id)
-        if _is_refused(receipt):
-            assert isinstance(receipt.status, Rejected)
-            raise Reject(NackReason.INVALID, receipt.status.error)
+        if not self._full_node.is_settled(message_id):
+            status = (await self._settling_status(message_id)).status
+            # A validator that refuses the message has answered, all the same: only the node's own refusal counts here.
+            if isinstance(status, Rejected) and status.level is Level.FULLNODE:
+                raise Reject(NackReason.INVALID, status.error)
+        elif self._full_node.is_final(message_id):
+            return  # an earlier delivery was counted
         self.taken += 1
 
-    def _submit(self, data: bytes, earlier: EarlierIds) -> bytes | None:
-        """None if it is final already, and the topic has it on disk."""
+    def _submit(self, data: bytes, earlier: EarlierIds) -> bytes:
+        """Submit a message that may have come before, by this way or another: this delivery is ours to confirm, too."""
         try:
             return self._full_node.submit(data, earlier)
         except DecodeError as error:
@@ -89,17 +87,10 @@ class DeliveryIntake:
                 raise Busy from error
             if error.code is not ErrorCode.MSG_DUPLICATE:
                 raise
-        # It came before, by this way or another; it is ours to confirm when validators have it.
-        message_id = self._full_node.id_of(data)
-        node = self._full_node
-        return None if node.is_final(message_id) and not node.is_under_way(message_id) else message_id
+        return self._full_node.id_of(data)
 
-    async def _first_word(self, message_id: bytes) -> Receipt:
-        said = self._said.get(message_id)
-        if said is not None and not _is_refused(said):
-            return said
-        if said is not None:
-            return self._said.pop(message_id)  # another time it may be taken
+    async def _settling_status(self, message_id: bytes) -> Receipt:
+        """Wait for the status of this node that settles the message, or refuses it, to be on disk."""
         waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting[message_id] = waiting
         try:
@@ -119,13 +110,8 @@ class DeliveryIntake:
                 del self._network_ids[next(iter(self._network_ids))]
 
 
-def _is_refused(receipt: Receipt) -> bool:
-    """By the full node; what single validators think of it is another matter."""
-    return receipt.kind.name == REJECTED
-
-
-class _Noting:
-    """A transport that shows what comes to somebody else first."""
+class _NotingTransport:
+    """Transport that shows each message that comes to `note` first."""
 
     def __init__(self, transport: Transport, note: Callable[[Incoming], None]) -> None:
         self._transport = transport

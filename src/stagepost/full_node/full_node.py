@@ -174,6 +174,12 @@ class FullNode:
         record = self._records.get(message_id)
         return record is not None and record.is_under_way
 
+    def is_settled(self, message_id: bytes) -> bool:
+        """Return whether the statuses topic holds on disk that more than a third of the validators have the message, or
+        its end: then the node may confirm the message to its sender."""
+        record = self._records.get(message_id)
+        return record is not None and record.is_settled
+
     @property
     def now_ms(self) -> int:
         return int(self._clock.unix_s() * 1_000)

@@ -24,8 +24,9 @@ class RecordState(Enum):
     INTERRUPTED = "an earlier life of the node sent the message, and too few validators answered"
     SENDING = "the node sends the message, and has not published SentToValidators"
     SENT = "SentToValidators is published, and too few validators have answered"
+    ANSWERED = "a validator has the message from an earlier life, and the account refuses it now: nobody can send it again"
     IN_BLOCK = "a shard block holds the message, and no master block does; the topic may not know the message"
-    SETTLED = "nobody need submit the message again; its end is to come"
+    SETTLED = "more than a third of the validators have answered; the end is to come"
     FINAL = "a master block holds the message, and Finalized is not published: nobody has submitted it here"
     ENDED = "Finalized is published"
 
@@ -46,7 +47,7 @@ class RecordEvent(Enum):
 
 
 _S, _E = RecordState, RecordEvent
-IN_PROCESS = frozenset({_S.SENDING, _S.SENT, _S.IN_BLOCK, _S.SETTLED})
+IN_PROCESS = frozenset({_S.SENDING, _S.SENT, _S.ANSWERED, _S.IN_BLOCK, _S.SETTLED})
 """States in which staged sending knows the message; a second submission is refused as a duplicate."""
 SUBMIT_AGAIN = frozenset({_S.SENDING, _S.SENT, _S.IN_BLOCK})
 """States in which a crash may lose the message: whoever submitted it must be able to submit it again."""
@@ -61,18 +62,19 @@ MESSAGE_LIFE = Lifecycle(
         (_S.SENT, _E.ENOUGH_ANSWERED): _S.SETTLED,
         (_S.UNSENT, _E.FOUND_IN_BLOCK): _S.IN_BLOCK,
         (_S.INTERRUPTED, _E.FOUND_IN_BLOCK): _S.IN_BLOCK,
-        # To send the message again is of no use: only the validator that has it can bring it to an end.
-        (_S.INTERRUPTED, _E.REFUSED_BY_ACCOUNT): _S.SETTLED,
+        (_S.INTERRUPTED, _E.REFUSED_BY_ACCOUNT): _S.ANSWERED,
         (_S.UNSENT, _E.FINALIZED): _S.FINAL,
         (_S.INTERRUPTED, _E.FINALIZED): _S.FINAL,
         (_S.SENDING, _E.FINALIZED): _S.FINAL,
         (_S.SENT, _E.FINALIZED): _S.FINAL,
+        (_S.ANSWERED, _E.FINALIZED): _S.FINAL,
         (_S.IN_BLOCK, _E.FINALIZED): _S.FINAL,
         (_S.SETTLED, _E.FINALIZED): _S.FINAL,
         (_S.FINAL, _E.END_REPORTED): _S.ENDED,
         (_S.INTERRUPTED, _E.LIFE_OVER): _S.UNSENT,
         (_S.SENDING, _E.LIFE_OVER): _S.UNSENT,
         (_S.SENT, _E.LIFE_OVER): _S.UNSENT,
+        (_S.ANSWERED, _E.LIFE_OVER): _S.UNSENT,
         (_S.IN_BLOCK, _E.LIFE_OVER): _S.UNSENT,
         (_S.SETTLED, _E.LIFE_OVER): _S.UNSENT,
         (_S.FINAL, _E.FORGOTTEN): _S.UNSENT,
@@ -118,6 +120,12 @@ class MessageRecord:
     @property
     def is_final(self) -> bool:
         return self.state in FINALS
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the statuses topic holds on disk that more than a third of the validators have the message, or
+        its end."""
+        return self.state in (RecordState.SETTLED, RecordState.ENDED) and not self.unstored
 
     @property
     def is_under_way(self) -> bool:

@@ -7,10 +7,15 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from random import Random
 
+import pytest
+
 from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.delivery.identity import delivery_id
+from stagepost.delivery.shell.handling import Busy, Message, Reject
 from stagepost.full_node.earlier_life import earlier_life
+from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
@@ -244,5 +249,46 @@ def test_what_is_older_than_its_life_is_not_waited_for_any_more() -> None:
         assert desk.settled(max(stamps) + 1_000, 1_000)
         assert not desk.settled(max(stamps) + 1_001, 1_000)
         assert COMMIT_EVERY_S < 1.0
+
+    at_a_desk(scenario)
+
+
+# From reliable delivery
+
+
+def delivered(data: bytes) -> Message:
+    identifier = delivery_id(b"s" * 32, "t", bytes(16), data).hex()
+    return Message("t", data, identifier, "s", 0, 0, maybe_duplicate=False)
+
+
+def test_a_delivery_that_an_earlier_life_has_settled_is_confirmed_at_once() -> None:
+    async def scenario(desk: Desk) -> None:
+        desk.node.submit(primes(10))
+        await asyncio.sleep(5.0)
+        await desk.stop()
+        desk.start()
+        desk.is_linked = False
+        intake = DeliveryIntake(desk.node)
+        desk.node.on_settled = intake.heard
+        await asyncio.wait_for(intake.handle(delivered(primes(10))), 0.001)
+        with pytest.raises(Busy):
+            await intake.handle(delivered(primes(11)))
+        assert intake.taken == 1
+
+    at_a_desk(scenario)
+
+
+def test_a_delivery_that_the_account_refuses_is_refused_when_the_refusal_is_on_disk() -> None:
+    async def scenario(desk: Desk) -> None:
+        intake = DeliveryIntake(desk.node)
+        desk.node.on_settled = intake.heard
+        data = CanonicalMessage(address(ContractKind.ALWAYS_REJECTS), b"").encode()
+        desk.statuses.is_full = True
+        handled = asyncio.create_task(intake.handle(delivered(data)))
+        await asyncio.sleep(3 * RETRY_S)
+        assert not handled.done()
+        desk.statuses.is_full = False
+        with pytest.raises(Reject):
+            await handled
 
     at_a_desk(scenario)

@@ -31,7 +31,7 @@ EXPECTED: dict[RecordState, dict[RecordEvent, RecordState]] = {
     S.INTERRUPTED: {
         E.SENDING_BEGINS: S.SENDING,
         E.FOUND_IN_BLOCK: S.IN_BLOCK,
-        E.REFUSED_BY_ACCOUNT: S.SETTLED,
+        E.REFUSED_BY_ACCOUNT: S.ANSWERED,
         E.FINALIZED: S.FINAL,
         E.LIFE_OVER: S.UNSENT,
     },
@@ -47,6 +47,7 @@ EXPECTED: dict[RecordState, dict[RecordEvent, RecordState]] = {
         E.LIFE_OVER: S.UNSENT,
         E.RESTARTED: S.INTERRUPTED,
     },
+    S.ANSWERED: {E.FINALIZED: S.FINAL, E.LIFE_OVER: S.UNSENT},
     S.IN_BLOCK: {E.FINALIZED: S.FINAL, E.LIFE_OVER: S.UNSENT},
     S.SETTLED: {E.FINALIZED: S.FINAL, E.LIFE_OVER: S.UNSENT},
     S.FINAL: {E.END_REPORTED: S.ENDED, E.FORGOTTEN: S.UNSENT},
@@ -82,11 +83,7 @@ def faults_of(life: Life) -> list[str]:
     for (source, event), target in life.table.items():
         if target is S.ENDED and (source, event) != (S.FINAL, E.END_REPORTED):
             found.append(f"{source.name}: Finalized is taken for published, or published twice")
-        if (
-            target is S.SETTLED
-            and source is not S.INTERRUPTED
-            and (source, event) != (S.SENT, E.ENOUGH_ANSWERED)
-        ):
+        if target is S.SETTLED and (source, event) != (S.SENT, E.ENOUGH_ANSWERED):
             found.append(f"{source.name}: {event.name} settles what a crash may lose")
         if source in FINALS and event not in (E.FORGOTTEN, E.END_REPORTED):
             found.append(f"{source.name}: {event.name} takes back an end")
@@ -110,6 +107,7 @@ def test_the_table_keeps_what_the_topic_promises() -> None:
 
 
 PLANTED = {
+    "refused by the account is taken for answered": {(S.INTERRUPTED, E.REFUSED_BY_ACCOUNT): S.SETTLED},
     "settled before SentToValidators": {(S.SENDING, E.ENOUGH_ANSWERED): S.SETTLED},
     "sent is taken for answered after a restart": {(S.SENT, E.RESTARTED): S.SETTLED},
     "a restart forgets what is settled": {(S.SETTLED, E.RESTARTED): S.UNSENT},

@@ -8,6 +8,7 @@ import pytest
 
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.delivery.transport import Incoming
 from stagepost.errors import StagepostError
 from stagepost.full_node import complaints
 from stagepost.full_node import from_delivery as delivery_intake
@@ -16,7 +17,7 @@ from stagepost.full_node.complaints import Complaint, ComplaintBook
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.remp.ledger import ShardCommitted
-from stagepost.remp.receipts.message_status import New, Rejected, SentToValidators
+from stagepost.remp.receipts.message_status import New, Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
@@ -89,10 +90,9 @@ def test_a_bridge_remembers_so_many_messages_of_blocks_that_wait_for_the_masterc
     assert list(bridge._committed_lists) == [(b"c" * 32, b"d" * 32)]
 
 
-def test_an_intake_remembers_the_first_word_of_so_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_intake_remembers_the_network_ids_of_so_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_intake, "KEPT_MAX", 2)
-    intake = DeliveryIntake(None)  # type: ignore[arg-type]  # nothing is submitted
+    intake = DeliveryIntake(None, "t")  # type: ignore[arg-type]  # nothing is submitted
     for number in range(3):
-        message_id = ExternalMessageId(bytes([number]) * 32)
-        intake.heard(Receipt(message_id, SentToValidators(1, 4), 1, b"f" * 32))
-    assert list(intake._said) == [bytes([number]) * 32 for number in (1, 2)]
+        intake._note(Incoming("s", "t", bytes(16), 0, 0, (), b"%d" % number, None, bytes([number])))
+    assert list(intake._network_ids.values()) == ["01", "02"]
