@@ -147,9 +147,7 @@ async def _until_all_have(world: World, messages: int) -> float:
     """Seconds from the last submission until everybody holds everything."""
     began_s = world.now_s
     while world.now_s - began_s < 300:
-        held = [
-            member.node.status()["mempool"]["messages"] for member in world.members.values() if member.node
-        ]
+        held = [member.node.status().mempool.messages for member in world.members.values() if member.node]
         if min(held) == messages:
             return world.now_s - began_s
         await asyncio.sleep(0.05)

@@ -49,7 +49,7 @@ def states(world: World, name: str = "hub") -> dict[str, str]:
     names = {host: name for name, host in HOSTS.items()}
     node = world.members[name].node
     assert node is not None
-    return {names[peer["address"].partition(":")[0]]: peer["state"] for peer in node.status()["peers"]}
+    return {names[peer.address.partition(":")[0]]: peer.state for peer in node.status().peers}
 
 
 def counted(shown: Mapping[str, str]) -> dict[str, int]:
@@ -59,7 +59,7 @@ def counted(shown: Mapping[str, str]) -> dict[str, int]:
 async def held_by(world: World, name: str) -> int:
     node = world.members[name].node
     assert node is not None
-    return int(node.status()["mempool"]["messages"])
+    return int(node.status().mempool.messages)
 
 
 def test_as_many_are_connected_as_warm_valency_says_and_exchange_as_hot_valency_says() -> None:

@@ -10,7 +10,7 @@ import click
 from stagepost.cli.options.shared import data_option, json_option
 
 if TYPE_CHECKING:
-    from stagepost.ground.files.running_nodes import PeerStatus
+    from stagepost.ground.telemetry.status import PeerStatus
 
 _HEADER = (
     "peer",
@@ -39,7 +39,8 @@ def peers(data: Path | None, as_json: bool) -> None:
     import msgspec
 
     from stagepost.cli.options.shared import print_table
-    from stagepost.ground.files.running_nodes import DATA_DIR, find_node, node_status
+    from stagepost.ground.files.running_nodes import DATA_DIR, find_node
+    from stagepost.ground.telemetry.status import node_status
 
     status = node_status(find_node(data or Path(DATA_DIR)))
     if as_json:

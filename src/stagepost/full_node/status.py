@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from stagepost import __version__
 from stagepost.full_node.full_node import FullNode, OnRefused
@@ -18,6 +18,7 @@ from stagepost.full_node.metrics import FullNodeMetrics
 from stagepost.full_node.running import RunningFullNode
 from stagepost.ground.files.running_nodes import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.telemetry.status import FullNodePage, QueuedMessage, QueuedMessages
 from stagepost.ground.telemetry.status_server import StatusSource, serve_status
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.shard import Shard
@@ -65,37 +66,37 @@ class FullNodeStatus:
             "validators": None if linked else "no validator has a link with this node",
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> FullNodePage:
         counters = self._full_node.counters
-        return {
-            "kind": self.kind,
-            "version": __version__,
-            "uptime_s": round(self._clock.mono_s() - self._started_s, 3),
-            "validators_linked": len(self._running.links.linked),
-            "messages": counters.messages,
-            "finalized": self._full_node.finalized,
-            "rejected": self._full_node.rejected,
-            "receipts": counters.receipts,
-            "receipts_refused": dict(counters.quarantined),
-            "open": len(self._metrics.open),
-            "statuses": self._running.statuses.published,
-            "statuses_waiting": self._running.statuses.waiting,
-            "parts": dict(self.readiness()),
-        }
+        return FullNodePage(
+            kind=self.kind,
+            version=__version__,
+            uptime_s=round(self._clock.mono_s() - self._started_s, 3),
+            validators_linked=len(self._running.links.linked),
+            messages=counters.messages,
+            finalized=self._full_node.finalized,
+            rejected=self._full_node.rejected,
+            receipts=counters.receipts,
+            receipts_refused=dict(counters.quarantined),
+            open=len(self._metrics.open),
+            statuses=self._running.statuses.published,
+            statuses_waiting=self._running.statuses.waiting,
+            parts=dict(self.readiness()),
+        )
 
-    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+    def held_messages(self, after: int, limit: int) -> QueuedMessages:
         """Messages without an end, the oldest first; `index` counts from 1."""
         rows = islice(self._metrics.open.items(), after, after + limit + 1)
         entries = [
-            {
-                "index": after + number + 1,
-                "message_id": message_id.hex(),
-                "shard": message.shard,
-                "status": max(
+            QueuedMessage(
+                index=after + number + 1,
+                message_id=message_id.hex(),
+                shard=message.shard,
+                status=max(
                     (stage.value for stage in message.stages), key=_STAGE_ORDER.index, default="taken"
                 ),
-                "received_ms": message.taken_ms,
-            }
+                received_ms=message.taken_ms,
+            )
             for number, (message_id, message) in enumerate(rows)
         ]
         return page_of(entries, limit)
@@ -133,10 +134,10 @@ async def serving_status(source: NodeStatus, data: Path, port: int) -> AsyncIter
         await server.close()
 
 
-def page_of(entries: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+def page_of(entries: list[QueuedMessage], limit: int) -> QueuedMessages:
     has_more = len(entries) > limit
-    shown = entries[:limit]
-    return {"entries": shown, "next": shown[-1]["index"] if has_more else None}
+    shown = tuple(entries[:limit])
+    return QueuedMessages(shown, shown[-1].index if has_more else None)
 
 
 def _both(first: OnRefused, second: OnRefused) -> OnRefused:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stagepost import __version__
 from stagepost.catchain.member import Member as QueueMember
@@ -15,6 +15,12 @@ from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.full_node.status import page_of, serving_status, shard_text
 from stagepost.ground.files.running_nodes import VALIDATOR
 from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.telemetry.status import (
+    ListeningStatus,
+    QueuedMessage,
+    QueuedMessages,
+    ValidatorPage,
+)
 from stagepost.remp.receipts.message_status import kind_of
 from stagepost.validator.metrics import ValidatorMetrics
 from stagepost.validator.running import RunningValidator
@@ -87,32 +93,27 @@ class ValidatorStatus:
             "start": f"listens and does not speak: {waiting[0].text}" if waiting else None,
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ValidatorPage:
         validator = self._running.validator
         master = validator.ledger.master
-        return {
-            "kind": self.kind,
-            "version": __version__,
-            "uptime_s": round(self._clock.mono_s() - self._started_s, 3),
-            "full_nodes_linked": len(self._running.links.linked),
-            "master_block": master.seqno,
-            "shards": [shard_text(entry.shard) for entry in master.shards],
-            "sessions": [one.hex() for one in validator.queues.current],
-            "listening": [
-                {
-                    "session": one.session_id.hex(),
-                    "part": one.part,
-                    "answered": list(one.answered),
-                    "needed": one.needed,
-                }
+        return ValidatorPage(
+            kind=self.kind,
+            version=__version__,
+            uptime_s=round(self._clock.mono_s() - self._started_s, 3),
+            full_nodes_linked=len(self._running.links.linked),
+            master_block=master.seqno,
+            shards=tuple(shard_text(entry.shard) for entry in master.shards),
+            sessions=tuple(one.hex() for one in validator.queues.current),
+            listening=tuple(
+                ListeningStatus(one.session_id.hex(), one.part, one.answered, one.needed)
                 for one in listening_sessions(validator)
-            ],
-            "messages": validator.queues.counters.messages,
-            "refused": dict(validator.queues.counters.refused),
-            "parts": dict(self.readiness()),
-        }
+            ),
+            messages=validator.queues.counters.messages,
+            refused=dict(validator.queues.counters.refused),
+            parts=dict(self.readiness()),
+        )
 
-    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+    def held_messages(self, after: int, limit: int) -> QueuedMessages:
         """Messages in its queues, the newest session first, each in the order of arrival; `index` counts from 1."""
         rows = (
             (runner.plan.shard, cached)
@@ -120,13 +121,13 @@ class ValidatorStatus:
             for cached in runner.queue.entries()
         )
         entries = [
-            {
-                "index": after + number + 1,
-                "message_id": cached.message_id.hex(),
-                "shard": shard_text(shard),
-                "status": kind_of(cached.status).name,
-                "received_ms": int(cached.first_seen_s * 1_000),
-            }
+            QueuedMessage(
+                index=after + number + 1,
+                message_id=cached.message_id.hex(),
+                shard=shard_text(shard),
+                status=kind_of(cached.status).name,
+                received_ms=int(cached.first_seen_s * 1_000),
+            )
             for number, (shard, cached) in enumerate(islice(rows, after, after + limit + 1))
         ]
         return page_of(entries, limit)

@@ -14,7 +14,8 @@ from stagepost.delivery.stores.reading import read_outbox
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.files.data_folder import NODE_FILE
-from stagepost.ground.files.running_nodes import NodeStatus, find_node, node_status
+from stagepost.ground.files.running_nodes import find_node
+from stagepost.ground.telemetry.status import DmqNodePage, node_status
 from stagepost.web.access.settings import WebSettings
 from stagepost.web.live import Pulse, Ring, Tail
 from stagepost.web.message_book import MessageBook
@@ -34,7 +35,7 @@ class NodeSeen(NamedTuple):
     """A node that runs, or ran, on this machine: its folder, and what it tells."""
 
     folder: Path
-    status: NodeStatus | Unreadable
+    status: DmqNodePage | Unreadable
 
 
 class Remembered(Generic[T]):
@@ -153,7 +154,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _ask_node(folder: Path) -> NodeStatus:
+def _ask_node(folder: Path) -> DmqNodePage:
     return node_status(find_node(folder))
 
 

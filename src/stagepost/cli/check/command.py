@@ -69,11 +69,10 @@ def check(
     from stagepost.ground.files.data_folder import NODE_FILE
     from stagepost.ground.files.running_nodes import (
         DATA_DIR,
-        NodeIsSilent,
         find_node,
         find_remp_node,
-        node_status,
     )
+    from stagepost.ground.telemetry.status import NodeIsSilent, node_status
 
     findings: list[Finding] = []
     folder = data or Path(DATA_DIR)

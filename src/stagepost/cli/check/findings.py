@@ -1,8 +1,6 @@
-"""How an outbox does: the findings of `stagepost check`, and the books of `stagepost queue check`.
+"""Findings of `stagepost check` on nodes and outboxes, and the books of `stagepost queue check`.
 
-From a node's status to findings: what is fine, what wants attention, and in which words.
-
-From the status of a full node or validator to findings, in the words and levels of all of them.
+A finding says in words what is fine and what wants attention, with the level that monitors read.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from stagepost.cli.send.lines import print_json
 from stagepost.delivery.stores.outbox import OutboxContent
@@ -21,7 +18,8 @@ from stagepost.delivery.stores.reading import OutboxCheck, read_outbox
 from stagepost.dmq.keys.signing_pair import PERIOD_S
 from stagepost.errors import StagepostError
 from stagepost.ground.files.durations import format_duration
-from stagepost.ground.files.running_nodes import FULL_NODE, NodeStatus, StatusFacts, decoded, fetch
+from stagepost.ground.files.running_nodes import FULL_NODE, StatusFacts
+from stagepost.ground.telemetry.status import DmqNodePage, FullNodePage, ValidatorPage, decoded, fetch
 
 MEMPOOL_WARNING_SHARE = 0.8
 MEMPOOL_CRITICAL_SHARE = 1.0
@@ -49,7 +47,7 @@ class Finding:
     text: str
 
 
-def findings_of(status: NodeStatus, now: float) -> list[Finding]:
+def findings_of(status: DmqNodePage, now: float) -> list[Finding]:
     """One for each part, in a fixed order; a part that the node says nothing of is left out."""
     findings = [_node(status, now), *_parts(status), _mempool(status, now)]
     if status.kes_periods_remaining is not None:
@@ -57,7 +55,7 @@ def findings_of(status: NodeStatus, now: float) -> list[Finding]:
     return findings
 
 
-def _node(status: NodeStatus, now: float) -> Finding:
+def _node(status: DmqNodePage, now: float) -> Finding:
     hot = sum(peer.state == "hot" for peer in status.peers)
     heard = "no message yet"
     if status.last_message_ms is not None:
@@ -72,13 +70,13 @@ def _node(status: NodeStatus, now: float) -> Finding:
     return Finding(Level.OK, "node", text)
 
 
-def _parts(status: NodeStatus) -> list[Finding]:
+def _parts(status: DmqNodePage) -> list[Finding]:
     return [
         Finding(Level.CRITICAL, name, reason) for name, reason in status.parts.items() if reason is not None
     ]
 
 
-def _mempool(status: NodeStatus, now: float) -> Finding:
+def _mempool(status: DmqNodePage, now: float) -> Finding:
     mempool = status.mempool
     shares = [
         used / limit
@@ -221,38 +219,26 @@ def _facts(check: OutboxCheck) -> dict[str, Any]:
     }
 
 
-class RempStatus(msgspec.Struct, frozen=True):
-    """`/status` of either; what one of them does not tell has its default."""
-
-    kind: str
-    uptime_s: float
-    messages: int
-    parts: dict[str, str | None]
-    validators_linked: int = 0
-    full_nodes_linked: int = 0
-    open: int = 0
-    finalized: int = 0
-    master_block: int = 0
-    receipts_refused: dict[str, int] = {}
-
-
 def remp_findings(facts: StatusFacts) -> list[Finding]:
-    status = decoded(fetch(facts, "/status"), RempStatus)
-    findings = [_remp_health_node(status)]
+    """Return the findings of a full node or validator, in the words and levels of all nodes."""
+    content = fetch(facts, "/status")
+    status = decoded(content, FullNodePage) if facts.kind == FULL_NODE else decoded(content, ValidatorPage)
+    findings = [_remp_node(status)]
     findings += [
         Finding(Level.CRITICAL, name, reason) for name, reason in status.parts.items() if reason is not None
     ]
-    refused = sum(status.receipts_refused.values())
+    refusals = status.receipts_refused if isinstance(status, FullNodePage) else {}
+    refused = sum(refusals.values())
     if refused:
-        reasons = ", ".join(f"{count} {code}" for code, count in sorted(status.receipts_refused.items()))
+        reasons = ", ".join(f"{count} {code}" for code, count in sorted(refusals.items()))
         text = f"{refused} receipt{'' if refused == 1 else 's'} refused since the start: {reasons}"
         findings.append(Finding(Level.WARNING, "receipts", text))
     return findings
 
 
-def _remp_health_node(status: RempStatus) -> Finding:
+def _remp_node(status: FullNodePage | ValidatorPage) -> Finding:
     up = f"{status.kind} up {format_duration(status.uptime_s)}"
-    if status.kind == FULL_NODE:
+    if isinstance(status, FullNodePage):
         linked = _counted(status.validators_linked, "validator")
         text = f"{up}, {linked} linked, {status.open} open, {status.finalized} finalized"
     else:

@@ -12,7 +12,7 @@ from stagepost.cli.options.shared import data_option, json_option
 from stagepost.cli.queue.outbox import check_balance, flush, replay, show
 
 if TYPE_CHECKING:
-    from stagepost.ground.files.running_nodes import HeldMessage
+    from stagepost.ground.telemetry.status import HeldMessage
 
 PAGE_ENTRIES = 1_000
 ENTRIES_SHOWN = 50
@@ -80,7 +80,8 @@ def ls(
         raise click.UsageError("--dead needs --outbox: a node's mempool has no dead letters", context)
 
     from stagepost.cli.options.shared import print_table
-    from stagepost.ground.files.running_nodes import DATA_DIR, find_node, find_remp_node, held_messages
+    from stagepost.ground.files.running_nodes import DATA_DIR, find_node, find_remp_node
+    from stagepost.ground.telemetry.status import held_messages
 
     remp_node = find_remp_node(data or Path(DATA_DIR))
     if remp_node is not None:

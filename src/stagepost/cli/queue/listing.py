@@ -25,13 +25,11 @@ from stagepost.delivery.stores.reading import read_outbox
 from stagepost.errors import StorageError
 from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.ground.files.running_nodes import (
-    QueuedMessage,
     StatusFacts,
     find_node,
     find_remp_node,
-    held_messages,
-    queued_messages,
 )
+from stagepost.ground.telemetry.status import QueuedMessage, held_messages, queued_messages
 
 TEXT_SHOWN_MAX = 60
 

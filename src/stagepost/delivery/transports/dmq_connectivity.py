@@ -18,29 +18,17 @@ import msgspec
 
 from stagepost.errors import StagepostError
 from stagepost.ground.files.data_folder import NODE_FILE
+from stagepost.ground.files.running_nodes import NODE_FILE_BYTES_MAX, NodeFacts
 from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.telemetry.status import DmqNodePage
 from stagepost.ground.wire.foreign_json import decode_foreign
 
 ANSWER_TIMEOUT_S = 2.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
-NODE_FILE_BYTES_MAX = 65_536
 HOT = "hot"
 """Connected, and messages are exchanged; one that is only connected would not carry anything."""
 
 _REQUEST = f"GET /status HTTP/1.1\r\nHost: {LOOPBACK_HOST}\r\nConnection: close\r\n\r\n".encode()
-
-
-class _Note(msgspec.Struct, frozen=True):
-    local_socket: str
-    metrics_port: int | None = None
-
-
-class _Peer(msgspec.Struct, frozen=True):
-    state: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True):
-    peers: tuple[_Peer, ...] = ()
 
 
 class NodePeers:
@@ -61,7 +49,7 @@ class NodePeers:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 content = await _fetch(port)
             self._port = port
-            status = decode_foreign(content, _Status)
+            status = decode_foreign(content, DmqNodePage)
         except (OSError, ValueError, TimeoutError, msgspec.MsgspecError):
             self._port = None
             return None
@@ -70,7 +58,7 @@ class NodePeers:
     def _look_up(self) -> int | None:
         try:
             with self._note_path.open("rb") as file:
-                note = decode_foreign(file.read(NODE_FILE_BYTES_MAX), _Note)
+                note = decode_foreign(file.read(NODE_FILE_BYTES_MAX), NodeFacts)
         except (OSError, msgspec.MsgspecError):
             return None
         is_ours = os.path.realpath(note.local_socket) == os.path.realpath(self._socket_path)

@@ -116,7 +116,7 @@ async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent,
         await sender.finished()
         await asyncio.sleep(MESSAGE_TIMEOUT_S)
         await followed.timeouts({one.message_id for one in messages.cut_off}, MESSAGE_TIMEOUT_S)
-        refused = nodes[1].node.status()["rejections"]
+        refused = nodes[1].node.status().rejections
     return DemoRun(sender.sent, close_up.message_id, refused)
 
 

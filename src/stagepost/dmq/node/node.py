@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 from stagepost import __version__
 from stagepost.dmq.downloads import Downloads
@@ -39,6 +38,7 @@ from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Listener, Network, TcpAddress, UnixAddress
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.signatures.verifier import SignatureVerifier
+from stagepost.ground.telemetry.status import DmqNodePage, MempoolStatus
 
 log = logging.getLogger(__name__)
 
@@ -262,28 +262,28 @@ class DmqNode:
     def _count_rejected(self, message: DmqMessage, source: str, outcome: Rejected) -> None:
         self._rejections[str(outcome.code or outcome.reason)] += 1
 
-    def status(self) -> dict[str, Any]:
-        """Return the values that the CLI and the status page show, all of them JSON types."""
+    def status(self) -> DmqNodePage:
+        """Return the status that the CLI and the status page show, without the pools file and the parts."""
         oldest = self.mempool.after(0, 1, FIVE_AND_FOUR)
-        return {
-            "version": __version__,
-            "uptime_s": round(self.clock.mono_s() - self._started_mono_s, 3),
-            "network_magic": self.config.network_magic,
-            "ready": self._pools.is_ready and self._store.fault is None,
-            "mempool": {
-                "messages": self.mempool.count,
-                "bytes": self.mempool.bytes,
-                "messages_max": self.config.mempool_messages_max,
-                "bytes_max": self.config.mempool_bytes_max,
-                "oldest_ms": oldest[0].received_ms if oldest else None,
-            },
-            "peers": [link.status() for link in self._links],
-            "accepted": self._accepted,
-            "expired_unseen": self.audience.expired_unseen,
-            "rejections": dict(sorted(self._rejections.items())),
-            "last_message_ms": self._last_message_ms,
-            "storage_fault": self._store.fault,
-            "clock_behind_s": round(self.clock.behind_s, 3),
-            "kes_periods_remaining": self._pool_watch.kes_periods_remaining,
-            "equivocations": self._pool_watch.status(),
-        }
+        return DmqNodePage(
+            version=__version__,
+            uptime_s=round(self.clock.mono_s() - self._started_mono_s, 3),
+            network_magic=self.config.network_magic,
+            ready=self._pools.is_ready and self._store.fault is None,
+            mempool=MempoolStatus(
+                messages=self.mempool.count,
+                bytes=self.mempool.bytes,
+                messages_max=self.config.mempool_messages_max,
+                bytes_max=self.config.mempool_bytes_max,
+                oldest_ms=oldest[0].received_ms if oldest else None,
+            ),
+            peers=tuple(link.status() for link in self._links),
+            accepted=self._accepted,
+            expired_unseen=self.audience.expired_unseen,
+            rejections=dict(sorted(self._rejections.items())),
+            last_message_ms=self._last_message_ms,
+            storage_fault=self._store.fault,
+            clock_behind_s=round(self.clock.behind_s, 3),
+            kes_periods_remaining=self._pool_watch.kes_periods_remaining,
+            equivocations=self._pool_watch.status(),
+        )

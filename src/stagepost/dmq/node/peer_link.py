@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.endpoints.connection import Connection
@@ -30,6 +29,7 @@ from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
+from stagepost.ground.telemetry.status import PeerStatus
 
 ASK_FOR_PEERS_EVERY_S = 900.0
 """Seconds between requests: peers keep their answers stable for nearly as long, so asking more often would bring nothing."""
@@ -206,24 +206,24 @@ class PeerLink:
     def _version_of(self, profile: Profile) -> int:
         return 1 if profile.follows_documents else self._connection.agreement.submission_version
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> PeerStatus:
         now = self._shared.clock.mono_s()
         round_trip_s = None if self._keep_alive is None else self._keep_alive.round_trip_s
-        return {
-            "address": self.peer,
-            "direction": "outbound" if self._dialled else "inbound",
-            "state": "hot" if self._is_exchanging else "warm",
-            "version": self._connection.agreement.version,
-            "profile": None if self._profile is None else self._profile.name,
-            "flavour": None if self._profile is None else self._profile.flavour.value,
-            "connected_s": round(now - self._since, 3),
-            "unacknowledged": sum(puller.unacknowledged for puller in self._pullers),
-            "in_flight_bytes": sum(puller.bytes_in_flight for puller in self._pullers),
-            "score": round(self._score.points(now), 3),
-            "first_announcer": self.credits(now),
-            "round_trip_ms": None if round_trip_s is None else round(round_trip_s * 1_000, 3),
-            "last_violation": self.violation,
-        }
+        return PeerStatus(
+            address=self.peer,
+            direction="outbound" if self._dialled else "inbound",
+            state="hot" if self._is_exchanging else "warm",
+            version=self._connection.agreement.version,
+            profile=None if self._profile is None else self._profile.name,
+            flavour=None if self._profile is None else self._profile.flavour.value,
+            connected_s=round(now - self._since, 3),
+            unacknowledged=sum(puller.unacknowledged for puller in self._pullers),
+            in_flight_bytes=sum(puller.bytes_in_flight for puller in self._pullers),
+            score=round(self._score.points(now), 3),
+            first_announcer=self.credits(now),
+            round_trip_ms=None if round_trip_s is None else round(round_trip_s * 1_000, 3),
+            last_violation=self.violation,
+        )
 
 
 @dataclass

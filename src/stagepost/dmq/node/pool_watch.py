@@ -20,6 +20,7 @@ from stagepost.dmq.node.local_service import LOCAL_SOURCE
 from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, Pools
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.telemetry.status import EquivocatingPool, EquivocationStatus
 
 IN_USE_S = float(SLOTS_PER_KES_PERIOD)
 """Seconds: one KES period of the public networks: a pool that was silent for longer may have moved elsewhere."""
@@ -105,14 +106,13 @@ class PoolWatch:
     def kes_periods_remaining(self) -> int | None:
         return self._keys.periods_remaining(self._clock.mono_s())
 
-    def status(self) -> dict[str, Any]:
-        """Return the counters and the pools, the latest first."""
+    def status(self) -> EquivocationStatus:
+        """Return the counts, and the latest pools first."""
         found = list(self.equivocations.pools.values())[::-1]
-        return {
-            "count": self.equivocations.count,
-            "refused": self.equivocations.refused,
-            "pools": [{"count": pool.count, **_described(pool.latest)} for pool in found[:POOLS_SHOWN_MAX]],
-        }
+        pools = tuple(
+            EquivocatingPool(pool.count, **_described(pool.latest)) for pool in found[:POOLS_SHOWN_MAX]
+        )
+        return EquivocationStatus(self.equivocations.count, self.equivocations.refused, pools)
 
     def _tell(self, found: Equivocation) -> None:
         # Once for each pool: the counters show the rest, and a pool that equivocates all the time must not

@@ -1,10 +1,12 @@
-"""The status of a running node over HTTP: metrics, readiness and status, gathered from its parts."""
+"""Status of a running DMQ node over HTTP: metrics, readiness and status, gathered from its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
 
 from stagepost.dmq.equivocation import Equivocation, Equivocations
 from stagepost.dmq.mempool import Entry, Mempool
@@ -21,6 +23,7 @@ from stagepost.dmq.node.sent_counts import OnSent
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.telemetry.status import DmqNodePage, HeldMessage, HeldMessages, PoolsStatus
 
 CLOCK_BEHIND_MAX_S = 5.0
 """Seconds: a clock that was set back further makes messages look younger than they are."""
@@ -51,7 +54,7 @@ class TellingNode(Protocol):
     @property
     def equivocations(self) -> Equivocations: ...
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> DmqNodePage: ...
 
 
 class NodeStatus:
@@ -91,7 +94,7 @@ class NodeStatus:
         self._metrics.set_mempool(mempool.count, mempool.bytes)
         status = self._node.status()
         self._metrics.set_peers(self._peers_by_state(status))
-        self._metrics.set_kes_periods_remaining(status["kes_periods_remaining"])
+        self._metrics.set_kes_periods_remaining(status.kes_periods_remaining)
         return self._metrics.render()
 
     def readiness(self) -> Mapping[str, str | None]:
@@ -104,21 +107,18 @@ class NodeStatus:
             else f"this machine's clock was set back by {behind_s:.0f} s",
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DmqNodePage:
         fault = self._pools.fault
-        pools = {"count": self._pools.pool_count, "fault": None if fault is None else fault.text}
-        return {**self._node.status(), "pools": pools, "parts": dict(self.readiness())}
+        pools = PoolsStatus(self._pools.pool_count, None if fault is None else fault.text)
+        return msgspec.structs.replace(self._node.status(), pools=pools, parts=dict(self.readiness()))
 
-    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+    def held_messages(self, after: int, limit: int) -> HeldMessages:
         entries = self._node.mempool.after(after, limit, frozenset(MessageLayout))
         has_more = bool(entries) and self._node.mempool.has_after(entries[-1].index, frozenset(MessageLayout))
-        return {
-            "entries": [_entry(entry) for entry in entries],
-            "next": entries[-1].index if has_more else None,
-        }
+        return HeldMessages(tuple(map(_entry, entries)), entries[-1].index if has_more else None)
 
-    def _peers_by_state(self, status: Mapping[str, Any]) -> dict[PeerState, int]:
-        connected = [peer["state"] for peer in status["peers"]]
+    def _peers_by_state(self, status: DmqNodePage) -> dict[PeerState, int]:
+        connected = [peer.state for peer in status.peers]
         return {
             PeerState.COLD: sum(not peer.is_connected for peer in self._node.book.peers),
             PeerState.WARM: connected.count(PeerState.WARM.value),
@@ -126,18 +126,17 @@ class NodeStatus:
         }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
-    """Return the fields of a message that `queue ls` shows: never its body."""
+def _entry(entry: Entry) -> HeldMessage:
     message = entry.message
-    return {
-        "index": entry.index,
-        "message_id": message.message_id.hex(),
-        "pool_id": _written(message.pool_id),
-        "expires_at": message.expires_at,
-        "received_ms": entry.received_ms,
-        "source": entry.source,
-        "bytes": len(message.raw),
-    }
+    return HeldMessage(
+        index=entry.index,
+        message_id=message.message_id.hex(),
+        pool_id=_written(message.pool_id),
+        expires_at=message.expires_at,
+        received_ms=entry.received_ms,
+        source=entry.source,
+        bytes=len(message.raw),
+    )
 
 
 def _protocol(source: str) -> MiniProtocol:

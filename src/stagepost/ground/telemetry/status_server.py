@@ -21,6 +21,8 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from stagepost.errors import ConfigError
 from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.telemetry.metrics import CONTENT_TYPE
@@ -38,8 +40,12 @@ _END_OF_HEADERS = b"\r\n\r\n"
 log = logging.getLogger(__name__)
 
 
+Page = msgspec.Struct | Mapping[str, Any]
+"""Page of `stagepost.ground.telemetry.status`, or values that JSON knows."""
+
+
 class StatusSource(Protocol):
-    """Source of the answers. Every call must be quick, because it runs on the node's own loop."""
+    """Part of a node that knows its status; every call is quick, for it happens on the node's own loop."""
 
     def metrics(self) -> bytes: ...
 
@@ -47,9 +53,9 @@ class StatusSource(Protocol):
         """Return the parts of the node: None for a part that is ready, otherwise the reason."""
         ...
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> Page: ...
 
-    def held_messages(self, after: int, limit: int) -> dict[str, Any]:
+    def held_messages(self, after: int, limit: int) -> Page:
         """Return at most `limit` entries with an index above `after`."""
         ...
 
@@ -199,8 +205,8 @@ async def serve_status(
     return server
 
 
-def _json(status: HTTPStatus, value: Mapping[str, Any]) -> _Answer:
-    return _Answer(status, _JSON, json.dumps(value).encode() + b"\n")
+def _json(status: HTTPStatus, value: Page) -> _Answer:
+    return _Answer(status, _JSON, json.dumps(msgspec.to_builtins(value)).encode() + b"\n")
 
 
 def _problem(status: HTTPStatus, text: str) -> _Answer:

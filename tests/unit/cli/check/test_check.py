@@ -11,14 +11,14 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.cli.check.findings import Finding, Level, findings_of
-from stagepost.ground.files.running_nodes import NodeStatus
+from stagepost.ground.telemetry.status import DmqNodePage
 from tests.worlds.dmq.background_node import a_peer, a_status, status_page, write_node_file
 
 NOW = 1_800_000_000.0
 
 
 def findings(**changes: Any) -> dict[str, Finding]:
-    status = msgspec.convert(a_status(**changes), NodeStatus)
+    status = msgspec.convert(a_status(**changes), DmqNodePage)
     return {finding.part: finding for finding in findings_of(status, NOW)}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost.dmq.equivocation import Equivocations
@@ -29,6 +30,13 @@ from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
+from stagepost.ground.telemetry.status import (
+    DmqNodePage,
+    HeldMessages,
+    MempoolStatus,
+    PeerStatus,
+    PoolsStatus,
+)
 from tests.worlds.dmq.pool_signers import NOW, Signer
 
 
@@ -49,15 +57,19 @@ class Node:
         self.audience = Audience()
         self.equivocations = Equivocations()
         self.kes_periods_remaining: int | None = None
-        self.peers: list[dict[str, Any]] = []
+        self.peers: list[PeerStatus] = []
         self.told = NodeStatus(self, self.store, pools, Metrics())
 
-    def status(self) -> dict[str, Any]:
-        return {
-            "peers": self.peers,
-            "ready": True,
-            "kes_periods_remaining": self.kes_periods_remaining,
-        }
+    def status(self) -> DmqNodePage:
+        return DmqNodePage(
+            version="1",
+            uptime_s=0.0,
+            network_magic=1,
+            ready=True,
+            mempool=MempoolStatus(),
+            peers=tuple(self.peers),
+            kes_periods_remaining=self.kes_periods_remaining,
+        )
 
 
 @pytest.fixture
@@ -99,7 +111,7 @@ def test_messages_are_counted_by_where_they_came_from_and_what_became_of_them(po
 def test_peers_are_counted_by_state(pools: PoolsFile) -> None:
     async def test(node: Node) -> None:
         node.book.add(PeerAddress("10.0.0.1", 1), Origin.PUBLIC_ROOT, "dmq-node")
-        node.peers = [{"state": "hot"}, {"state": "hot"}, {"state": "warm"}]
+        node.peers = [PeerStatus("10.0.0.1:1", state=state) for state in ("hot", "hot", "warm")]
 
         shown = node.told.metrics().decode()
 
@@ -188,10 +200,10 @@ def test_status_adds_pools_and_parts_to_what_the_node_says(pools: PoolsFile) -> 
     async def test(node: Node) -> None:
         status = node.told.status()
 
-        assert status["ready"] is True
-        assert status["pools"] == {"count": 1, "fault": None}
-        assert status["parts"] == {"store": None, "pools": None, "clock": None}
-        assert json.loads(json.dumps(status)) == status
+        assert status.ready is True
+        assert status.pools == PoolsStatus(1, None)
+        assert status.parts == {"store": None, "pools": None, "clock": None}
+        assert msgspec.json.decode(json.dumps(msgspec.to_builtins(status)), type=DmqNodePage) == status
 
     with_node(pools, test)
 
@@ -202,12 +214,12 @@ def test_messages_held_are_listed_page_by_page_without_their_bodies(pools: Pools
         await node.intake.submit_many(messages, LOCAL_SOURCE)
 
         first = node.told.held_messages(0, 2)
-        second = node.told.held_messages(first["next"], 2)
+        second = node.told.held_messages(first.next or 0, 2)
 
-        assert [entry["message_id"] for entry in first["entries"] + second["entries"]] == [
+        assert [entry.message_id for entry in first.entries + second.entries] == [
             message.message_id.hex() for message in messages
         ]
-        assert first["entries"][0] == {
+        assert msgspec.to_builtins(first.entries[0]) == {
             "index": 1,
             "message_id": messages[0].message_id.hex(),
             "pool_id": format_pool_id(Signer().pool_id),
@@ -216,8 +228,8 @@ def test_messages_held_are_listed_page_by_page_without_their_bodies(pools: Pools
             "source": LOCAL_SOURCE,
             "bytes": len(messages[0].raw),
         }
-        assert second["next"] is None
-        assert node.told.held_messages(3, 2) == {"entries": [], "next": None}
-        assert messages[0].body.hex() not in json.dumps(first)
+        assert (first.next, second.next) == (2, None)
+        assert node.told.held_messages(3, 2) == HeldMessages((), None)
+        assert messages[0].body.hex() not in json.dumps(msgspec.to_builtins(first))
 
     with_node(pools, test)

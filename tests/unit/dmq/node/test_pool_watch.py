@@ -37,7 +37,7 @@ def test_two_bodies_are_logged_once_for_each_pool_with_both_ids(caplog: pytest.L
     assert [record["message"] for record in records] == ["pool signed two bodies for one slot"] * 2
     assert [record["pool_id"] for record in records] == [format_pool_id(Signer(n).pool_id) for n in (0, 1)]
     assert (records[0]["first"], records[0]["second"]) == tuple(m.message_id.hex() for m in messages[:2])
-    assert watch.status()["count"] == 4
+    assert watch.status().count == 4
 
 
 def test_status_shows_the_latest_pools_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_status_shows_the_latest_pools_up_to_a_limit(monkeypatch: pytest.MonkeyP
         for tag in (1, 2):
             watch.accepted(an_entry(Signer(pool).sign(tag)))
 
-    shown = [pool["pool_id"] for pool in watch.status()["pools"]]
+    shown = [pool.pool_id for pool in watch.status().pools]
 
     assert shown == [format_pool_id(Signer(pool).pool_id) for pool in (2, 1)]
     assert POOLS_SHOWN_MAX == 20
@@ -66,7 +66,7 @@ def test_what_a_restart_brought_along_counts(is_meanwhile: bool, monkeypatch: py
     else:
         watch.restored(mempool)
 
-    assert watch.status()["count"] == 1
+    assert watch.status().count == 1
     assert watch.kes_periods_remaining == 12
 
 
@@ -88,7 +88,7 @@ def test_what_expired_is_forgotten() -> None:
     watch.expired([entry])
     watch.accepted(an_entry(Signer().sign(2)))
 
-    assert watch.status()["count"] == 0
+    assert watch.status().count == 0
 
 
 def test_where_pools_need_not_wait_several_messages_in_a_second_are_counted_and_not_held_against_them(
@@ -101,4 +101,4 @@ def test_where_pools_need_not_wait_several_messages_in_a_second_are_counted_and_
             watch.accepted(an_entry(Signer(0).sign(tag)))
 
     assert caplog.records == []
-    assert watch.status()["count"] == 1
+    assert watch.status().count == 1
