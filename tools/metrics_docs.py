@@ -10,7 +10,7 @@ from stagepost.dmq.node.metrics import NODE_METRICS
 from stagepost.full_node.kafka import KAFKA_METRICS
 from stagepost.full_node.metrics import FULL_NODE_METRICS
 from stagepost.ground.statemachine.render import table
-from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared
+from stagepost.ground.telemetry.metrics import BUILD_INFO, MetricDeclaration
 from stagepost.pipeline.metrics import PIPELINE_METRICS
 from stagepost.validator.metrics import VALIDATOR_METRICS
 
@@ -51,7 +51,7 @@ def page() -> str:
     return "\n\n".join([*parts, "\n".join(values)]) + "\n"
 
 
-def _labels(metric: Declared) -> str:
+def _labels(metric: MetricDeclaration) -> str:
     return ", ".join(f"`{label}`" for label in metric.labels) or "–"
 
 

@@ -15,7 +15,7 @@ import pytest
 from nacl.signing import SigningKey, VerifyKey
 
 from stagepost.catchain.block import BLOCK_BYTES_MAX, Block, incarnation_of, root_reference
-from stagepost.catchain.effects import Effect, Persist, Refused, Reply
+from stagepost.catchain.effects import Effect, Persist, RefusalReport, Reply
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member
 from stagepost.catchain.query_window import QUERIES_HELD_MAX
@@ -76,7 +76,7 @@ class MemberAbove:
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Refused(peer, rule, reason):
+                case RefusalReport(peer, rule, reason):
                     self.overlay.refuse(peer, rule, reason)
                 case Reply(_, number, content):
                     self._replies[number](content)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stagepost.catchain.block import decode_update
-from stagepost.catchain.catching_up import CatchingUp, SyncOptions
+from stagepost.catchain.catching_up import BlockSync, SyncOptions
 from stagepost.catchain.effects import Effect, Persist, Send
 from stagepost.catchain.graph import Outcome
 from stagepost.catchain.member import Member, MemberOptions
@@ -184,14 +184,14 @@ def _restarts_after_a_fork() -> None:
 
 
 def _blames_a_mere_delay(patch: pytest.MonkeyPatch) -> None:
-    answered = CatchingUp.answered
+    answered = BlockSync.answered
 
-    def impatient(self: CatchingUp, peer: int, number: int, answer: Answer | None) -> bool:
+    def impatient(self: BlockSync, peer: int, number: int, answer: Answer | None) -> bool:
         if answer is None and number in self._asked:
             self._graph._blame(peer, None, Outcome())
         return answered(self, peer, number, answer)
 
-    patch.setattr(CatchingUp, "answered", impatient)
+    patch.setattr(BlockSync, "answered", impatient)
 
 
 def _some_seeds() -> None:

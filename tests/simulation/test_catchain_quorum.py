@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stagepost.catchain.catching_up import CatchingUp
+from stagepost.catchain.catching_up import BlockSync
 from stagepost.catchain.effects import Effect
 from stagepost.catchain.member import IDLE_TIMEOUT_S, Member
 from stagepost.catchain.queries import Answer
@@ -131,18 +131,18 @@ def test_who_lost_its_disk_and_reaches_nobody_does_not_become_a_forker(number: i
 
 
 def _counts_failed_queries(patch: pytest.MonkeyPatch) -> None:
-    answered = CatchingUp.answered
+    answered = BlockSync.answered
 
-    def counting(self: CatchingUp, peer: int, number: int, answer: Answer | None) -> bool:
+    def counting(self: BlockSync, peer: int, number: int, answer: Answer | None) -> bool:
         if answer is None and number in self._asked:
             self.answered_by.add(peer)
         return answered(self, peer, number, answer)
 
-    patch.setattr(CatchingUp, "answered", counting)
+    patch.setattr(BlockSync, "answered", counting)
 
 
 def _starts_by_the_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CatchingUp, "has_quorum", True)
+    patch.setattr(BlockSync, "has_quorum", True)
 
 
 def _listens_in_silence(patch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from stagepost.dmq.node.mempool_feed import MempoolFeed
 from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written
 from stagepost.dmq.node.peer_book import PeerBook
 from stagepost.dmq.outcome import ACCEPTED
-from stagepost.dmq.pulling import PeerPulling
-from stagepost.dmq.supplying import MessagesHeld, Supplying
+from stagepost.dmq.pulling import PullCore
+from stagepost.dmq.supplying import MessagesHeld, SupplyCore
 from stagepost.dmq.validation import Validator
 from stagepost.errors import StorageError
 from stagepost.ground.identifiers import MessageId
@@ -93,23 +93,23 @@ def wakes_nobody(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledges_before_the_download(patch: pytest.MonkeyPatch) -> None:
     """What another peer has announced already counts as if we had it."""
-    is_held = PeerPulling._is_held
+    is_held = PullCore._is_held
 
-    def is_announced(core: PeerPulling, message_id: MessageId) -> bool:
+    def is_announced(core: PullCore, message_id: MessageId) -> bool:
         known = core._downloads._table.get(message_id)
         return is_held(core, message_id) or (known is not None and core._claimant not in known.announcers)
 
-    patch.setattr(PeerPulling, "_is_held", is_announced)
+    patch.setattr(PullCore, "_is_held", is_announced)
 
 
 def supplies_only_what_is_new_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
-    begin = Supplying.__init__
+    begin = SupplyCore.__init__
 
-    def begin_at_the_end(core: Supplying, held: MessagesHeld, layouts: frozenset[object]) -> None:
+    def begin_at_the_end(core: SupplyCore, held: MessagesHeld, layouts: frozenset[object]) -> None:
         begin(core, held, layouts)  # type: ignore[arg-type]
         core._cursor = held.last_index
 
-    patch.setattr(Supplying, "__init__", begin_at_the_end)
+    patch.setattr(SupplyCore, "__init__", begin_at_the_end)
 
 
 def leases_never_expire(patch: pytest.MonkeyPatch) -> None:

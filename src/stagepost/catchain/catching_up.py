@@ -67,7 +67,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
     query_timeout_s: float = QUERY_TIMEOUT_S
 
 
-class CatchingUp:
+class BlockSync:
     """Record of the queries under way; nothing here outlives a restart.
 
     `current` are the members whose answers count at the start, by index. `answered_by` are those of them that

@@ -49,14 +49,14 @@ class Deliver(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Blamed(msgspec.Struct, frozen=True):
+class BlameReport(msgspec.Struct, frozen=True):
     """Report a member that broke a rule before everybody's eyes. Nobody builds on its blocks any more."""
 
     source: int
     proof: ForkProof | None
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusalReport(msgspec.Struct, frozen=True):
     """Report a message that no honest member sends. Its sender need not be its author: blame the link, not
     the member."""
 
@@ -65,7 +65,7 @@ class Refused(msgspec.Struct, frozen=True):
     text: str
 
 
-class Recovered(msgspec.Struct, frozen=True):
+class RecoveryReport(msgspec.Struct, frozen=True):
     """Report that others have blocks of ours which our disk lacks: the disk is older than our last block."""
 
     height: int
@@ -77,4 +77,6 @@ class Halt(msgspec.Struct, frozen=True):
     text: str
 
 
-Effect: TypeAlias = Persist | Send | Ask | Reply | Deliver | Blamed | Refused | Recovered | Halt
+Effect: TypeAlias = (
+    Persist | Send | Ask | Reply | Deliver | BlameReport | RefusalReport | RecoveryReport | Halt
+)

@@ -15,15 +15,15 @@ from random import Random
 import msgspec
 
 from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update
-from stagepost.catchain.catching_up import CatchingUp, SyncOptions
+from stagepost.catchain.catching_up import BlockSync, SyncOptions
 from stagepost.catchain.effects import (
-    Blamed,
+    BlameReport,
     Deliver,
     Effect,
     Halt,
     Persist,
-    Recovered,
-    Refused,
+    RecoveryReport,
+    RefusalReport,
     Reply,
     Send,
 )
@@ -95,7 +95,7 @@ class Member:
         self._is_asked_to_speak = False
         self._merge_at: float | None = None
         self._spoke_at = now
-        self._sync = CatchingUp(
+        self._sync = BlockSync(
             graph,
             index,
             random,
@@ -249,7 +249,7 @@ class Member:
                 self._halt(f"a block at height {block.height} is signed with our key and is not ours")
                 return
             if known is None or known.block is None:
-                self._effects.append(Recovered(block.height))
+                self._effects.append(RecoveryReport(block.height))
         if block.source != peer:
             self._sync.helped(now)
         vertex, outcome = graph.receive(block)
@@ -273,7 +273,7 @@ class Member:
 
     def _settle(self, outcome: Outcome, now: float) -> None:
         for source in outcome.blamed:
-            self._effects.append(Blamed(source, self.graph.blamed[source]))
+            self._effects.append(BlameReport(source, self.graph.blamed[source]))
         self._proofs_to_tell += [proof for proof in outcome.proofs if proof.source != self.index]
         for vertex in outcome.delivered:
             assert vertex.block is not None, "only what is here is delivered"
@@ -362,7 +362,7 @@ class Member:
     # Details
 
     def _refuse(self, peer: int, rule: str, text: str) -> None:
-        self._effects.append(Refused(peer, rule, text))
+        self._effects.append(RefusalReport(peer, rule, text))
 
     def _halt(self, text: str) -> None:
         if not self._is_halted:

@@ -26,7 +26,7 @@ LATE_ANSWERS_MAX = 2 * QUERIES_ASKED_MAX
 
 
 @dataclass
-class Asked:
+class SentQueries:
     """Queries that we have sent on one link."""
 
     _next: int = 0
@@ -70,7 +70,7 @@ class Asked:
 
 
 @dataclass
-class Held:
+class ReceivedQueries:
     """Queries that the peer has sent on one link."""
 
     _next: int = 0

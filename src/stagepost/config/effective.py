@@ -26,7 +26,7 @@ from stagepost.dmq.topology import TOPOLOGY_FILE_BYTES_MAX, Topology, parse_topo
 from stagepost.dmq.validation import PUBLIC_MAGICS
 from stagepost.errors import ConfigFaults, Fault
 from stagepost.ground.files.documents import did_you_mean
-from stagepost.ground.files.expected import Unfit
+from stagepost.ground.files.expected import UnexpectedValue
 from stagepost.ground.files.small_files import read_small_file
 from stagepost.ground.net.admission import AdmissionLimits
 
@@ -139,7 +139,7 @@ def _from_flags(request: ConfigRequest, config: EffectiveConfig) -> dict[str, Va
     for key, flag in request.flags.items():
         try:
             values[key] = Value(SETTINGS[key].expected.read(flag.value), COMMAND_LINE, flag.name)
-        except Unfit as error:
+        except UnexpectedValue as error:
             config.faults.add(COMMAND_LINE, Fault(flag.name, str(error)))
     return values
 

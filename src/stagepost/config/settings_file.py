@@ -14,7 +14,7 @@ from pathlib import Path
 from stagepost.config.settings import ABSENT, SECTIONS, Setting
 from stagepost.errors import ConfigFaults, Fault
 from stagepost.ground.files.documents import WHOLE_FILE, did_you_mean
-from stagepost.ground.files.expected import Unfit, found
+from stagepost.ground.files.expected import UnexpectedValue, found
 
 SETTINGS_FILE = "stagepost.toml"
 SETTINGS_FILE_BYTES_MAX = 1_048_576
@@ -87,7 +87,7 @@ def _read_setting(
         return
     try:
         checked = setting.expected.read(value)
-    except Unfit as error:
+    except UnexpectedValue as error:
         faults.append(Fault(where, str(error)))
         return
     settings[setting.key] = str(folder / str(checked)) if setting.is_path else checked

@@ -9,7 +9,7 @@ signature under somebody else's payload, and another announcer of the id may sti
 same reason the node does not acknowledge an id while its message is being judged, as running nodes do; the
 other announcers wait for the judgement.
 
-`Announciness` counts how many valid messages each peer was the first to announce, over the last hour.
+`FirstAnnouncements` counts how many valid messages each peer was the first to announce, over the last hour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PEERS_REMEMBERED_MAX = 1_024
 _SLOTS = WINDOW_S // SLOT_S
 
 
-class Announciness:
+class FirstAnnouncements:
     """Count of first announcements per peer, in slots of a minute, so that peers and not messages bound the
     memory.
 
@@ -109,8 +109,8 @@ class Downloads:
     at most 132 entries, the size of the window, per peer.
     """
 
-    def __init__(self, announciness: Announciness | None = None) -> None:
-        self.announciness = announciness or Announciness()
+    def __init__(self, first_announcements: FirstAnnouncements | None = None) -> None:
+        self.first_announcements = first_announcements or FirstAnnouncements()
         self._table: dict[MessageId, _Download] = {}
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class Downloads:
             credits[first] = credits.get(first, 0) + 1
             self.withdraw(claimant, message_id)
         for first, count in credits.items():
-            self.announciness.credit(first, now, count)
+            self.first_announcements.credit(first, now, count)
 
     def withdraw(self, claimant: Claimant, message_id: MessageId) -> None:
         """Settle the id for this peer, for better or worse, and tell all other announcers to look again."""

@@ -39,20 +39,20 @@ from stagepost.ground.identifiers import MessageId
 
 
 class Submit(msgspec.Struct, frozen=True, gc=False):
-    """Action: have these messages judged, and pass the outcomes to `PeerPulling.submitted`."""
+    """Action: have these messages judged, and pass the outcomes to `PullCore.submitted`."""
 
     messages: tuple[DmqMessage, ...]
 
 
 class FetchMessages(msgspec.Struct, frozen=True, gc=False):
-    """Action: request these messages, and pass the reply to `PeerPulling.messages_arrived`. The next action
+    """Action: request these messages, and pass the reply to `PullCore.messages_arrived`. The next action
     need not wait for it."""
 
     ids: tuple[MessageId, ...]
 
 
 class AskIds(msgspec.Struct, frozen=True, gc=False):
-    """Action: request ids, and pass the reply to `PeerPulling.ids_arrived`. The next action need not wait for
+    """Action: request ids, and pass the reply to `PullCore.ids_arrived`. The next action need not wait for
     it."""
 
     blocking: bool
@@ -141,7 +141,7 @@ class _Fate(Enum):
     SETTLED = "settled"
 
 
-class _Announced(msgspec.Struct, gc=False, eq=False):
+class _WindowEntry(msgspec.Struct, gc=False, eq=False):
     """Place in the window."""
 
     message_id: MessageId
@@ -155,7 +155,7 @@ class _Announced(msgspec.Struct, gc=False, eq=False):
     gives_way: bool = False
 
 
-class PeerPulling:
+class PullCore:
     """Core for one peer. `held` says which messages need no download; `on_change` is called when other peers
     let this one go on.
 
@@ -184,11 +184,11 @@ class PeerPulling:
         self._knows_older = MessageLayout.FOUR in layouts
         self._announced_indexes = AnnouncedIndexes()
         self._relayed = RelayRecord(message_gap_s)
-        self._window: deque[_Announced] = deque()
-        self._unsettled: dict[MessageId, _Announced] = {}  # in the order of the window
-        self._wanted: dict[MessageId, _Announced] = {}  # those of them that nobody was asked for yet
-        self._arrived: dict[MessageId, _Announced] = {}
-        self._kept: dict[MessageId, _Announced] = {}  # to be submitted again
+        self._window: deque[_WindowEntry] = deque()
+        self._unsettled: dict[MessageId, _WindowEntry] = {}  # in the order of the window
+        self._wanted: dict[MessageId, _WindowEntry] = {}  # those of them that nobody was asked for yet
+        self._arrived: dict[MessageId, _WindowEntry] = {}
+        self._kept: dict[MessageId, _WindowEntry] = {}  # to be submitted again
         self._announced_count = 0
         self._batches_outstanding = 0
         self._bytes_in_flight = 0
@@ -250,7 +250,7 @@ class PeerPulling:
             message_id = announced.message_id
             self._announced_count += 1
             offer = Offer(self._announced_count, now, self._not_held_before)
-            entry = _Announced(message_id, announced.size_in_bytes, offer)
+            entry = _WindowEntry(message_id, announced.size_in_bytes, offer)
             self._window.append(entry)
             is_in_window = message_id in unsettled
             is_held = self._is_held(message_id)
@@ -419,7 +419,7 @@ class PeerPulling:
 
     # Details
 
-    def _refused(self, entry: _Announced, message: DmqMessage, refusal: Rejected, now: float) -> None:
+    def _refused(self, entry: _WindowEntry, message: DmqMessage, refusal: Rejected, now: float) -> None:
         if not entry.tries:
             entry.first_refused_at = now
         ruling = self._relayed.rule(message, entry.offer, refusal, now, entry.tries, entry.first_refused_at)
@@ -440,7 +440,7 @@ class PeerPulling:
         if refusal.code is ErrorCode.MSG_TOO_FREQUENT:
             self._relayed.note(message, entry.offer)
 
-    def _keep(self, entry: _Announced, ruling: Ruling, refusal: Rejected, now: float) -> None:
+    def _keep(self, entry: _WindowEntry, ruling: Ruling, refusal: Rejected, now: float) -> None:
         entry.tries += 1
         entry.fate = _Fate.WAITING
         self._kept[entry.message_id] = entry
@@ -450,7 +450,7 @@ class PeerPulling:
             # Nothing in this copy has been verified yet: if it is forged, the true one must not wait for it.
             self._downloads.let_others_try(self._claimant, entry.message_id)
 
-    def _settle(self, entry: _Announced) -> None:
+    def _settle(self, entry: _WindowEntry) -> None:
         entry.fate = _Fate.SETTLED
         entry.message = None
         del self._unsettled[entry.message_id]
@@ -458,7 +458,7 @@ class PeerPulling:
             self._wanted.pop(entry.message_id, None)
         self._downloads.withdraw(self._claimant, entry.message_id)
 
-    def _settle_held(self, entry: _Announced) -> None:
+    def _settle_held(self, entry: _WindowEntry) -> None:
         self._is_repeated(entry.message_id)
         self._settle(entry)
 

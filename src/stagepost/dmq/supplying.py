@@ -33,7 +33,7 @@ class MessagesHeld(Protocol):
     def get(self, key: MessageKey) -> Entry | None: ...
 
 
-class Supplying:
+class SupplyCore:
     """Core for one peer, which sees messages of `layouts` only. The caller has checked the window's rules on
     every request."""
 

@@ -23,33 +23,33 @@ from stagepost.full_node.from_topic import MessageIntake
 from stagepost.full_node.full_node import FullNode
 from stagepost.ground.files.data_folder import FILE_MODE
 from stagepost.ground.files.small_files import replace_file
-from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import DeclaredSamples, Kind, MetricDeclaration
 from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, Unreachable, require_client
 from stagepost.topics.kafka.feed import KafkaFeed
 from stagepost.topics.kafka.positions import KafkaPositions
-from stagepost.topics.kafka.spool import GROUP, KafkaFar, KafkaSpool, SpoolCounters
+from stagepost.topics.kafka.spool import GROUP, KafkaFarTopic, KafkaSpool, SpoolCounters
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import FileTopic
 
-KAFKA_SPOOL_RECORDS = Declared(
+KAFKA_SPOOL_RECORDS = MetricDeclaration(
     "stagepost_kafka_spool_records",
     Kind.GAUGE,
     "Statuses of a full node with --kafka that the broker has not confirmed yet.",
     {},
 )
-KAFKA_MESSAGES_LAG = Declared(
+KAFKA_MESSAGES_LAG = MetricDeclaration(
     "stagepost_kafka_messages_lag_records",
     Kind.GAUGE,
     "Messages that the broker holds and a full node with --kafka has not taken yet.",
     {},
 )
-KAFKA_PUBLISHED = Declared(
+KAFKA_PUBLISHED = MetricDeclaration(
     "stagepost_kafka_published_total",
     Kind.COUNTER,
     "Statuses that the broker has confirmed.",
     {},
 )
-KAFKA_FAULTS = Declared(
+KAFKA_FAULTS = MetricDeclaration(
     "stagepost_kafka_faults_total",
     Kind.COUNTER,
     "How often the way to the broker had to be begun anew.",
@@ -164,8 +164,10 @@ class KafkaBridge:
                 await self.spool.drained()
         await self.spool.close()
 
-    def _far(self) -> KafkaFar:
-        return KafkaFar(self._settings.access, self._settings.statuses, may_create=self._settings.may_create)
+    def _far(self) -> KafkaFarTopic:
+        return KafkaFarTopic(
+            self._settings.access, self._settings.statuses, may_create=self._settings.may_create
+        )
 
     async def _take(self) -> None:
         """As soon as the broker is there."""

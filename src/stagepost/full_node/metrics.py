@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from stagepost import __version__
 from stagepost.errors import ErrorCode
-from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind, MetricDeclaration
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status import KINDS, Level, Stage, Status
@@ -30,14 +30,14 @@ class SignatureState(StrEnum):
     NOT_CHECKED = "not_checked"  # refused for another reason, before its signature was looked at
 
 
-REMP_RECEIPTS = Declared(
+REMP_RECEIPTS = MetricDeclaration(
     "stagepost_remp_receipts_total",
     Kind.COUNTER,
     "Receipts that a full node made or was sent, by what they say and whether their signature holds.",
     {"kind": tuple(kind.name for kind in KINDS), "signature": tuple(SignatureState)},
 )
 REMP_STAGES = tuple(stage.value for stage in Stage if stage not in (Stage.REJECTED, Stage.TIMEOUT))
-REMP_STAGE_SECONDS = Declared(
+REMP_STAGE_SECONDS = MetricDeclaration(
     "stagepost_remp_stage_seconds",
     Kind.HISTOGRAM,
     "From the moment a full node took a message to the first receipt of each stage.",
@@ -52,13 +52,13 @@ REMP_ENDS = tuple(
         Conclusion.EXPIRED,
     )
 )
-REMP_FINALITY_SECONDS = Declared(
+REMP_FINALITY_SECONDS = MetricDeclaration(
     "stagepost_remp_finality_seconds",
     Kind.HISTOGRAM,
     "From the moment a full node took a message to its end, by the verdict.",
     {"verdict": REMP_ENDS},
 )
-REMP_OPEN_MESSAGES = Declared(
+REMP_OPEN_MESSAGES = MetricDeclaration(
     "stagepost_remp_open_messages",
     Kind.GAUGE,
     "Messages without an end, at a full node, by the shard that they are for.",
@@ -182,5 +182,5 @@ def set_build_info(registry: CollectorRegistry) -> None:
     Gauge(*named(BUILD_INFO), registry=registry).labels(__version__, platform.python_version()).set(1)
 
 
-def named(declared: Declared) -> tuple[str, str, list[str]]:
+def named(declared: MetricDeclaration) -> tuple[str, str, list[str]]:
     return declared.name, declared.about, list(declared.labels)

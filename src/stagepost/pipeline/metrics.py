@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as CounterMetric
 
 from stagepost.errors import ErrorCode
-from stagepost.ground.telemetry.metrics import OTHER, Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import OTHER, DeclaredSamples, Kind, MetricDeclaration
 from stagepost.pipeline.tables.manifest import Manifest
 
 PIPELINE_TABLES = ("records", "receipts", "quarantine")
@@ -22,19 +22,19 @@ QUARANTINE_REASONS = tuple(
     if code.startswith(("RECEIPT_", "CBOR_", "OPCERT_", "KES_"))
     or code in (ErrorCode.MSG_BAD_ID, ErrorCode.MSG_BODY_SIZE)
 )
-PIPELINE_ROWS = Declared(
+PIPELINE_ROWS = MetricDeclaration(
     "stagepost_pipeline_rows_total",
     Kind.COUNTER,
     "Rows that this run has put into the tables: all records, receipts that count, and bad rows.",
     {"table": PIPELINE_TABLES},
 )
-PIPELINE_QUARANTINED_ROWS = Declared(
+PIPELINE_QUARANTINED_ROWS = MetricDeclaration(
     "stagepost_pipeline_quarantined_rows_total",
     Kind.COUNTER,
     "Rows that this run has put into quarantine, by reason.",
     {"reason": (*QUARANTINE_REASONS, OTHER)},
 )
-PIPELINE_LAST_SUCCESS = Declared(
+PIPELINE_LAST_SUCCESS = MetricDeclaration(
     "stagepost_pipeline_last_success_timestamp_seconds",
     Kind.GAUGE,
     "When the tables were last brought up to date, in Unix seconds; 0 before the first time.",

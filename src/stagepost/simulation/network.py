@@ -33,7 +33,7 @@ class SimulatedNetwork:
         self._seed = random.getrandbits(64)
         self._link = link or Link()
         self._routes: dict[tuple[str, str], Route] = {}
-        self._listeners: dict[Place, _Accepting] = {}
+        self._listeners: dict[Place, _ListeningPlace] = {}
         self._silent_hosts: set[str] = set()
         self._connections = 0
         self._ports = FIRST_FREE_PORT
@@ -83,16 +83,16 @@ class SimulatedNetwork:
     def note(self, what: str, data: bytes = b"") -> None:
         self.trace.note(asyncio.get_running_loop().time(), what, data)
 
-    def listen(self, place: Place, accepting: _Accepting) -> None:
+    def listen(self, place: Place, accepting: _ListeningPlace) -> None:
         if place in self._listeners:
             raise ConfigError(f"cannot listen at {':'.join(place)}: the address is in use")
         self._listeners[place] = accepting
 
-    def stop_listening(self, place: Place, accepting: _Accepting) -> None:
+    def stop_listening(self, place: Place, accepting: _ListeningPlace) -> None:
         if self._listeners.get(place) is accepting:
             del self._listeners[place]
 
-    def listener(self, place: Place) -> _Accepting | None:
+    def listener(self, place: Place) -> _ListeningPlace | None:
         return self._listeners.get(place)
 
     def is_silent(self, host: str) -> bool:
@@ -111,7 +111,7 @@ class SimulatedNetwork:
 
 
 @dataclass(eq=False)
-class _Accepting:
+class _ListeningPlace:
     """Listening address. Like asyncio's servers it offers `close`."""
 
     process: ProcessNetwork
@@ -132,7 +132,7 @@ class ProcessNetwork:
         self.host = host
         self.is_alive = True
         self._transports: dict[SimulatedTransport, None] = {}
-        self._accepting: dict[_Accepting, None] = {}
+        self._accepting: dict[_ListeningPlace, None] = {}
 
     async def connect(
         self, address: Address, *, trace: Trace | None = None, timeout_s: float = CONNECT_TIMEOUT_S
@@ -199,7 +199,7 @@ class ProcessNetwork:
             text = str(TcpAddress(address.host, server.port))
         else:
             place, text = (self.host, str(address)), str(address)
-        accepting = _Accepting(self, place, server, copy_context())
+        accepting = _ListeningPlace(self, place, server, copy_context())
         self.network.listen(place, accepting)
         self._accepting[accepting] = None
         # A server does nothing with its listening address but close it.
@@ -229,7 +229,7 @@ class ProcessNetwork:
                 return self.host, (self.host, str(address))
 
     def _join(
-        self, protocol: asyncio.BaseProtocol, accepting: _Accepting, route: Route
+        self, protocol: asyncio.BaseProtocol, accepting: _ListeningPlace, route: Route
     ) -> SimulatedTransport:
         """Make both ends; theirs stands now, ours when their answer has crossed."""
         network, theirs_process = self.network, accepting.process

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from stagepost.catchain.effects import Blamed, Deliver
+from stagepost.catchain.effects import BlameReport, Deliver
 from stagepost.full_node.metrics import named, set_build_info
-from stagepost.ground.telemetry.metrics import BUILD_INFO, Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind, MetricDeclaration
 
-REMP_QUEUE_MESSAGES = Declared(
+REMP_QUEUE_MESSAGES = MetricDeclaration(
     "stagepost_remp_queue_messages",
     Kind.GAUGE,
     "Messages in a validator's queues that no shard block holds yet, by shard.",
     {"shard": ()},
 )
-CATCHAIN_BLOCKS = Declared(
+CATCHAIN_BLOCKS = MetricDeclaration(
     "stagepost_catchain_blocks_total",
     Kind.COUNTER,
     "Blocks of the queues' catchains that a validator has delivered.",
     {},
 )
-CATCHAIN_FORKS = Declared(
+CATCHAIN_FORKS = MetricDeclaration(
     "stagepost_catchain_forks_total",
     Kind.COUNTER,
     "Members of catchains that were proved to have made two blocks at one height.",
@@ -44,7 +44,7 @@ class ValidatorMetrics:
         """Count an event of a queue's session."""
         if isinstance(event, Deliver):
             self._blocks.inc()
-        elif isinstance(event, Blamed) and event.proof is not None:
+        elif isinstance(event, BlameReport) and event.proof is not None:
             self._forks.inc()
 
     def render(self, open_by_shard: Mapping[str, int]) -> bytes:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.catchain.block import incarnation_of
-from stagepost.catchain.effects import Blamed, Deliver, Halt, Recovered, Refused
+from stagepost.catchain.effects import BlameReport, Deliver, Halt, RecoveryReport, RefusalReport
 from stagepost.catchain.graph import GraphRules
 from stagepost.catchain.member import MemberOptions
 from stagepost.catchain.quorum_watch import QuorumReport
@@ -25,7 +25,7 @@ from stagepost.remp.sessions import Member, SessionFacts, queue_id, queue_member
 Parse = Callable[[bytes], ExternalMessage]
 """Function that reads an external message from its bytes; `DecodeError` if they are not a message."""
 
-SessionEvent: TypeAlias = Deliver | Blamed | Refused | Recovered | Halt | QuorumReport
+SessionEvent: TypeAlias = Deliver | BlameReport | RefusalReport | RecoveryReport | Halt | QuorumReport
 
 
 class SessionPlan(msgspec.Struct, frozen=True):

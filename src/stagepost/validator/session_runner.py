@@ -20,13 +20,13 @@ import msgspec
 from stagepost.catchain.block import UPDATE_ID
 from stagepost.catchain.effects import (
     Ask,
-    Blamed,
+    BlameReport,
     Deliver,
     Effect,
     Halt,
     Persist,
-    Recovered,
-    Refused,
+    RecoveryReport,
+    RefusalReport,
     Reply,
     Send,
 )
@@ -283,7 +283,7 @@ class SessionRunner:
             if body and self._parse(body).message_id != message_id:
                 raise TlDecodeError(f"member {peer} gave another body than was asked for", offset=0)
         except DecodeError as error:
-            self._refuse(Refused(peer, "WrongBody", error.text))
+            self._refuse(RefusalReport(peer, "WrongBody", error.text))
             body = b""
         if body:
             self._body_came(peer, body)
@@ -310,12 +310,12 @@ class SessionRunner:
                     overlay.ask(peer, query, partial(self._answered, peer, number), self._query_timeout_s)
                 case Reply(_, number, answer):
                     self._replies[number](answer)
-                case Blamed(source):
+                case BlameReport(source):
                     self._do(self.queue.member_blamed(source, self._clock.unix_s()))
                     self._on_event(effect)
-                case Refused():
+                case RefusalReport():
                     self._refuse(effect)
-                case Recovered() | Halt():
+                case RecoveryReport() | Halt():
                     self._on_event(effect)
 
     @property
@@ -327,7 +327,7 @@ class SessionRunner:
             self._perform(self._member.answered(peer, number, answer, self._clock.mono_s()))
             self._set_timer()
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: RefusalReport) -> None:
         self.counters.refused[refused.rule] += 1
         self._overlay.refuse(refused.peer, refused.rule, refused.text)
         self._on_event(refused)

@@ -218,7 +218,7 @@ class SessionStore:
 
 
 def open_session_store(folder: Path, *, connect: Connect = connect) -> SessionStore:
-    """`HeldByAnother` if another process has the folder, `StorageError` if it cannot be used."""
+    """`LockConflict` if another process has the folder, `StorageError` if it cannot be used."""
     file, lock = open_owned(folder, STORE_FILE, TABLES, "store of sessions", connect)
     return SessionStore(file.held, file.damage, FileBackend(file, "sessions", lock.release, rests=True))
 

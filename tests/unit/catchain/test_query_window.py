@@ -9,14 +9,14 @@ from stagepost.catchain.query_window import (
     QUERIES_ASKED_MAX,
     QUERIES_HELD_MAX,
     QUERY_LIFE_S,
-    Asked,
-    Held,
+    ReceivedQueries,
+    SentQueries,
 )
 from stagepost.errors import ErrorCode, RemoteProtocolError
 
 
 def test_numbers_count_up_and_64_may_be_under_way() -> None:
-    asked = Asked()
+    asked = SentQueries()
     assert [asked.number_for_next(0.0) for _ in range(QUERIES_ASKED_MAX)] == list(range(64))
     assert asked.number_for_next(0.0) is None
     asked.answered(5)
@@ -25,7 +25,7 @@ def test_numbers_count_up_and_64_may_be_under_way() -> None:
 
 
 def test_a_query_makes_room_when_its_life_is_over_and_no_sooner() -> None:
-    asked = Asked()
+    asked = SentQueries()
     for _ in range(QUERIES_ASKED_MAX):
         asked.number_for_next(10.0)
     assert asked.number_for_next(10.0 + QUERY_LIFE_S - 0.001) is None
@@ -36,12 +36,12 @@ def test_a_query_makes_room_when_its_life_is_over_and_no_sooner() -> None:
 @pytest.mark.parametrize("number", [0, 3, 1 << 63])
 def test_an_answer_to_what_was_never_asked_is_a_broken_rule(number: int) -> None:
     with pytest.raises(RemoteProtocolError) as broken:
-        Asked().answered(number)
+        SentQueries().answered(number)
     assert (broken.value.code, broken.value.reason) == (ErrorCode.PROTOCOL_WINDOW, "AnswerWithoutQuery")
 
 
 def test_a_second_answer_is_a_broken_rule() -> None:
-    asked = Asked()
+    asked = SentQueries()
     asked.number_for_next(0.0)
     asked.answered(0)
     with pytest.raises(RemoteProtocolError):
@@ -49,7 +49,7 @@ def test_a_second_answer_is_a_broken_rule() -> None:
 
 
 def test_an_answer_that_was_given_up_may_come_once_and_only_so_many_are_remembered() -> None:
-    asked = Asked()
+    asked = SentQueries()
     for number in range(LATE_ANSWERS_MAX + 2):
         assert asked.number_for_next(number * QUERY_LIFE_S) == number
     # The last one is under way; of the others the oldest is forgotten.
@@ -62,7 +62,7 @@ def test_an_answer_that_was_given_up_may_come_once_and_only_so_many_are_remember
 
 
 def test_the_peers_queries_come_in_order() -> None:
-    held = Held()
+    held = ReceivedQueries()
     held.take(0, 0.0)
     for wrong in (0, 2):
         with pytest.raises(RemoteProtocolError) as broken:
@@ -72,7 +72,7 @@ def test_the_peers_queries_come_in_order() -> None:
 
 
 def test_128_queries_of_the_peer_may_wait_and_no_more_within_their_life() -> None:
-    held = Held()
+    held = ReceivedQueries()
     for number in range(QUERIES_HELD_MAX):
         held.take(number, 0.0)
     with pytest.raises(RemoteProtocolError) as broken:
@@ -83,7 +83,7 @@ def test_128_queries_of_the_peer_may_wait_and_no_more_within_their_life() -> Non
 
 
 def test_a_query_is_answered_once_and_within_its_life() -> None:
-    held = Held()
+    held = ReceivedQueries()
     for number in range(2):
         held.take(number, 0.0)
     assert held.may_answer(0, QUERY_LIFE_S - 0.001)
@@ -96,7 +96,7 @@ def test_an_honest_asker_never_breaks_the_rule_of_a_peer_that_never_answers_howe
     None
 ):
     for late_s in (0.0, 1.0, QUERY_LIFE_S - 0.001):
-        asked, held = Asked(), Held()
+        asked, held = SentQueries(), ReceivedQueries()
         events: list[tuple[float, int]] = []
         now = 0.0
         while now < 10 * QUERY_LIFE_S:

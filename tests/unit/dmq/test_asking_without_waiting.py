@@ -13,7 +13,7 @@ from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
 from stagepost.dmq.node.puller import puller_for
 from stagepost.dmq.node.supplier import Supplier
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
-from stagepost.dmq.pulling import PeerPulling
+from stagepost.dmq.pulling import PullCore
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.dmq.submission import (
     ReplyMessageIds,
@@ -325,7 +325,7 @@ def test_a_bug_of_ours_ends_the_puller_and_is_not_swallowed(
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(PeerPulling, step, fails)
+    monkeypatch.setattr(PullCore, step, fails)
 
     async def main() -> None:
         world, peer = World(), Node()

@@ -133,8 +133,8 @@ def test_the_first_announcer_is_credited_whoever_brought_the_message(
     table.proved_valid(second, [X], now=1)
     assert len(table) == 1, "the others look at the message for themselves"
 
-    assert table.announciness.credits("a", now=1) == 1
-    assert table.announciness.credits("b", now=1) == 0
+    assert table.first_announcements.credits("a", now=1) == 1
+    assert table.first_announcements.credits("b", now=1) == 0
 
 
 def test_the_table_is_empty_when_nobody_waits_for_anything(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.dmq.downloads import PEERS_REMEMBERED_MAX, Announciness
+from stagepost.dmq.downloads import PEERS_REMEMBERED_MAX, FirstAnnouncements
 from stagepost.dmq.peer_standing import CLAIM_DELAY_MAX_S, SCORE_MAX, PeerScore
 
 
@@ -84,45 +84,45 @@ def test_the_worst_peer_waits_longest_and_others_in_proportion() -> None:
     assert a_score(rejected=450).claim_delay_s(now=0) == pytest.approx(CLAIM_DELAY_MAX_S / 2)
 
 
-# Announciness
+# First announcements
 
 
 def test_credits_are_counted_for_each_peer() -> None:
-    announciness = Announciness()
-    announciness.credit("a", now=10)
-    announciness.credit("a", now=11, count=2)
-    announciness.credit("b", now=70)
+    first_announcements = FirstAnnouncements()
+    first_announcements.credit("a", now=10)
+    first_announcements.credit("a", now=11, count=2)
+    first_announcements.credit("b", now=70)
 
-    assert announciness.credits("a", now=100) == 3
-    assert announciness.credits("b", now=100) == 1
-    assert announciness.credits("c", now=100) == 0
+    assert first_announcements.credits("a", now=100) == 3
+    assert first_announcements.credits("b", now=100) == 1
+    assert first_announcements.credits("c", now=100) == 0
 
 
 def test_a_credit_counts_for_fifty_nine_minutes_and_not_after_an_hour() -> None:
-    announciness = Announciness()
-    announciness.credit("a", now=59.9)
+    first_announcements = FirstAnnouncements()
+    first_announcements.credit("a", now=59.9)
 
-    assert announciness.credits("a", now=3_599.9) == 1
-    assert announciness.credits("a", now=3_600) == 0
-    assert announciness.peers_remembered == 0
+    assert first_announcements.credits("a", now=3_599.9) == 1
+    assert first_announcements.credits("a", now=3_600) == 0
+    assert first_announcements.peers_remembered == 0
 
 
 def test_old_credits_go_and_newer_ones_stay() -> None:
-    announciness = Announciness()
-    announciness.credit("a", now=0)
-    announciness.credit("a", now=1_800)
+    first_announcements = FirstAnnouncements()
+    first_announcements.credit("a", now=0)
+    first_announcements.credit("a", now=1_800)
 
-    assert announciness.credits("a", now=3_700) == 1
+    assert first_announcements.credits("a", now=3_700) == 1
 
 
 def test_at_most_a_bounded_number_of_peers_is_remembered_and_the_stalest_goes_first() -> None:
-    announciness = Announciness()
+    first_announcements = FirstAnnouncements()
     for number in range(PEERS_REMEMBERED_MAX):
-        announciness.credit(str(number), now=0)
-    announciness.credit("0", now=1)
+        first_announcements.credit(str(number), now=0)
+    first_announcements.credit("0", now=1)
 
-    announciness.credit("one more", now=1)
+    first_announcements.credit("one more", now=1)
 
-    assert announciness.peers_remembered == PEERS_REMEMBERED_MAX
-    assert announciness.credits("0", now=1) == 2
-    assert announciness.credits("1", now=1) == 0
+    assert first_announcements.peers_remembered == PEERS_REMEMBERED_MAX
+    assert first_announcements.credits("0", now=1) == 2
+    assert first_announcements.credits("1", now=1) == 0

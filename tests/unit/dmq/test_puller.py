@@ -17,7 +17,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Rejected, rejected
 from stagepost.dmq.peer_standing import Consequence, PeerScore, RelayRecord, Ruling
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
-from stagepost.dmq.pulling import PeerPulling
+from stagepost.dmq.pulling import PullCore
 from stagepost.dmq.submission import MessageIdAndSize, RequestMessageIds
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.identifiers import MessageId
@@ -393,9 +393,9 @@ def test_who_announces_first_is_credited() -> None:
         world.connect_honest("fast", holding(messages(20)), delay_s=lambda: 0.01)
         world.connect_honest("slow", holding(messages(20)), delay_s=lambda: 0.2)
         await asyncio.sleep(10)
-        announciness = world.downloads.announciness
-        assert announciness.credits("fast", now=10) == 20
-        assert announciness.credits("slow", now=10) == 0
+        first_announcements = world.downloads.first_announcements
+        assert first_announcements.credits("fast", now=10) == 20
+        assert first_announcements.credits("slow", now=10) == 0
         await world.close()
 
     run_in_virtual_time(main())
@@ -414,27 +414,27 @@ def never_start_a_second_download(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def acknowledge_before_the_fate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """As running nodes do with ids that are being judged for another peer."""
-    original = PeerPulling._fetch
+    original = PullCore._fetch
 
-    def fetch(self: PeerPulling, now: float) -> object:
+    def fetch(self: PullCore, now: float) -> object:
         for entry in list(self._unsettled.values()):
             judged = self._downloads._table[entry.message_id].judged_for
             if entry.fate is pulling_module._Fate.WANTED and judged:
                 self._settle(entry)
         return original(self, now)
 
-    monkeypatch.setattr(PeerPulling, "_fetch", fetch)
+    monkeypatch.setattr(PullCore, "_fetch", fetch)
 
 
 def take_any_layout_for_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_held(self: PeerPulling, message_id: MessageId) -> bool:
+    def is_held(self: PullCore, message_id: MessageId) -> bool:
         return any((layout, message_id) in self._held for layout in SEED.message_layouts)
 
-    monkeypatch.setattr(PeerPulling, "_is_held", is_held)
+    monkeypatch.setattr(PullCore, "_is_held", is_held)
 
 
 def leave_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PeerPulling, "leave", lambda self: None)
+    monkeypatch.setattr(PullCore, "leave", lambda self: None)
 
 
 def forget_what_our_own_trouble_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from stagepost.dmq.pulling import (
     AnnouncedIndexes,
     AskIds,
     FetchMessages,
-    PeerPulling,
+    PullCore,
     Sleep,
     Submit,
 )
@@ -42,30 +42,30 @@ def a_peer(
     held: Mempool | None = None,
     *,
     layouts: frozenset[MessageLayout] = frozenset({MessageLayout.FIVE}),
-) -> PeerPulling:
+) -> PullCore:
     table = Downloads() if downloads is None else downloads
-    return PeerPulling(name, table, Mempool() if held is None else held, now=0, layouts=layouts)
+    return PullCore(name, table, Mempool() if held is None else held, now=0, layouts=layouts)
 
 
-def announce(peer: PeerPulling, offered: Sequence[DmqMessage], now: float = 0) -> AskIds:
+def announce(peer: PullCore, offered: Sequence[DmqMessage], now: float = 0) -> AskIds:
     """Let the peer ask, and answer with these."""
     return announce_ids(peer, [announced(message) for message in offered], now)
 
 
-def announce_ids(peer: PeerPulling, ids: Sequence[MessageIdAndSize], now: float = 0) -> AskIds:
+def announce_ids(peer: PullCore, ids: Sequence[MessageIdAndSize], now: float = 0) -> AskIds:
     asked = peer.next_action(now)
     assert isinstance(asked, AskIds)
     peer.ids_arrived(ids, now)
     return asked
 
 
-def fetched(peer: PeerPulling, now: float = 0) -> tuple[MessageId, ...]:
+def fetched(peer: PullCore, now: float = 0) -> tuple[MessageId, ...]:
     action = peer.next_action(now)
     assert isinstance(action, FetchMessages)
     return action.ids
 
 
-def deliver(peer: PeerPulling, offered: Sequence[DmqMessage], now: float = 0) -> Submit:
+def deliver(peer: PullCore, offered: Sequence[DmqMessage], now: float = 0) -> Submit:
     """Let the peer fetch all of these in one batch, and give them."""
     ids = fetched(peer, now)
     assert ids == tuple(message.message_id for message in offered)
@@ -75,11 +75,11 @@ def deliver(peer: PeerPulling, offered: Sequence[DmqMessage], now: float = 0) ->
     return action
 
 
-def judge(peer: PeerPulling, offered: Sequence[DmqMessage], outcome: Outcome, now: float = 0) -> None:
+def judge(peer: PullCore, offered: Sequence[DmqMessage], outcome: Outcome, now: float = 0) -> None:
     peer.submitted(offered, [outcome] * len(offered), now)
 
 
-def relay(peer: PeerPulling, message: DmqMessage, outcome: Outcome, now: float = 0) -> None:
+def relay(peer: PullCore, message: DmqMessage, outcome: Outcome, now: float = 0) -> None:
     """Announced, fetched and judged, all at one moment."""
     announce(peer, [message], now)
     deliver(peer, [message], now)

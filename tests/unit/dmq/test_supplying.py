@@ -6,7 +6,7 @@ from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Rejected
 from stagepost.dmq.submission import MESSAGES_BYTES_MAX
-from stagepost.dmq.supplying import OfferedMessages, Supplying
+from stagepost.dmq.supplying import OfferedMessages, SupplyCore
 from stagepost.errors import ErrorCode
 from tests.worlds.dmq.pulling_world import NOW_UNIX_S, a_message, announced, legacy, messages
 
@@ -20,7 +20,7 @@ def a_mempool(*held: DmqMessage) -> Mempool:
 
 def test_ids_come_once_in_order_of_arrival_with_their_real_sizes() -> None:
     held = messages(5)
-    supplying = Supplying(a_mempool(*held), FIVE_ONLY)
+    supplying = SupplyCore(a_mempool(*held), FIVE_ONLY)
 
     assert supplying.next_ids(3) == tuple(announced(message) for message in held[:3])
     assert supplying.next_ids(3) == tuple(announced(message) for message in held[3:])
@@ -29,7 +29,7 @@ def test_ids_come_once_in_order_of_arrival_with_their_real_sizes() -> None:
 
 def test_what_arrives_later_is_announced_later() -> None:
     mempool = a_mempool(*messages(2))
-    supplying = Supplying(mempool, FIVE_ONLY)
+    supplying = SupplyCore(mempool, FIVE_ONLY)
     supplying.next_ids(10)
 
     late = a_message(99)
@@ -41,8 +41,8 @@ def test_what_arrives_later_is_announced_later() -> None:
 def test_layouts_that_the_peer_does_not_know_are_passed_over_for_good() -> None:
     mempool = a_mempool(legacy(b"l" * 32), a_message(1), legacy(b"m" * 32))
 
-    strict = Supplying(mempool, FIVE_ONLY)
-    lenient = Supplying(mempool, FIVE_AND_FOUR)
+    strict = SupplyCore(mempool, FIVE_ONLY)
+    lenient = SupplyCore(mempool, FIVE_AND_FOUR)
 
     assert strict.next_ids(10) == (announced(a_message(1)),)
     assert strict.cursor == mempool.last_index
@@ -52,7 +52,7 @@ def test_layouts_that_the_peer_does_not_know_are_passed_over_for_good() -> None:
 def test_two_layouts_with_one_id_are_never_announced_together() -> None:
     newer = a_message(1)
     older = legacy(newer.message_id)
-    supplying = Supplying(a_mempool(older, newer, a_message(2)), FIVE_AND_FOUR)
+    supplying = SupplyCore(a_mempool(older, newer, a_message(2)), FIVE_AND_FOUR)
 
     assert supplying.next_ids(10) == (announced(older),)
     assert supplying.next_ids(10) == ()
@@ -65,7 +65,7 @@ def test_two_layouts_with_one_id_are_never_announced_together() -> None:
 
 def test_requested_messages_are_given_as_they_are() -> None:
     held = messages(3)
-    supplying = Supplying(a_mempool(*held), FIVE_ONLY)
+    supplying = SupplyCore(a_mempool(*held), FIVE_ONLY)
     supplying.next_ids(3)
 
     found = supplying.messages([held[2].message_id, held[0].message_id, held[2].message_id])
@@ -76,7 +76,7 @@ def test_requested_messages_are_given_as_they_are() -> None:
 def test_what_expired_after_its_announcement_is_left_out() -> None:
     short, long = a_message(1, expires_in_s=10), a_message(2, expires_in_s=100)
     mempool = a_mempool(short, long)
-    supplying = Supplying(mempool, FIVE_ONLY)
+    supplying = SupplyCore(mempool, FIVE_ONLY)
     supplying.next_ids(2)
 
     mempool.expire(NOW_UNIX_S + 10)
@@ -86,7 +86,7 @@ def test_what_expired_after_its_announcement_is_left_out() -> None:
 
 def test_a_reply_never_grows_beyond_what_the_peer_may_read() -> None:
     held = [a_message(number, body_bytes=2_000) for number in range(60)]
-    supplying = Supplying(a_mempool(*held), FIVE_ONLY)
+    supplying = SupplyCore(a_mempool(*held), FIVE_ONLY)
     supplying.next_ids(60)
 
     found = supplying.messages([message.message_id for message in held])

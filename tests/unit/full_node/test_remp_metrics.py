@@ -8,12 +8,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.catchain.block import Dependency
-from stagepost.catchain.effects import Blamed, Deliver, Recovered
+from stagepost.catchain.effects import BlameReport, Deliver, RecoveryReport
 from stagepost.catchain.payloads import ForkProof
 from stagepost.errors import ErrorCode
 from stagepost.full_node import metrics as remp_metrics
 from stagepost.full_node.metrics import FULL_NODE_METRICS, FullNodeMetrics
-from stagepost.ground.telemetry.metrics import Declared, Kind
+from stagepost.ground.telemetry.metrics import Kind, MetricDeclaration
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level
@@ -47,7 +47,7 @@ def final() -> Receipt:
     return receipt(Accepted(Level.MASTERCHAIN, UNKNOWN_BLOCK, UNKNOWN_BLOCK))
 
 
-def assert_declared(found: Samples, declared: tuple[Declared, ...]) -> None:
+def assert_declared(found: Samples, declared: tuple[MetricDeclaration, ...]) -> None:
     names = {metric.name: metric for metric in declared}
     for name, labels in found:
         base = name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
@@ -146,10 +146,10 @@ def test_a_validator_counts_blocks_and_forks_and_shows_its_queues() -> None:
     metrics = ValidatorMetrics()
     one = Dependency(3, 1, bytes(32), bytes(64))
     proof = ForkProof(one, one)
-    for event in (Deliver(0, 1, bytes(32), b""), Deliver(1, 1, bytes(32), b""), Recovered(3)):
+    for event in (Deliver(0, 1, bytes(32), b""), Deliver(1, 1, bytes(32), b""), RecoveryReport(3)):
         metrics.heard(event)
-    metrics.heard(Blamed(2, None))
-    metrics.heard(Blamed(3, proof))
+    metrics.heard(BlameReport(2, None))
+    metrics.heard(BlameReport(3, proof))
 
     found = samples(metrics.render({SHARD: 4}))
     assert_declared(found, VALIDATOR_METRICS)

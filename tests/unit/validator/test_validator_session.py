@@ -12,7 +12,7 @@ import pytest
 
 from rigs.catchain_keys import seed_of
 from rigs.remp_overlay_world import FULL_NODE_SEED, OPTIONS, House, OverlayWorld, message_bytes, parse
-from stagepost.catchain.effects import Blamed, Halt, Recovered
+from stagepost.catchain.effects import BlameReport, Halt, RecoveryReport
 from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -68,7 +68,7 @@ def runner_of(house: House) -> SessionRunner:
 
 def check_nobody_is_blamed(world: OverlayWorld) -> None:
     for house in world.houses:
-        assert not [event for event in house.events if isinstance(event, Blamed | Halt)]
+        assert not [event for event in house.events if isinstance(event, BlameReport | Halt)]
         assert [refused for overlay in house.overlays for refused in overlay.refused] == []
     assert world.malformed == []
 
@@ -487,7 +487,7 @@ def test_crashes_at_any_moment_neither_fork_nor_lose_what_a_receipt_was_given_fo
         check_all_know(world, ids)
         check_nobody_is_blamed(world)
         for house in world.houses:
-            assert not [event for event in house.events if isinstance(event, Recovered)]
+            assert not [event for event in house.events if isinstance(event, RecoveryReport)]
         given = {receipt.message_id for receipt in world.receipts}
         assert given == ids
 
@@ -508,7 +508,7 @@ def test_a_disk_that_answers_too_early_is_found_out() -> None:
         house.crash()
         house.start()
         await asyncio.sleep(SETTLED_S)
-        assert [event for event in house.events if isinstance(event, Recovered)]
+        assert [event for event in house.events if isinstance(event, RecoveryReport)]
 
     in_world(act)
 

@@ -17,13 +17,13 @@ from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, incarnation_of
 from stagepost.catchain.effects import (
     Ask,
-    Blamed,
+    BlameReport,
     Deliver,
     Effect,
     Halt,
     Persist,
-    Recovered,
-    Refused,
+    RecoveryReport,
+    RefusalReport,
     Reply,
     Send,
 )
@@ -69,7 +69,7 @@ class Peer:
         self.to_say: list[bytes] = []
         self.delivered: list[tuple[int, int, bytes, bytes]] = []
         self.blamed: set[int] = set()
-        self.refused: list[Refused] = []
+        self.refused: list[RefusalReport] = []
         self.recovered = 0
         self.halted: str | None = None
         self.life = 0
@@ -148,11 +148,11 @@ class Peer:
                     world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
                 case Deliver(source, height, block_hash, payload):
                     self.delivered.append((source, height, block_hash, payload))
-                case Blamed(source, _):
+                case BlameReport(source, _):
                     self.blamed.add(source)
-                case Refused():
+                case RefusalReport():
                     self.refused.append(effect)
-                case Recovered():
+                case RecoveryReport():
                     self.recovered += 1
                 case Halt(text):
                     self.halted = text

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 
-from stagepost.catchain.effects import Blamed, Deliver, Effect
+from stagepost.catchain.effects import BlameReport, Deliver, Effect
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
@@ -85,7 +85,7 @@ class Validator(Peer):
             match effect:
                 case Deliver(source, _, _, payload):
                     self.do(self.queue.block_delivered(source, payload, self.world.now))
-                case Blamed(source):
+                case BlameReport(source):
                     self.do(self.queue.member_blamed(source, self.world.now))
 
     def do(self, effects: Sequence[QueueEffect]) -> None:

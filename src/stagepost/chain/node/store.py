@@ -308,7 +308,7 @@ def _require_same(held: Held, genesis: Genesis) -> None:
 def open_chain_store(
     folder: Path, genesis: Genesis, *, keeps_all: bool = False, connect: Connect = connect
 ) -> ChainStore:
-    """`HeldByAnother` if another process has the folder, `StorageError` if it cannot be used."""
+    """`LockConflict` if another process has the folder, `StorageError` if it cannot be used."""
     file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect)
     try:
         backend = FileBackend(file, "chain", lock.release, rests=True)

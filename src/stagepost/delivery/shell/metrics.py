@@ -11,42 +11,42 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.ground.telemetry.metrics import Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import DeclaredSamples, Kind, MetricDeclaration
 
-DELIVERY_MESSAGES = Declared(
+DELIVERY_MESSAGES = MetricDeclaration(
     "stagepost_delivery_messages_total",
     Kind.COUNTER,
     "Messages that reached a status, by what was asked for.",
     {"tier": tuple(Tier), "status": tuple(DeliveryStatus)},
 )
-DELIVERY_QUEUE_MESSAGES = Declared(
+DELIVERY_QUEUE_MESSAGES = MetricDeclaration(
     "stagepost_delivery_queue_messages", Kind.GAUGE, "Messages in the outbox.", {}
 )
-DELIVERY_QUEUE_CAPACITY = Declared(
+DELIVERY_QUEUE_CAPACITY = MetricDeclaration(
     "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "How many it holds at most.", {}
 )
-DELIVERY_QUEUE_OLDEST = Declared(
+DELIVERY_QUEUE_OLDEST = MetricDeclaration(
     "stagepost_delivery_queue_oldest_age_seconds",
     Kind.GAUGE,
     "For how long the oldest message has waited; 0 if none does.",
     {},
 )
-DELIVERY_RETRIES = Declared(
+DELIVERY_RETRIES = MetricDeclaration(
     "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts after the first one.", {}
 )
-DELIVERY_EVICTIONS = Declared(
+DELIVERY_EVICTIONS = MetricDeclaration(
     "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages pushed out of a full outbox.", {}
 )
-DELIVERY_DEAD_LETTERS = Declared(
+DELIVERY_DEAD_LETTERS = MetricDeclaration(
     "stagepost_delivery_dead_letters", Kind.GAUGE, "Failed messages that are kept for a replay.", {}
 )
-DELIVERY_OUTBOX_READABLE = Declared(
+DELIVERY_OUTBOX_READABLE = MetricDeclaration(
     "stagepost_delivery_outbox_readable",
     Kind.GAUGE,
     "1 if the outbox of a dashboard could be read whole; 0 if not, and then its other figures are absent.",
     {},
 )
-DELIVERY_ACK_SECONDS = Declared(
+DELIVERY_ACK_SECONDS = MetricDeclaration(
     "stagepost_delivery_ack_seconds",
     Kind.HISTOGRAM,
     "From the call to the last acknowledgement that was needed.",
@@ -137,5 +137,5 @@ class DeliveryMetrics:
         self._retries_seen, self._evictions_seen = retries, evictions
 
 
-def _named(declared: Declared) -> tuple[str, str]:
+def _named(declared: MetricDeclaration) -> tuple[str, str]:
     return declared.name, declared.about

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stagepost.delivery.errors import ErrQueueLocked
-from stagepost.ground.files.owner_lock import HeldByAnother, OwnerLock
+from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
 from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.sqlite_file import Connect
 from stagepost.ground.storage.table_file import TableFile
@@ -19,5 +19,5 @@ def open_queue_folder(
     """Open the folder and take it; `ErrQueueLocked` names the process that has it."""
     try:
         return open_owned(folder, name, tables, what, connect)
-    except HeldByAnother as error:
+    except LockConflict as error:
         raise ErrQueueLocked(error.text, advice=error.advice, found=error.found) from error

@@ -12,8 +12,8 @@ from functools import cache
 from itertools import pairwise
 
 from stagepost.dmq import local_notification, local_submission, submission
-from stagepost.dmq.inspection.following import Lane, Said
-from stagepost.dmq.inspection.report import Agreed, Evidence
+from stagepost.dmq.inspection.following import CapturedMessage, Lane
+from stagepost.dmq.inspection.report import Evidence, HandshakeResult
 from stagepost.dmq.inspection.rules import Fault, fault_of
 from stagepost.dmq.profiles import (
     DMQ_NODE,
@@ -72,7 +72,7 @@ class HandshakeRules:
     follow."""
 
     def __init__(self) -> None:
-        self.agreed: Agreed | None = None
+        self.agreed: HandshakeResult | None = None
         self.ended_by: str | None = None
         self.is_over = False
         self._proposed: tuple[OfferedVersion, ...] | None = None
@@ -119,7 +119,7 @@ class HandshakeRules:
                 base,
             )
         if number not in _KNOWN:
-            self.agreed = Agreed(number)
+            self.agreed = HandshakeResult(number)
             return None
         data_at = base + len(item) - len(accepted.parameters)
         kind, shape = _KNOWN[number]
@@ -141,7 +141,7 @@ class HandshakeRules:
                 "Confirm",
                 base,
             )
-        self.agreed = Agreed(number, kind.value, theirs.network_magic, _sharing(ours, theirs))
+        self.agreed = HandshakeResult(number, kind.value, theirs.network_magic, _sharing(ours, theirs))
         return None
 
     def _crossed(self, theirs: tuple[OfferedVersion, ...]) -> None:
@@ -153,7 +153,7 @@ class HandshakeRules:
             chosen = max(common, key=lambda offered: offered.number)
             data = version_data(chosen)
             magic = None if data is None else data.network_magic
-            self.agreed = Agreed(chosen.number, _KNOWN[chosen.number][0].value, magic)
+            self.agreed = HandshakeResult(chosen.number, _KNOWN[chosen.number][0].value, magic)
 
     def _unasked_query(self, base: int) -> Fault | None:
         if self._proposed is None:
@@ -210,10 +210,10 @@ class Connection:
         self.submission_seen: int | None = None
 
     @property
-    def agreed(self) -> Agreed | None:
+    def agreed(self) -> HandshakeResult | None:
         return self._handshake.agreed
 
-    def heard(self, said: Said, protocol: MiniProtocol) -> Fault | None:
+    def heard(self, said: CapturedMessage, protocol: MiniProtocol) -> Fault | None:
         if protocol is not MiniProtocol.HANDSHAKE:
             return None
         return self._handshake.heard(said.message, said.item, said.base)

@@ -93,7 +93,7 @@ _SUBMITTED_MESSAGE_AT = 2  # behind the head and tag of a submission, one byte e
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CapturedMessage:
     """Whole message of a lane. `flavour` is None if every dialect writes it this way."""
 
     base: int  # lane offset at which it begins
@@ -114,7 +114,7 @@ class MessageReader:
         self._profile = profile
         self._codec = codec_for(profile, protocol, submission_version)
 
-    def take(self, lane: Lane, states: Sequence[State], allowed: str) -> Said | Fault | None:
+    def take(self, lane: Lane, states: Sequence[State], allowed: str) -> CapturedMessage | Fault | None:
         """Return the lane's next message or its fault; None while it is incomplete."""
         table = self._codec.table
         limits = ItemLimits(
@@ -139,7 +139,7 @@ class MessageReader:
             return replace(fault, text=text, rule=OUT_OF_TURN)
         return fault
 
-    def _read(self, item: bytes, base: int, states: Sequence[State], allowed: str) -> Said | Fault:
+    def _read(self, item: bytes, base: int, states: Sequence[State], allowed: str) -> CapturedMessage | Fault:
         table = self._codec.table
         head = read_head(Reader(item))
         knowing = [state for state in states if table.layout_for(state.name, *head) is not None]
@@ -154,7 +154,7 @@ class MessageReader:
             return self._malformed(message.message, base, name)
         known = table.layout_for(state.name, *head)
         dialect = known[1] if known is not None and len(table.dialects) > 1 else None
-        return Said(base, item, message, name, None if dialect is None else dialect.name)
+        return CapturedMessage(base, item, message, name, None if dialect is None else dialect.name)
 
     def _malformed(self, submitted: MalformedMessage, base: int, state: str) -> Fault:
         """Return the fault of a submission that no node accepts; read it again to find the place."""
@@ -195,7 +195,7 @@ class BothSides:
         self._referee = Referee(self._spec, self._asker, 0.0, pipeline_depth_max=_PIPELINE_UNBOUNDED)
         self._rules = rules_for(self._profile, self._protocol)
 
-    def take(self, lane: Lane) -> Said | Fault | None:
+    def take(self, lane: Lane) -> CapturedMessage | Fault | None:
         """Return the lane's next message or its fault; None while it is incomplete."""
         state = self._state_for(lane.role)
         if state is None and self._may_begin_again(lane):
@@ -205,7 +205,7 @@ class BothSides:
             return self._out_of_turn(lane)
         allowed = may_say(self._spec, state)
         said = self._reader.take(lane, [state], allowed)
-        return self._broken_by(said, lane, allowed) or said if isinstance(said, Said) else said
+        return self._broken_by(said, lane, allowed) or said if isinstance(said, CapturedMessage) else said
 
     def _state_for(self, role: Role) -> State | None:
         """Return the state in which the next message of `role` is sent; None if it is not its turn."""
@@ -231,12 +231,12 @@ class BothSides:
         if said is not None:
             base = (
                 said.base
-                if isinstance(said, Said)
+                if isinstance(said, CapturedMessage)
                 else said.message_at
                 if said.message_at is not None
                 else said.at
             )
-        name = type(said.message).__name__ if isinstance(said, Said) else "something"
+        name = type(said.message).__name__ if isinstance(said, CapturedMessage) else "something"
         here = self._referee.state
         turn = (
             "the conversation is over" if here.speaker is None else f"it is the {side(here.speaker)}'s turn"
@@ -256,7 +256,7 @@ class BothSides:
             return "; if both sides opened this mini-protocol, inspect what each of them sent by itself"
         return ""
 
-    def _broken_by(self, said: Said, lane: Lane, allowed: str) -> Fault | None:
+    def _broken_by(self, said: CapturedMessage, lane: Lane, allowed: str) -> Fault | None:
         try:
             if lane.role is self._asker:
                 self._referee.sent(said.message, 0.0)
@@ -279,7 +279,7 @@ class OneSide:
         messages = dict.fromkeys(edge.message.__name__ for edge in spec.edges if edge.source.speaker is role)
         self._allowed = f"{side(role)}: {' or '.join(messages)}"
 
-    def take(self, lane: Lane) -> Said | Fault | None:
+    def take(self, lane: Lane) -> CapturedMessage | Fault | None:
         return self._reader.take(lane, self._states, self._allowed)
 
 

@@ -11,14 +11,14 @@ from typing import TypeAlias
 
 from stagepost.dmq.inspection import messages
 from stagepost.dmq.inspection.connection import Connection, ProfileEvidence, profiles_with
-from stagepost.dmq.inspection.following import BothSides, Lane, OneSide, Said
+from stagepost.dmq.inspection.following import BothSides, CapturedMessage, Lane, OneSide
 from stagepost.dmq.inspection.report import (
     BrokenRule,
     Coverage,
+    Interruption,
     MessageRecord,
     Report,
     SegmentRecord,
-    Unfinished,
     Verdict,
 )
 from stagepost.dmq.inspection.rules import Fault
@@ -91,18 +91,18 @@ class _Inspection:
         while at < len(self._data):
             if len(self._data) - at < SEGMENT_HEADER_BYTES:
                 text = f"the stream ends {len(self._data) - at} bytes into a segment header"
-                return self._report(Verdict.TRUNCATED, unfinished=Unfinished(at, text))
+                return self._report(Verdict.TRUNCATED, unfinished=Interruption(at, text))
             broken = self._segment(at)
             if broken is not None:
                 return self._report(Verdict.VIOLATION, broken=broken)
             if self._entries >= ENTRIES_MAX:
                 text = f"the report is full: it holds {ENTRIES_MAX} segments, messages and list elements"
-                return self._report(Verdict.STOPPED, unfinished=Unfinished(at, text))
+                return self._report(Verdict.STOPPED, unfinished=Interruption(at, text))
             length = self._segments[-1].length
             payload_bytes = len(self._data) - at - SEGMENT_HEADER_BYTES
             if payload_bytes < length:
                 text = f"the stream ends {payload_bytes} bytes into a segment of {length}"
-                return self._report(Verdict.TRUNCATED, unfinished=Unfinished(at, text))
+                return self._report(Verdict.TRUNCATED, unfinished=Interruption(at, text))
             at += SEGMENT_HEADER_BYTES + length
         unfinished = self._unfinished_message()
         return self._report(Verdict.TRUNCATED if unfinished else Verdict.CLEAN, unfinished=unfinished)
@@ -167,7 +167,7 @@ class _Inspection:
             said = follower.take(lane)
             if said is None:
                 return None
-            if isinstance(said, Said):
+            if isinstance(said, CapturedMessage):
                 fault = self._connection.heard(said, protocol)
                 if fault is None:
                     self._record(said, lane, protocol, follower.instance)
@@ -191,7 +191,7 @@ class _Inspection:
             )
         return follower
 
-    def _record(self, said: Said, lane: Lane, protocol: MiniProtocol, instance: int) -> None:
+    def _record(self, said: CapturedMessage, lane: Lane, protocol: MiniProtocol, instance: int) -> None:
         offset, segment = lane.place(said.base)
         findings = messages.findings(said, lane, check_signatures=self._check_signatures)
         self._messages.append(
@@ -214,7 +214,7 @@ class _Inspection:
         if protocol is MiniProtocol.HANDSHAKE and self._connection.agreed is not None:
             self._evidence.version(self._connection.agreed.version, offset, lane.direction)
 
-    def _unfinished_message(self) -> Unfinished | None:
+    def _unfinished_message(self) -> Interruption | None:
         """Return the incomplete message that began first."""
         begun = [(lane.place(lane.offset)[0], lane) for lane in self._lanes.values() if lane.buffered]
         if not begun:
@@ -223,10 +223,10 @@ class _Inspection:
         protocol = profile_of(lane.number, PROFILES.values())
         name = protocol[1].value if protocol is not None else str(lane.number)
         text = f"the stream ends {lane.buffered} bytes into a message of {name}"
-        return Unfinished(offset, text)
+        return Interruption(offset, text)
 
     def _report(
-        self, verdict: Verdict, *, broken: BrokenRule | None = None, unfinished: Unfinished | None = None
+        self, verdict: Verdict, *, broken: BrokenRule | None = None, unfinished: Interruption | None = None
     ) -> Report:
         return Report(
             verdict=verdict,

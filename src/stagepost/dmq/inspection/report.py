@@ -98,7 +98,7 @@ class BrokenRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class Interruption:
     """Place where the capture, or the report, ends in the middle of something."""
 
     offset: int
@@ -116,7 +116,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class HandshakeResult:
     """Result of the handshake in the capture; None for values that the data do not show."""
 
     version: int
@@ -136,9 +136,9 @@ class Report:
     evidence: tuple[Evidence, ...]
     flavours: tuple[str, ...]
     submission_version: int | None
-    agreed: Agreed | None
+    agreed: HandshakeResult | None
     broken: BrokenRule | None = None
-    unfinished: Unfinished | None = None
+    unfinished: Interruption | None = None
 
     @property
     def profile(self) -> str:

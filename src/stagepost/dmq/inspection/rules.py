@@ -118,14 +118,14 @@ class InstanceRules(Protocol):
 def rules_for(profile: Profile, protocol: MiniProtocol) -> InstanceRules | None:
     match protocol:
         case MiniProtocol.MESSAGE_SUBMISSION:
-            return _WindowKept(profile.window)
+            return _WindowRule(profile.window)
         case MiniProtocol.KEEP_ALIVE:
-            return _CookiesReturned()
+            return _CookieRule()
         case _:
             return None
 
 
-class _WindowKept:
+class _WindowRule:
     def __init__(self, rules: WindowRules) -> None:
         self._limit = rules.ids_unacknowledged_max
         self._window = Announcements(rules)
@@ -168,7 +168,7 @@ class _WindowKept:
         return f"a {kind} request for 1 to {max(self._limit - left, 0)} ids"
 
 
-class _CookiesReturned:
+class _CookieRule:
     def __init__(self) -> None:
         self._request: keep_alive.KeepAlive | None = None
 

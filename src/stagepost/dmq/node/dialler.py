@@ -12,7 +12,7 @@ from stagepost.dmq.endpoints.connection import initiate
 from stagepost.dmq.node.blame import shake_hands
 from stagepost.dmq.node.config import NodeConfig
 from stagepost.dmq.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
-from stagepost.dmq.node.peer_link import Links, PeerLink, Shared, address_text, ip_address_of
+from stagepost.dmq.node.peer_link import Links, PeerLink, SharedParts, address_text, ip_address_of
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, profile_named
 from stagepost.dmq.topology import AccessPoint
@@ -32,7 +32,7 @@ class Dialler:
         network: Network,
         ours: VersionData,
         book: PeerBook,
-        shared: Shared,
+        shared: SharedParts,
         links: Links,
     ) -> None:
         self._config = config

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from stagepost import __version__
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.ground.telemetry.metrics import BUILD_INFO, OTHER, Declared, DeclaredSamples, Kind
+from stagepost.ground.telemetry.metrics import BUILD_INFO, OTHER, DeclaredSamples, Kind, MetricDeclaration
 
 
 class MessageOutcome(StrEnum):
@@ -59,27 +59,29 @@ REJECTION_REASONS = tuple(
 RULES = tuple(
     code.value for code in ErrorCode if code.startswith(("MUX_", "HANDSHAKE_", "CBOR_", "PROTOCOL_"))
 )
-DMQ_MESSAGES = Declared(
+DMQ_MESSAGES = MetricDeclaration(
     "stagepost_dmq_messages_total",
     Kind.COUNTER,
     "Messages by mini-protocol and what became of them.",
     {"protocol": MESSAGE_PROTOCOLS, "outcome": tuple(MessageOutcome)},
 )
-DMQ_REJECTIONS = Declared(
+DMQ_REJECTIONS = MetricDeclaration(
     "stagepost_dmq_rejections_total",
     Kind.COUNTER,
     "Messages that were not accepted, by reason.",
     {"reason": (*REJECTION_REASONS, OTHER)},
 )
-DMQ_MEMPOOL_MESSAGES = Declared("stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages held.", {})
-DMQ_MEMPOOL_BYTES = Declared("stagepost_dmq_mempool_bytes", Kind.GAUGE, "Their bytes.", {})
-DMQ_PEERS = Declared(
+DMQ_MEMPOOL_MESSAGES = MetricDeclaration(
+    "stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages held.", {}
+)
+DMQ_MEMPOOL_BYTES = MetricDeclaration("stagepost_dmq_mempool_bytes", Kind.GAUGE, "Their bytes.", {})
+DMQ_PEERS = MetricDeclaration(
     "stagepost_dmq_peers",
     Kind.GAUGE,
     "Peers that are known, connected, exchanging.",
     {"state": tuple(PeerState)},
 )
-DMQ_PROTOCOL_VIOLATIONS = Declared(
+DMQ_PROTOCOL_VIOLATIONS = MetricDeclaration(
     "stagepost_dmq_protocol_violations_total",
     Kind.COUNTER,
     "Rules that peers broke, by mini-protocol.",
@@ -88,19 +90,19 @@ DMQ_PROTOCOL_VIOLATIONS = Declared(
         "rule": (*RULES, OTHER),
     },
 )
-DMQ_EQUIVOCATIONS = Declared(
+DMQ_EQUIVOCATIONS = MetricDeclaration(
     "stagepost_dmq_equivocations_total",
     Kind.COUNTER,
     "Messages of a pool with another body than its first one of the same slot.",
     {"outcome": tuple(SecondBody)},
 )
-DMQ_EXPIRED_UNSEEN = Declared(
+DMQ_EXPIRED_UNSEEN = MetricDeclaration(
     "stagepost_dmq_expired_unseen_total",
     Kind.COUNTER,
     "Messages that expired before a local program that listens was shown them, counted for each such program.",
     {},
 )
-KES_PERIODS_REMAINING = Declared(
+KES_PERIODS_REMAINING = MetricDeclaration(
     "stagepost_kes_periods_remaining",
     Kind.GAUGE,
     "KES periods left, this one included, of the local programs' key that ends first; absent while none is in use.",
@@ -146,11 +148,11 @@ class Metrics:
             self._rejections.labels(reason)
         self.set_peers({})
 
-    def _counter(self, declared: Declared) -> Counter:
+    def _counter(self, declared: MetricDeclaration) -> Counter:
         _require_kind(declared, Kind.COUNTER)
         return Counter(declared.name, declared.about, list(declared.labels), registry=self._registry)
 
-    def _gauge(self, declared: Declared) -> Gauge:
+    def _gauge(self, declared: MetricDeclaration) -> Gauge:
         _require_kind(declared, Kind.GAUGE)
         return Gauge(declared.name, declared.about, list(declared.labels), registry=self._registry)
 
@@ -199,7 +201,7 @@ class Metrics:
         return generate_latest(DeclaredSamples(self._registry))
 
 
-def _require_kind(declared: Declared, kind: Kind) -> None:
+def _require_kind(declared: MetricDeclaration, kind: Kind) -> None:
     if declared.kind is not kind:
         raise LocalProtocolError(
             f"metric {declared.name} is declared as a {declared.kind.value}, not a {kind.value}"

@@ -23,7 +23,7 @@ from stagepost.dmq.node.local_service import LocalService, owner_and_root
 from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed
 from stagepost.dmq.node.message_store import MessageStore
 from stagepost.dmq.node.peer_book import Origin, PeerBook
-from stagepost.dmq.node.peer_link import Links, PeerLink, Shared, address_text
+from stagepost.dmq.node.peer_link import Links, PeerLink, SharedParts, address_text
 from stagepost.dmq.node.pool_watch import PoolWatch
 from stagepost.dmq.node.sent_counts import CountedFeed, OnSent
 from stagepost.dmq.outcome import Rejected
@@ -92,7 +92,7 @@ class DmqNode:
             established_target=config.targets.established,
             known_max=config.targets.known,
         )
-        self._shared = Shared(
+        self._shared = SharedParts(
             intake=self.intake,
             mempool=self.mempool,
             downloads=Downloads(),

@@ -36,7 +36,7 @@ ASK_FOR_PEERS_EVERY_S = 900.0
 
 
 @dataclass
-class Shared:
+class SharedParts:
     """Parts that all links of a node have in common."""
 
     intake: Intake
@@ -58,7 +58,7 @@ class PeerLink:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: SharedParts,
         connection: Connection,
         peer: str,
         *,
@@ -87,7 +87,7 @@ class PeerLink:
 
     def credits(self, now: float) -> int:
         """Return the number of valid messages of the last hour that this peer was the first to announce."""
-        return self._shared.downloads.announciness.credits(self.peer, now)
+        return self._shared.downloads.first_announcements.credits(self.peer, now)
 
     def exchange(self) -> None:
         """Begin to exchange messages: until then a peer that we dialled stays warm, and we ask it for

@@ -15,7 +15,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.peer_standing import PeerScore
 from stagepost.dmq.profiles import Profile
-from stagepost.dmq.pulling import Action, AskIds, FetchMessages, HeldKeys, PeerPulling, Sleep, Submit
+from stagepost.dmq.pulling import Action, AskIds, FetchMessages, HeldKeys, PullCore, Sleep, Submit
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import RemoteProtocolError
@@ -48,7 +48,7 @@ class Puller:
     end of the conversation. The core's time is the loop's, like that of every monotonic clock.
     """
 
-    def __init__(self, server: MessageSubmissionServer, core: PeerPulling, intake: Submitter) -> None:
+    def __init__(self, server: MessageSubmissionServer, core: PullCore, intake: Submitter) -> None:
         self._server = server
         self._core = core
         self._intake = intake
@@ -267,7 +267,7 @@ def puller_for(
     config = MessageSubmissionConfig(
         authenticator=None, ttl_validator=None, window=profile.window, unix_s=clock.unix_s
     )
-    core = PeerPulling(
+    core = PullCore(
         peer,
         downloads,
         held,

@@ -30,7 +30,7 @@ CLOCK_BEHIND_MAX_S = 5.0
 POOL_IDS_WRITTEN_MAX = 4_096
 
 
-class TellingNode(Protocol):
+class NodeView(Protocol):
     """Node as its status needs it."""
 
     @property
@@ -61,7 +61,7 @@ class NodeStatus:
     """`StatusSource` of a DMQ node. It counts messages as they come, and looks up all other values on
     request."""
 
-    def __init__(self, node: TellingNode, store: MessageStore, pools: PoolsFile, metrics: Metrics) -> None:
+    def __init__(self, node: NodeView, store: MessageStore, pools: PoolsFile, metrics: Metrics) -> None:
         self._node = node
         self._store = store
         self._pools = pools

@@ -9,7 +9,7 @@ from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import Profile
 from stagepost.dmq.submission import MessageIdAndSize
-from stagepost.dmq.supplying import MessagesHeld, Supplying
+from stagepost.dmq.supplying import MessagesHeld, SupplyCore
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.net.conversation import Conversation
@@ -19,7 +19,7 @@ class Supplier:
     """Supplier of one peer. It announces only messages in layouts that the peer's profile knows."""
 
     def __init__(self, talk: Conversation, profile: Profile, mempool: MessagesHeld, bell: Bell) -> None:
-        self._core = Supplying(mempool, profile.message_layouts)
+        self._core = SupplyCore(mempool, profile.message_layouts)
         self._bell = bell
         config = MessageSubmissionConfig(
             request_message_ids=self._next_ids,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 from stagepost.errors import Fault
-from stagepost.ground.files.expected import Expected, Unfit, found
+from stagepost.ground.files.expected import Expected, UnexpectedValue, found
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Part:
             return default
         try:
             return expected.read(self.fields[name])
-        except Unfit as error:
+        except UnexpectedValue as error:
             self.fault(name, str(error))
             return default
 

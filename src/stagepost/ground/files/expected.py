@@ -18,14 +18,14 @@ PORT_MAX = 65_535
 SECONDS_MAX = 10 * 366 * 86_400
 
 
-class Unfit(Exception):
+class UnexpectedValue(Exception):
     """Value other than the expected one. The text names both; the caller who knows the file and the key adds
     them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected(Generic[T_co]):
-    """Reader of one kind of value: `read` returns the value or raises `Unfit`.
+    """Reader of one kind of value: `read` returns the value or raises `UnexpectedValue`.
 
     `what` completes the sentence "expected …" where the value is missing.
     """
@@ -51,8 +51,8 @@ def found(value: object) -> str:
     return shown if len(shown) <= FOUND_CHARACTERS_MAX else f"{shown[:FOUND_CHARACTERS_MAX]}…"
 
 
-def unfit(what: str, value: object, hint: str = "") -> Unfit:
-    return Unfit(f"expected {what}, found {found(value)}{f' ({hint})' if hint else ''}")
+def unfit(what: str, value: object, hint: str = "") -> UnexpectedValue:
+    return UnexpectedValue(f"expected {what}, found {found(value)}{f' ({hint})' if hint else ''}")
 
 
 def whole(low: int, high: int, what: str = "a number") -> Expected[int]:
@@ -136,10 +136,10 @@ def list_of(item: Expected[T], what: str, *, may_be_empty: bool = True) -> Expec
         for index, entry in enumerate(value):
             try:
                 items.append(item.read(entry))
-            except Unfit as error:
-                raise Unfit(f"{error} at [{index}]") from None
+            except UnexpectedValue as error:
+                raise UnexpectedValue(f"{error} at [{index}]") from None
             if items[-1] in items[:-1]:
-                raise Unfit(f"expected every entry once, found {found(entry)} again at [{index}]")
+                raise UnexpectedValue(f"expected every entry once, found {found(entry)} again at [{index}]")
         return tuple(items)
 
     return Expected(what, read)

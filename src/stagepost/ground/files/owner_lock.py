@@ -12,7 +12,7 @@ from stagepost.errors import StorageError
 _HOLDER_BYTES_MAX = 64
 
 
-class HeldByAnother(StorageError):
+class LockConflict(StorageError):
     """Failure to take a lock that another process holds, or another part of this process."""
 
 
@@ -29,7 +29,7 @@ class OwnerLock:
         except OSError as error:
             holder = os.pread(self._descriptor, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()
             self.release()
-            raise HeldByAnother(
+            raise LockConflict(
                 f"{path} is held by another process, {holder or 'which left no number'}",
                 advice="stop that process, or give this one a data folder of its own",
                 found=holder,

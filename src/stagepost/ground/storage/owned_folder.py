@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stagepost.ground.files.data_folder import make_private
-from stagepost.ground.files.owner_lock import HeldByAnother, OwnerLock
+from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
 from stagepost.ground.storage.sqlite_file import Connect
 from stagepost.ground.storage.table_file import TableFile
 from stagepost.ground.storage.tables import AnyTable
@@ -19,12 +19,12 @@ SYSTEM_LOCKS = Path("/proc/locks")
 def open_owned(
     folder: Path, name: str, tables: Sequence[AnyTable], what: str, connect: Connect
 ) -> tuple[TableFile, OwnerLock]:
-    """Make the folder if need be, and take it; `HeldByAnother` names the process that has it."""
+    """Make the folder if need be, and take it; `LockConflict` names the process that has it."""
     make_private(folder, f"{what} folder", advice=f"choose another folder for the {what}")
     try:
         lock = OwnerLock(folder / LOCK_FILE)
-    except HeldByAnother as error:
-        raise HeldByAnother(
+    except LockConflict as error:
+        raise LockConflict(
             f"the {what} in {folder} is in use by process {error.found or 'without a number'}",
             advice="stop that process, or choose another folder",
             found=error.found,

@@ -27,7 +27,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class MetricDeclaration:
     """Declaration of one metric. `labels` maps each label to all values that it can take; empty if they are
     not listed."""
 
@@ -37,7 +37,7 @@ class Declared:
     labels: Mapping[str, tuple[str, ...]]
 
 
-BUILD_INFO = Declared(
+BUILD_INFO = MetricDeclaration(
     "stagepost_build_info",
     Kind.GAUGE,
     "Always 1; the labels say what is running.",

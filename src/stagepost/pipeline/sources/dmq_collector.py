@@ -25,7 +25,7 @@ from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import MiniProtocol, profile_named
 from stagepost.errors import StagepostError
-from stagepost.ground.files.owner_lock import HeldByAnother
+from stagepost.ground.files.owner_lock import LockConflict
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
@@ -131,7 +131,7 @@ def _opened(folder: Path) -> Retained | None:
     topic = create_topic(folder, DMQ_MESSAGES)
     try:
         writer = topic.writer()
-    except HeldByAnother:
+    except LockConflict:
         return None
     return Retained(topic, writer)
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX, Answer, Ask, Push, check_frame
-from stagepost.catchain.query_window import QUERY_LIFE_S, Asked, Held
+from stagepost.catchain.query_window import QUERY_LIFE_S, ReceivedQueries, SentQueries
 from stagepost.errors import (
     ConfigError,
     ErrorCode,
@@ -61,8 +61,8 @@ class OverlayLink(Link):
         self.peer = peer
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._asked = Asked()
-        self._held = Held()
+        self._asked = SentQueries()
+        self._held = ReceivedQueries()
         self._awaited: dict[int, tuple[Answered, asyncio.TimerHandle]] = {}
 
     def push(self, frame: bytes) -> bool:

@@ -7,7 +7,7 @@ The position moves on when the broker has confirmed everything before it, and is
 nothing is lost whatever ends, and a successor goes on from there. Records that the broker already has
 although their position was not written are found at the topic's end and not sent again.
 
-`KafkaFar` is the far end of a spool: the broker's topic, made if it is missing.
+`KafkaFarTopic` is the far end of a spool: the broker's topic, made if it is missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AGAIN_FIRST_S = 0.5
 AGAIN_MAX_S = 5.0
 
 
-class Far(Protocol):
+class FarTopic(Protocol):
     """Topic at the broker; its factory raises `StagepostError` if the topic does not exist."""
 
     def writer(self) -> TopicWriter:
@@ -58,7 +58,7 @@ class Far(Protocol):
         ...
 
 
-class _Sent(msgspec.Struct):
+class _SentBatch(msgspec.Struct):
     """Batch that was sent."""
 
     partition: int
@@ -80,7 +80,12 @@ class KafkaSpool:
     positions."""
 
     def __init__(
-        self, reader: TopicReader, positions: Positions, far: Callable[[], Far], *, poll_s: float = POLL_S
+        self,
+        reader: TopicReader,
+        positions: Positions,
+        far: Callable[[], FarTopic],
+        *,
+        poll_s: float = POLL_S,
     ) -> None:
         self.counters = SpoolCounters()
         self.last_fault: str | None = None
@@ -88,7 +93,7 @@ class KafkaSpool:
         self._positions = positions
         self._far = far
         self._poll_s = poll_s
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentBatch] = deque()
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -205,7 +210,7 @@ class KafkaSpool:
     def _hand_over(
         self, writer: TopicWriter, batch: Batch, reads: list[Read], failed: asyncio.Future[None]
     ) -> None:
-        sent = _Sent(batch.partition, batch.next_offset, len(batch))
+        sent = _SentBatch(batch.partition, batch.next_offset, len(batch))
         self._sent.append(sent)
         if not reads:
             sent.is_confirmed = True
@@ -220,7 +225,7 @@ class KafkaSpool:
         writer.append_soon(records, answered)
 
     def _answered(
-        self, sent: _Sent, outcome: list[Place] | StorageError, failed: asyncio.Future[None]
+        self, sent: _SentBatch, outcome: list[Place] | StorageError, failed: asyncio.Future[None]
     ) -> None:
         if isinstance(outcome, StorageError):
             if not failed.done():
@@ -263,7 +268,7 @@ LOOKED_AT_MAX = 500_000
 PATIENCE_S = 10.0
 
 
-class KafkaFar:
+class KafkaFarTopic:
     """Topic at a Kafka broker. The constructor asks for it, and raises `StagepostError` if there is none."""
 
     def __init__(self, access: KafkaAccess, plan: TopicPlan, *, may_create: bool) -> None:

@@ -15,7 +15,7 @@ from stagepost.topics.log import block, segment
 from stagepost.topics.log.block import Row
 from stagepost.topics.log.end_mark import NAME as MARK_NAME
 from stagepost.topics.log.end_mark import EndMark, read_mark, write_mark
-from stagepost.topics.log.recovery import Recovered, recover
+from stagepost.topics.log.recovery import RecoveredLog, recover
 from stagepost.topics.topic import DamagedLog, Retention
 
 LOCK_NAME = "writer.lock"
@@ -193,7 +193,7 @@ class PartitionLog:
         self._newest_ms = found.newest_ms
         self._indexed = mark.position
 
-    def _recovered(self) -> Recovered:
+    def _recovered(self) -> RecoveredLog:
         known = self._mark or self._found_mark()
         found = recover(self.folder, self.partition, known, is_told=self._mark is not None)
         self.repairs += found.repairs

@@ -13,7 +13,7 @@ from stagepost.topics.topic import DamagedLog
 
 
 @dataclass
-class Recovered:
+class RecoveredLog:
     """State of a partition. `mark` is where the whole blocks end. `torn_segments` lie after it and may be
     removed."""
 
@@ -24,7 +24,7 @@ class Recovered:
     repairs: list[str] = field(default_factory=list)
 
 
-def recover(folder: Path, partition: int, mark: EndMark | None, *, is_told: bool = False) -> Recovered:
+def recover(folder: Path, partition: int, mark: EndMark | None, *, is_told: bool = False) -> RecoveredLog:
     """Check the last segment, and everything after the mark; raise `DamagedLog` if acknowledged bytes are not
     whole.
 
@@ -60,11 +60,11 @@ def recover(folder: Path, partition: int, mark: EndMark | None, *, is_told: bool
             f"{len(torn)} segments in {folder} that were begun and never acknowledged were removed"
         )
     end = EndMark(start, found.offset, bases[-1], found.position)
-    return Recovered(end, found.digest, found.newest_ms, torn, repairs)
+    return RecoveredLog(end, found.digest, found.newest_ms, torn, repairs)
 
 
 @dataclass
-class _Scanned:
+class _ScanEnd:
     """End of the whole blocks of one segment."""
 
     offset: int
@@ -81,7 +81,7 @@ def _scanned(
     repairs: list[str],
     *,
     is_told: bool = False,
-) -> _Scanned:
+) -> _ScanEnd:
     """Scan one segment to its last whole block. Up to the mark everything must be whole."""
     path = segment_path(folder, base)
     limit = mark.position if is_told and mark is not None else None
@@ -104,7 +104,7 @@ def _scanned(
             )
         if mark is not None and base == mark.segment:
             _require_mark(path, scan, mark, is_told)
-        return _Scanned(scan.offset, scan.position, scan.digest, newest_ms)
+        return _ScanEnd(scan.offset, scan.position, scan.digest, newest_ms)
     finally:
         scan.close()
 
@@ -134,8 +134,8 @@ def _is_torn(path: Path, position: int) -> bool:
 
 
 def _follows(
-    folder: Path, partition: int, base: int, before: _Scanned, repairs: list[str]
-) -> _Scanned | None:
+    folder: Path, partition: int, base: int, before: _ScanEnd, repairs: list[str]
+) -> _ScanEnd | None:
     """Return the scan of a segment that was begun after the mark, if it is the next one and has a whole
     header; else None."""
     if base != before.offset:

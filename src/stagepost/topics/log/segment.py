@@ -38,7 +38,7 @@ class SegmentHeader(NamedTuple):
     """Digest of the last block of the segment before this one."""
 
 
-class Whole(NamedTuple):
+class WholeBlock(NamedTuple):
     """Block that agrees with its digest."""
 
     position: int
@@ -136,7 +136,7 @@ class SegmentScan:
             if block.is_plausible(header, base_offset):
                 self.position, self.offset, self.digest = position, base_offset, header.previous
 
-    def blocks(self) -> Iterator[Whole]:
+    def blocks(self) -> Iterator[WholeBlock]:
         """Yield the blocks until `limit`; raise `DamagedLog` at the first that is not whole. Then `position`
         is where the whole ones end."""
         while self.position < self.limit:
@@ -166,7 +166,7 @@ class SegmentScan:
             raise DamagedLog(self.path, self.position, f"no block with offset {self.offset} begins here")
         return block.HEADER_BYTES + header.body_bytes
 
-    def _whole(self, content: bytes, at: int, size: int) -> Whole:
+    def _whole(self, content: bytes, at: int, size: int) -> WholeBlock:
         header = block.read_header(content, at)
         body = content[at + block.HEADER_BYTES : at + size]
         fields = content[at : at + block.FIELDS_BYTES]
@@ -178,7 +178,7 @@ class SegmentScan:
             columns = block.read_columns(body, header.records)
         except ValueError as fault:
             raise self._located(header, body, str(fault)) from None
-        whole = Whole(self.position, header, columns)
+        whole = WholeBlock(self.position, header, columns)
         self.position, self.offset, self.digest = whole.end, self.offset + header.records, header.digest
         return whole
 

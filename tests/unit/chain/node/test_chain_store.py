@@ -29,7 +29,7 @@ from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.cli.chain import chain as chain_command
 from stagepost.errors import StorageError
 from stagepost.ground.crypto import ed25519
-from stagepost.ground.files.owner_lock import HeldByAnother
+from stagepost.ground.files.owner_lock import LockConflict
 from tests.worlds.chain.chain_world import START_MS, DecidedChain
 
 SIZE = 4
@@ -183,7 +183,7 @@ def test_another_genesis_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
     def act(store: ChainStore) -> None:
-        with pytest.raises(HeldByAnother):
+        with pytest.raises(LockConflict):
             open_chain_store(tmp_path, a_genesis())
 
     with_store(tmp_path, act)

@@ -10,7 +10,7 @@ from stagepost.ground.files.expected import (
     SECONDS_MAX,
     TEXT_CHARACTERS_MAX,
     Expected,
-    Unfit,
+    UnexpectedValue,
     found,
     ip_address,
     list_of,
@@ -23,7 +23,7 @@ from stagepost.ground.files.expected import (
 
 
 def refusal(expected: Expected[object], value: object) -> str:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(UnexpectedValue) as caught:
         expected.read(value)
     return str(caught.value)
 
