@@ -1,1 +1,1 @@
-"""Validators and full nodes on real links and disks: the shell around `stagepost.catchain` and `stagepost.remp`."""
+"""Full node of REMP: takes external messages, sends them to validators, and publishes their statuses."""

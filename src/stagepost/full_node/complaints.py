@@ -1,7 +1,7 @@
-"""Complaints about validators: what one of them signed, put together so that anybody can see the broken promise.
+"""Complaints about validators: receipts that one validator signed, put together so that anybody sees the broken promise.
 
 A complaint holds the accused's own receipts and is signed by the full node that makes it; `fault_in` checks one against
-the validator sets alone. What a validator forgets in a crash (that it was in the queue, once more) is no complaint.
+the validator sets alone. If a validator forgets in a crash that a message was in its queue, that is not a complaint.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stagepost.remp.receipts.status import Kind, Level, Status
 from stagepost.remp.validator_sets import ValidatorSets
 
 MESSAGES_MAX = 100_000
-"""Of which receipts are kept for complaints; the oldest is forgotten for a further one."""
+"""Messages whose receipts are kept for complaints; the oldest is forgotten for a further one."""
 
 RECEIPTS_MAX = 64
-"""Of one validator about one message."""
+"""Receipts of one validator about one message that are kept."""
 
 _ID = constructor_id(
     "stagepost.remp.complaint kind:string message_id:int256 accused:int256 timestamp:long accuser:int256 "
@@ -79,7 +79,7 @@ class Complaint(msgspec.Struct, frozen=True):
 
 
 def fault_in(complaint: Complaint, sets: ValidatorSets) -> str | None:
-    """Why it proves nothing; None if the accused has broken a promise."""
+    """Return why `complaint` proves nothing; None if the accused has broken a promise."""
     public_key = sets.full_nodes.get(complaint.accuser)
     if public_key is None:
         return f"no full node has the key id {complaint.accuser.hex()}"
@@ -100,7 +100,7 @@ def fault_in(complaint: Complaint, sets: ValidatorSets) -> str | None:
 
 
 def broken(receipts: Iterable[Receipt], now_ms: int, life_ms: int) -> set[ComplaintKind]:
-    """What one validator's receipts about one message show."""
+    """Return the promises that one validator's receipts about one message show to be broken."""
     in_order = sorted(receipts, key=lambda one: one.timestamp_ms)
     found: set[ComplaintKind] = set()
     statuses: dict[int, object] = {}
@@ -123,7 +123,7 @@ def _is_accepted(kind: Kind) -> bool:
 
 
 def _is_included(kind: Kind) -> bool:
-    """A validator that has refused a message does not collate it, though others may."""
+    """Return whether the validator collated the message: one that has refused a message does not, though others may."""
     return kind.status is Status.ACCEPTED and kind.level is Level.COLLATOR
 
 
@@ -136,7 +136,7 @@ def _is_waiting(kind: Kind) -> bool:
 
 
 class ComplaintBook:
-    """Receipts by message, as a full node hears them. Each complaint is made once."""
+    """Book of receipts by message, as a full node hears them. The book makes each complaint once."""
 
     def __init__(self, seed: bytes, life_ms: int, complain: Callable[[Complaint], None]) -> None:
         self._seed = seed
@@ -146,7 +146,7 @@ class ComplaintBook:
         self._made: set[tuple[bytes, bytes, ComplaintKind]] = set()
 
     def heard(self, receipt: Receipt, now_ms: int) -> None:
-        """One that counts, of a validator."""
+        """Add a validator's receipt that counts."""
         of_message = self._receipts.setdefault(receipt.message_id, {})
         receipts = of_message.setdefault(receipt.source_id, [])
         if len(receipts) < RECEIPTS_MAX:
@@ -156,11 +156,11 @@ class ComplaintBook:
             self._forget(next(iter(self._receipts)))
 
     def finalized(self, message_id: bytes) -> None:
-        """Nothing was lost: whoever said nothing of it in the end has no more to say."""
+        """Forget a message that was not lost: a validator that did not report its end need not do so any more."""
         self._forget(message_id)
 
     def tick(self, now_ms: int) -> None:
-        """Messages whose life is over for as long as they lived are looked at for the last time."""
+        """Look for the last time at messages of which no receipt came for a whole life of a message."""
         for message_id, sources in list(self._receipts.items()):
             lasts = [receipts[-1].timestamp_ms for receipts in sources.values()]
             if now_ms - max(lasts) > self._life_ms:

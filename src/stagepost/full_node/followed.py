@@ -1,6 +1,7 @@
-"""Messages that somebody follows: their statuses from the topic and as they come, and how each stands now.
+"""Messages that programs follow: their statuses from the topic and as they come, and the present verdict of each.
 
-Whoever follows has a position in one list; there is no queue for anybody. What nobody follows costs a look into a table.
+Each follower has a position in one list; there is no queue per follower. A message without followers costs one look into a
+table.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import Verdict, evaluate
 
 FOLLOWED_MAX = 1_024
+"""Messages that are followed at a time."""
 STATUSES_MAX = 10_000
-"""Of one message: far more than its validators have to say. Those beyond still count, but nobody is told of them."""
+"""Statuses of one message: far more than its validators send. Further ones count in the verdict, but no follower gets them."""
 HISTORIES_READ_AT_ONCE = 2
+"""Threads that read the topic at a time."""
 
 ReadHistory = Callable[[bytes], Iterable[StatusRecord]]
-"""What the topic holds of a message now; called in a thread."""
+"""Return the records that the topic holds of a message now; called in a thread."""
 
 
-class Followed:
-    """One message. `records` only grows."""
+class FollowedMessage:
+    """Message with at least one follower. `records` only grows."""
 
     def __init__(self, message_id: bytes) -> None:
         self.message_id = message_id
@@ -40,7 +43,7 @@ class Followed:
         self._bell = asyncio.Event()
 
     def history_is(self, records: Iterable[StatusRecord]) -> None:
-        """What came while it was read is in it, or comes behind it."""
+        """Put the history first; records that came while it was read are in it, or come behind it."""
         waiting, self._waiting = self._waiting or [], None
         for record in (*records, *waiting):
             self.add(record)
@@ -67,7 +70,7 @@ class Followed:
         return evaluate(self._state, sets, as_of_ms)
 
     async def more_than(self, count: int, within_s: float) -> None:
-        """Returns when there are more statuses than that, or the time is over."""
+        """Return when there are more than `count` statuses, or `within_s` is over."""
         try:
             async with asyncio.timeout(within_s):
                 while len(self.records) <= count:
@@ -78,33 +81,33 @@ class Followed:
 
 
 class FollowedStatuses:
-    """`sets`: those by which receipts count now."""
+    """Table of followed messages. `sets` returns the validator sets by which receipts count now."""
 
     def __init__(self, read_history: ReadHistory, sets: Callable[[], ValidatorSets]) -> None:
         self._read_history = read_history
         self._sets = sets
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, FollowedMessage] = {}
         self._reading = asyncio.Semaphore(HISTORIES_READ_AT_ONCE)
 
     def __len__(self) -> int:
         return len(self._followed)
 
     def __contains__(self, key: str) -> bool:
-        """Whether somebody follows the message; may be asked in any thread."""
+        """Return whether the message with this key has a follower; may be called in any thread."""
         return key in self._followed
 
     def heard(self, record: StatusRecord) -> None:
-        """A record that is on the topic now."""
+        """Give followers a record that is on the topic now."""
         followed = self._followed.get(record.key or "")
         if followed is not None:
             followed.add(record)
 
-    def verdict(self, followed: Followed, as_of_ms: int) -> Verdict | None:
+    def verdict(self, followed: FollowedMessage, as_of_ms: int) -> Verdict | None:
         return followed.verdict(self._sets(), as_of_ms)
 
     @asynccontextmanager
-    async def following(self, message_id: bytes) -> AsyncIterator[Followed]:
-        """`StagepostError` with `QUEUE_FULL` if too many messages are followed."""
+    async def following(self, message_id: bytes) -> AsyncIterator[FollowedMessage]:
+        """Follow a message as long as the context lasts; `StagepostError` with `QUEUE_FULL` if too many are followed."""
         key = message_id.hex()
         followed = self._followed.get(key)
         if followed is None:
@@ -116,9 +119,9 @@ class FollowedStatuses:
                     limit=FOLLOWED_MAX,
                     message_id=message_id,
                 )
-            # From here on nothing is missed: what was written before is on the topic, which is read now, and what is
-            # written from now on waits behind it.
-            followed = self._followed[key] = Followed(message_id)
+            # From here on no record is missed: earlier records are on the topic, which is read now, and later ones wait
+            # behind them.
+            followed = self._followed[key] = FollowedMessage(message_id)
             followed.reading = asyncio.create_task(self._read(followed))
         followed.followers += 1
         try:
@@ -132,7 +135,7 @@ class FollowedStatuses:
                 if followed.reading is not None:
                     followed.reading.cancel()
 
-    async def _read(self, followed: Followed) -> None:
+    async def _read(self, followed: FollowedMessage) -> None:
         async with self._reading:
             followed.history_is(await asyncio.to_thread(self._history, followed.message_id))
 

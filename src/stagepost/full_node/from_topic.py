@@ -1,7 +1,7 @@
-"""From the topic of messages into a full node: each record is handed over, and the position moves on when enough
-validators have it and the topic of statuses says so on its disk.
+"""Intake of a full node from the topic of messages: the node submits each record, and the position moves on when the
+statuses topic holds on disk that enough validators have the message.
 
-A crash in between makes records come again; the full node, the queues and the chain all know a message by its id.
+After a crash in between, records come again; the full node, the queues and the chain all know a message by its id.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ log = logging.getLogger(__name__)
 GROUP = "full-node"
 ID_BYTES = 32
 AGAIN_S = 0.5
-"""When the full node is not ready, has too much to do, or cannot write."""
+"""Seconds to the next try when the full node is not ready, has too much to do, or cannot write."""
 
 COMMIT_EVERY_S = 0.2
+"""Seconds between two commits of the position."""
 
 NOT_YET = frozenset({ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL, ErrorCode.STORAGE_UNAVAILABLE})
 """Codes of a refusal that passes: the same message may be taken later."""
 
 
-class Waiting(NamedTuple):
-    """A record that has been handed over. Without a message it is done with."""
+class UncommittedRead(NamedTuple):
+    """Record that was submitted and whose position is not committed. `message_id` is None if the record has no message."""
 
     partition: int
     next_offset: int
@@ -41,7 +42,7 @@ class Waiting(NamedTuple):
 
 
 class MessageIntake:
-    """`refused` counts records that are no message."""
+    """Intake from one topic. `refused` counts records that are not a message."""
 
     def __init__(
         self, reader: TopicReader, positions: Positions, full_node: FullNode, *, poll_s: float = POLL_S
@@ -51,9 +52,9 @@ class MessageIntake:
         self._consumer = Consumer(reader, positions, poll_s=poll_s)
         self._positions = positions
         self._full_node = full_node
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[UncommittedRead] = deque()
         self._done: dict[int, int] = {}
-        """By partition: the position that is reached and not on disk yet."""
+        """Positions by partition that are reached and not on disk yet."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -75,10 +76,10 @@ class MessageIntake:
         async for batch in self._consumer.batches():
             for read in batch:
                 message_id = await self._take(read)
-                self._waiting.append(Waiting(batch.partition, read.offset + 1, message_id))
+                self._waiting.append(UncommittedRead(batch.partition, read.offset + 1, message_id))
 
     async def _commit_often(self) -> None:
-        """Validators answer within moments, but not at once."""
+        """Commit at intervals: validators answer within moments, but not at once."""
         while True:
             await asyncio.sleep(COMMIT_EVERY_S)
             try:
@@ -87,7 +88,7 @@ class MessageIntake:
                 log.error("position not committed", extra={"reason": error.text})
 
     async def _commit(self) -> None:
-        """Up to the first record, in each partition's order, that no validator has yet."""
+        """Commit up to the first record, in the order of submission, that may have to be submitted again."""
         while self._waiting and not self._is_under_way(self._waiting[0].message_id):
             done = self._waiting.popleft()
             self._done[done.partition] = done.next_offset
@@ -123,14 +124,14 @@ class MessageIntake:
             return key_id
         except StagepostError as error:
             if error.code is ErrorCode.MSG_DUPLICATE:
-                return error.message_id  # whoever brought it first may be gone before it is handed over
+                return error.message_id  # the first submitter may be gone before the message is settled
             raise
         self.taken += 1
         return message_id
 
 
 def _id_in(key: bytes | None) -> bytes | None:
-    """64 hexadecimal digits, or raw bytes, of which the first 32 count."""
+    """Return the message id in `key`: 64 hexadecimal digits, or raw bytes, of which the first 32 count."""
     if key is None or len(key) < ID_BYTES:
         return None
     try:

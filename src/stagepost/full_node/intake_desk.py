@@ -1,4 +1,4 @@
-"""Where a full node takes external messages from people and programs, whichever way they come, and says what became of them."""
+"""Desk at which people and programs submit external messages to a full node, and ask for the verdict of each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
-from stagepost.full_node.followed import Followed, FollowedStatuses
+from stagepost.full_node.followed import FollowedMessage, FollowedStatuses
 from stagepost.full_node.full_node import FullNode
-from stagepost.full_node.local_client import Taken
+from stagepost.full_node.local_client import AcceptedSubmission
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.verdict import Verdict
 from stagepost.remp.verdict.words import verdict_words
@@ -20,11 +20,11 @@ from stagepost.topics.topic import Record
 from stagepost.trace.reading import NotOneMessage, records_of_key
 
 READ_AT_ONCE = 4
-"""Rows that are read from the disk at the same time."""
+"""Rows that are read from the disk at a time."""
 
 
 class IntakeDesk:
-    """Of one full node and its data folder."""
+    """Desk of one full node and its data folder."""
 
     def __init__(self, full_node: FullNode, data: Path) -> None:
         self.taken = 0
@@ -51,14 +51,15 @@ class IntakeDesk:
             return
         self._statuses.heard(StatusRecord(record.value, key, STATUSES_TOPIC, self.now_ms, record.headers))
 
-    def submit(self, data: bytes) -> Taken:
-        """`StagepostError` if the full node does not pass it on: the bytes are no message, the account would not take
-        it, or the node is not ready; `StorageError` while its disk refuses. A message that is known already is taken as well, and nothing happens twice."""
+    def submit(self, data: bytes) -> AcceptedSubmission:
+        """Submit a message. `StagepostError` if the full node does not send it: the bytes are not a message, the account
+        refuses it, or the node is not ready; `StorageError` while the disk refuses. A message that the node knows already
+        is accepted as well, and is not sent twice."""
         try:
-            taking = self._full_node.receive(data)
+            submission = self._full_node.receive(data)
         except StagepostError as error:
             if error.code is ErrorCode.MSG_DUPLICATE and error.message_id is not None:
-                return Taken(error.message_id, is_new=False)
+                return AcceptedSubmission(error.message_id, is_new=False)
             self.refused += 1
             if isinstance(error, DecodeError):
                 raise StagepostError(
@@ -68,27 +69,28 @@ class IntakeDesk:
                     limit=error.limit,
                 ) from error
             raise
-        if taking.refused is not None:
+        if submission.refused is not None:
             self.refused += 1
             raise StagepostError(
-                f"the full node refuses the message: {taking.refused}",
+                f"the full node refuses the message: {submission.refused}",
                 code=ErrorCode.PROTOCOL_REQUEST,
                 advice="nobody else has heard of it; it may be sent again when the reason is gone",
-                message_id=taking.message_id,
-                reason=taking.refused,
+                message_id=submission.message_id,
+                reason=submission.refused,
             )
         self.taken += 1
-        return Taken(taking.message_id, is_new=True)
+        return AcceptedSubmission(submission.message_id, is_new=True)
 
-    def following(self, message_id: bytes) -> AbstractAsyncContextManager[Followed]:
-        """`StagepostError` with `QUEUE_FULL` if too many are followed, `StorageError` if the topic cannot be read."""
+    def following(self, message_id: bytes) -> AbstractAsyncContextManager[FollowedMessage]:
+        """Follow a message as long as the context lasts. `StagepostError` with `QUEUE_FULL` if too many are followed,
+        `StorageError` if the topic cannot be read."""
         return self._statuses.following(message_id)
 
-    def verdict(self, followed: Followed) -> Verdict | None:
+    def verdict(self, followed: FollowedMessage) -> Verdict | None:
         return self._statuses.verdict(followed, self.now_ms)
 
     async def row(self, message_id: bytes) -> dict[str, Any]:
-        """The row of `messages`; `NotOneMessage` if no receipt of this message counts."""
+        """Return the row of table `messages`; `NotOneMessage` if no receipt of this message counts."""
         async with self._reading, self.following(message_id) as followed:
             as_of_ms = self.now_ms
             verdict = self.verdict(followed)

@@ -1,11 +1,9 @@
-"""A full node's two ways to Kafka: its topic of statuses is carried there, and messages that others write there are taken.
+"""Bridge of a full node to Kafka: statuses go to the broker, and messages that others write there come to the node.
 
     stagepost.remp.statuses (local) ─ KafkaSpool ─ broker ─ KafkaFeed ─ MessageIntake ─ full node
 
-The local topic is written first, whatever the broker does, and is what the node itself reads after a restart. The first start asks for a
-broker that answers; later ones go on without it, for it may be back at any time.
-
-What a full node tells of its ways to Kafka, beside its other metrics.
+The node writes the local topic first, whatever the broker does, and reads it after a restart. The first start needs a
+broker that answers; later starts go on without one, for the broker may be back at any time.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ KAFKA_FAULTS = MetricDeclaration(
     {},
 )
 KAFKA_METRICS = (KAFKA_SPOOL_RECORDS, KAFKA_MESSAGES_LAG, KAFKA_PUBLISHED, KAFKA_FAULTS)
-"""Of a full node, beside its own, if it has a way to Kafka."""
+"""Metrics that a full node with --kafka serves beside its own."""
 
 
 class KafkaMetrics:
-    """Counters follow those of the spool; gauges are as of the moment of asking."""
+    """Metrics of the bridge. Counters follow those of the spool; gauges are as of the moment of rendering."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -83,11 +81,14 @@ log = logging.getLogger(__name__)
 
 NOTE_FILE = "kafka.json"
 AGAIN_S = 2.0
+"""Seconds to the next try to open the topic of messages."""
 DRAIN_WITHIN_S = 2.0
+"""Seconds at the end in which the broker may still take statuses."""
 
 
 def require_kafka(settings: KafkaSettings, data: Path) -> None:
-    """Before anything starts: both topics are there, made if need be. Silence is forgiven if they were seen before."""
+    """Check, before anything starts, that both topics exist; create them if allowed. A broker that does not answer is
+    accepted if both topics were seen before."""
     require_client()
     desk = BrokerDesk(settings.access)
     plans = (settings.statuses, settings.messages)
@@ -117,7 +118,7 @@ def _were_seen(data: Path, names: list[str]) -> bool:
 
 
 class KafkaBridge:
-    """Of one full node; `statuses` is its local topic."""
+    """Bridge of one full node, whose local topic is `statuses`."""
 
     def __init__(self, settings: KafkaSettings, statuses: FileTopic, full_node: FullNode) -> None:
         self._settings = settings
@@ -134,19 +135,19 @@ class KafkaBridge:
         self._taking = asyncio.create_task(self._take())
 
     def metrics(self) -> bytes:
-        """In the text format that Prometheus reads; told to whoever asks the node."""
+        """Return the metrics in the text format that Prometheus reads."""
         lag = 0 if self.feed is None else self.feed.lag()
         return self._metrics.render(self.spool.waiting, lag, self.spool.counters)
 
     async def stop_taking(self) -> None:
-        """No further messages; statuses may still come."""
+        """Take no further messages; statuses may still come."""
         taking, self._taking = self._taking, None
         if taking is not None:
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
         intake, self.intake = self.intake, None
         if intake is not None:
-            # A broker that is away cannot be told; the messages come again, and are known by their ids.
+            # A broker that is away gets no position; the messages come again, and the node knows them by their ids.
             with suppress(StorageError):
                 await intake.close()
         positions, self._positions = self._positions, None
@@ -157,7 +158,7 @@ class KafkaBridge:
             await feed.close()
 
     async def close(self) -> None:
-        """After the last status was written: what the broker takes at once goes there, the rest waits for the next start."""
+        """Send what the broker takes at once, after the last status was written; the rest waits for the next start."""
         await self.stop_taking()
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_WITHIN_S):
@@ -170,7 +171,7 @@ class KafkaBridge:
         )
 
     async def _take(self) -> None:
-        """As soon as the broker is there."""
+        """Read messages as soon as the broker answers."""
         while True:
             try:
                 topic, positions = await asyncio.to_thread(self._opened)

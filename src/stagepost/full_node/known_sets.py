@@ -1,4 +1,4 @@
-"""Who may sign receipts, as a chain tells it: its sessions one after the other, kept as the validator-sets file."""
+"""Validators that may sign receipts: the sessions of a chain one after the other, kept as the validator-sets file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, Session, Validator
 
 FILE_MODE = 0o644
 CLOCKS_DIFFER_MS = 5_000
-"""A session begins with a master block, whose time may be ahead of a validator's clock by so much."""
+"""Milliseconds by which the time of the master block that begins a session may be ahead of a validator's clock."""
 
 
 class KnownSets:
-    """Sessions are never forgotten: receipts are checked years later. `message_timeout_ms`: so long after the end of a
-    session its validators may still have something to say of its messages."""
+    """Sessions and full nodes whose receipts count. Sessions are never forgotten: receipts are checked years later.
+    For `message_timeout_ms` after the end of a session its validators may still report its messages."""
 
     def __init__(self, full_nodes: Iterable[bytes], *, message_timeout_ms: int = MESSAGE_TIMEOUT_MS) -> None:
         self._full_nodes: dict[bytes, bytes] = {key_id(key): key for key in full_nodes}
@@ -31,7 +31,7 @@ class KnownSets:
         self.message_timeout_ms = message_timeout_ms
 
     def add(self, sets: ValidatorSets) -> None:
-        """What an earlier life has written."""
+        """Add what an earlier life has written."""
         self._full_nodes.update(sets.full_nodes)
         self._sessions.update(sets.sessions)
 
@@ -53,7 +53,7 @@ class KnownSets:
         return ValidatorSets(self._full_nodes, list(self._sessions.values()), self.message_timeout_ms)
 
     def write(self, path: Path) -> None:
-        """Readers see the old file or the new one."""
+        """Replace the file at `path`: readers see the old file or the new one."""
         content = json.dumps(sets_document(self.sets), indent=1).encode() + b"\n"
         try:
             replace_file(path, content, FILE_MODE)
@@ -80,7 +80,7 @@ def session_of(session: LedgerSession) -> Session:
 
 
 def sets_document(sets: ValidatorSets) -> Mapping[str, Any]:
-    """As the file has it."""
+    """Return the content of the validator-sets file."""
     return {
         "message_timeout_ms": sets.message_timeout_ms,
         "full_nodes": [

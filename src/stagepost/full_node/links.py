@@ -26,10 +26,11 @@ from stagepost.remp.links.versions import LinkVersion
 LEAVE_WITHIN_S = 30.0
 """Seconds that a validator has to send what it has put on a link that the full node leaves."""
 LEAVE_AGAIN_S = 0.1
+"""Seconds between two tries to say the last word on a link."""
 
 
 class MessageLink(Link):
-    """The full node's end."""
+    """Full node's end of a link to one validator."""
 
     def __init__(
         self, bearer: Bearer, terms: LinkTerms, end: OurEnd, counts: LinkCounts, events: FullNodeLinkEvents
@@ -62,6 +63,8 @@ class MessageLink(Link):
 
 
 class DiallingFullNodeLinks:
+    """Links of one full node, which the node itself dials."""
+
     def __init__(self, end: OurEnd) -> None:
         self.counts = LinkCounts()
         self._end = end
@@ -83,7 +86,7 @@ class DiallingFullNodeLinks:
         await self._dialler.stop()
 
     def set_validators(self, validators: Mapping[bytes, Address]) -> None:
-        """Links to those who are not among them end; others are dialled."""
+        """Dial `validators`; end the links to all others."""
         for public_key in sorted(self._wanted - validators.keys()):
             self._dialler.drop(public_key)
         for public_key, address in validators.items():
@@ -92,7 +95,7 @@ class DiallingFullNodeLinks:
 
     @property
     def linked(self) -> list[bytes]:
-        """Validators that there is a link to now."""
+        """Return the validators that this node has a link to now."""
         return sorted(self._links)
 
     def send(self, validator: bytes, message: bytes) -> bool:
@@ -122,7 +125,7 @@ class DiallingFullNodeLinks:
                 self._dialler.is_there(public_key)
 
     def refuse(self, validator: bytes, rule: str, text: str) -> None:
-        """It sent what no honest validator sends: its link is closed, and stays so for a while."""
+        """Close the link of a validator that sent what no honest one sends; the link stays closed for a while."""
         link = self._links.get(validator)
         if link is not None:
             link.end(RemoteProtocolError(text, code=ErrorCode.PROTOCOL_REQUEST, reason=rule))

@@ -1,6 +1,6 @@
-"""A full node's local socket as a program sees it: the handshake, then one question after the other.
+"""Client of a full node's local socket: submit external messages, follow them, wait for them, and read their traces.
 
-A program's way to a full node: hand in external messages, follow them, wait for them, and read their traces.
+A connection begins with the handshake; then the program asks one question after the other.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}
 SUBMIT_TIMEOUT_S = 30.0
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """`is_new` is False for a message that was handed in before."""
+class AcceptedSubmission(msgspec.Struct, frozen=True):
+    """Message that the full node has accepted. `is_new` is False for a message that was submitted before."""
 
     message_id: bytes
     is_new: bool
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The full node does not pass it on. `message_id` is None if the bytes are no message."""
+class SubmissionRefusal(msgspec.Struct, frozen=True):
+    """Refusal of a message that the full node does not send. `message_id` is None if the bytes are not a message."""
 
     message_id: bytes | None
     code: ErrorCode
@@ -75,8 +75,8 @@ class Refused(msgspec.Struct, frozen=True):
         return StagepostError(self.text, code=self.code, advice=self.advice, message_id=self.message_id)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Further statuses of a message, and how it stands. `after` goes into the next question."""
+class StatusPage(msgspec.Struct, frozen=True):
+    """Further statuses of a message, and its verdict. `after` goes into the next question."""
 
     records: tuple[StatusRecord, ...]
     after: int
@@ -86,7 +86,7 @@ class Told(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class IntakeAddress:
-    """Where a full node takes messages from programs of its user."""
+    """Address at which a full node accepts messages from programs of its user."""
 
     socket_path: Path
     network_magic: int
@@ -98,7 +98,8 @@ class IntakeAddress:
         return cls(Path(socket_path), network_magic, SocketNetwork())
 
     async def open(self) -> IntakeConversation:
-        """`TransportError` if nobody answers there, `HandshakeRefused` if it is of another network, or no full node."""
+        """Connect and shake hands. `TransportError` if no node answers there, `HandshakeRefused` if the node is of another
+        network, or is not a full node."""
         bearer = await self.network.connect(UnixAddress(self.socket_path), timeout_s=self.connect_timeout_s)
         try:
             async with asyncio.timeout(self.connect_timeout_s):
@@ -115,7 +116,7 @@ class IntakeAddress:
 
 
 class IntakeConversation:
-    """One question at a time; one that was given up in the middle ends the connection."""
+    """Conversation of one question at a time; a question that was given up in the middle ends the connection."""
 
     def __init__(self, bearer: Bearer, talk: Conversation) -> None:
         self._bearer = bearer
@@ -126,9 +127,9 @@ class IntakeConversation:
     def is_over(self) -> bool:
         return self._bearer.is_over or self._is_asking
 
-    async def submit(self, message: bytes) -> Taken | Refused:
+    async def submit(self, message: bytes) -> AcceptedSubmission | SubmissionRefusal:
         if len(message) > MESSAGE_BYTES_MAX:
-            return Refused(
+            return SubmissionRefusal(
                 None,
                 ErrorCode.MSG_BODY_SIZE,
                 f"the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are accepted",
@@ -138,10 +139,10 @@ class IntakeConversation:
         if isinstance(reply, MessageRefused):
             return _refused(reply)
         assert isinstance(reply, MessageTaken), "by the states of the protocol"
-        return Taken(reply.message_id, bool(reply.is_new))
+        return AcceptedSubmission(reply.message_id, bool(reply.is_new))
 
-    async def follow(self, message_id: bytes, after: int, within_s: float) -> Told:
-        """Statuses from `after` on; waits for one as long as `within_s`. `StagepostError` if the node cannot say."""
+    async def follow(self, message_id: bytes, after: int, within_s: float) -> StatusPage:
+        """Return statuses from `after` on; wait for one as long as `within_s`. `StagepostError` if the node cannot answer."""
         within_ms = min(WITHIN_MS_MAX, max(0, round(within_s * 1_000)))
         reply = await self._ask(FollowMessage(message_id, after, within_ms))
         if isinstance(reply, MessageRefused):
@@ -151,7 +152,7 @@ class IntakeConversation:
 
     async def close(self) -> None:
         if not self.is_over:
-            with suppress(StagepostError):  # it may have gone before us
+            with suppress(StagepostError):  # the node may have closed first
                 await self._talk.send(Done())
         self._bearer.close()
         await self._bearer.wait_closed()
@@ -184,13 +185,13 @@ class IntakeConversation:
         return reply
 
 
-def _refused(reply: MessageRefused) -> Refused:
+def _refused(reply: MessageRefused) -> SubmissionRefusal:
     known = reply.code in ErrorCode.__members__
     code = ErrorCode(reply.code) if known else ErrorCode.PROTOCOL_REQUEST
-    return Refused(reply.message_id or None, code, reply.text, reply.advice)
+    return SubmissionRefusal(reply.message_id or None, code, reply.text, reply.advice)
 
 
-def _told(message_id: bytes, after: int, reply: TellStatuses) -> Told:
+def _told(message_id: bytes, after: int, reply: TellStatuses) -> StatusPage:
     key = message_id.hex()
     records = []
     for number, one in enumerate(reply.statuses, start=after):
@@ -208,7 +209,7 @@ def _told(message_id: bytes, after: int, reply: TellStatuses) -> Told:
                 f"the full node's verdict is not understood: {error}",
                 advice="use the same version for node and programs",
             ) from error
-    return Told(tuple(records), reply.next_after, reply.as_of_ms, verdict)
+    return StatusPage(tuple(records), reply.next_after, reply.as_of_ms, verdict)
 
 
 # The handshake, either side
@@ -233,7 +234,7 @@ async def initiate_intake(bearer: Bearer, network_magic: int) -> Conversation:
 
 
 async def respond_to_intake(bearer: Bearer, network_magic: int) -> Conversation | None:
-    """The conversation; None after a query, whose answer was all that was asked for. Raises after a refusal was sent."""
+    """Return the conversation; None after a query, whose answer was the whole purpose. Raise after a refusal was sent."""
     talk = open_handshake(bearer, Direction.RESPONDER)
     try:
         reply, agreement = answer(await talk.receive(ProposeVersions), _terms(network_magic))
@@ -247,7 +248,9 @@ async def respond_to_intake(bearer: Bearer, network_magic: int) -> Conversation 
     await talk.release()
     if isinstance(reply, Refuse):
         bearer.close()
-        await bearer.wait_closed()  # whoever catches this error may abort, and the program should read why
+        await (
+            bearer.wait_closed()
+        )  # the caller may abort at this error, and the program should read the reason first
         raise HandshakeRefused(f"Handshake: refused a program: {reply.reason}")
     if agreement is None or agreement.query:
         return None
@@ -256,19 +259,19 @@ async def respond_to_intake(bearer: Bearer, network_magic: int) -> Conversation 
 
 ID_DIGITS = 64
 ASKED_FOR_S = 2.0
-"""How long a question waits for news: a message may also end because its time is over, without any."""
+"""Seconds that a question waits for a status: a message may also end without one, because its time is over."""
 AGAIN_S = 0.2
-"""After the full node has gone away: it may be restarting."""
+"""Seconds to the next try after the full node has gone away: it may be restarting."""
 WAITS_AT_ONCE_MAX = 128
-"""Each has a connection of its own; half of what a full node takes."""
+"""Messages that one client follows at a time, each over its own connection; half of what a full node accepts."""
 
 
 class RefusedByFullNode(StagepostError):
-    """The message was not passed on to anybody; the text says why."""
+    """Refusal by the full node: no validator has the message; the text says why."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Further statuses of a message, and how it stands with them."""
+    """Further statuses of a message, and the verdict with them."""
 
     records: tuple[StatusRecord, ...]
     verdict: Verdict | None
@@ -280,7 +283,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class ExternalMessages:
-    """Any number of tasks may use it at the same time."""
+    """Client of one full node. Any number of tasks may use it at the same time."""
 
     def __init__(
         self,
@@ -301,8 +304,8 @@ class ExternalMessages:
         """Shake hands once."""
         await (await self._address.open()).close()
 
-    async def submit(self, message: bytes, timeout_s: float) -> Taken:
-        """`RefusedByFullNode` if it goes no further; `ProtocolTimeout` if there is no answer in time."""
+    async def submit(self, message: bytes, timeout_s: float) -> AcceptedSubmission:
+        """Submit a message. `RefusedByFullNode` if the node does not send it; `ProtocolTimeout` without an answer in time."""
         try:
             async with asyncio.timeout(timeout_s), self._turn:
                 outcome = await self._submit(message)
@@ -311,16 +314,16 @@ class ExternalMessages:
                 f"the full node at {self._address.socket_path} did not answer within {timeout_s:g} s",
                 advice="send it again: a message that was taken is not taken twice",
             ) from None
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, SubmissionRefusal):
             raise RefusedByFullNode(
                 outcome.text, code=outcome.code, advice=outcome.advice, message_id=outcome.message_id
             )
         return outcome
 
     async def follow(self, message_id: bytes) -> AsyncGenerator[Progress, None]:
-        """Every status that there is and comes, each once, until the message has ended. Survives a restart of the node.
+        """Yield every status, known or to come, each once, until the message has ended. Survive a restart of the node.
 
-        Also yields now and then without a status, for a verdict may change by time alone.
+        Yield now and then without a status as well, for a verdict may change by time alone.
         """
         known: set[tuple[bytes | None, str | None]] = set()
         async with self._waits:
@@ -332,7 +335,7 @@ class ExternalMessages:
                         while True:
                             told = await talk.follow(message_id, after, within_s)
                             after = told.after
-                            # Whatever there is comes at once, page by page; then it is waited for.
+                            # Known statuses come at once, page by page; then the client waits for further ones.
                             within_s = 0.0 if told.records else ASKED_FOR_S
                             fresh = tuple(
                                 one for one in told.records if (one.value, one.session_hint) not in known
@@ -348,7 +351,7 @@ class ExternalMessages:
                 await asyncio.sleep(AGAIN_S)
 
     async def wait_for(self, message_id: bytes, awaited: Awaited, timeout_s: float) -> MessageVerdict:
-        """Returns when it has come so far, when it has ended otherwise, or with how it stands when the time is over."""
+        """Return the verdict when the message has come as far as `awaited`, has ended otherwise, or the time is over."""
         found = MessageVerdict(message_id.hex(), awaited, None, 0)
         try:
             async with asyncio.timeout(timeout_s), aclosing(self.follow(message_id)) as progresses:
@@ -367,7 +370,7 @@ class ExternalMessages:
         return found
 
     async def trace(self, message_id: bytes, timeout_s: float) -> Trace:
-        """Every receipt that there is now. `StagepostError` with `MSG_BAD_ID` if there is none."""
+        """Return the trace of every receipt so far. `StagepostError` with `MSG_BAD_ID` if there is none."""
         records: list[StatusRecord] = []
         try:
             async with asyncio.timeout(timeout_s), await self._address.open() as talk:
@@ -398,25 +401,27 @@ class ExternalMessages:
             if kept is not None:
                 await kept.close()
 
-    async def _submit(self, message: bytes) -> Taken | Refused:
+    async def _submit(self, message: bytes) -> AcceptedSubmission | SubmissionRefusal:
         kept, self._kept = self._kept, None
         if kept is not None and not kept.is_over:
             try:
                 return await self._submit_over(kept, message)
             except StagepostError as error:
-                # A connection that was kept may end under us; the message has its id, so it is not taken twice.
+                # A kept connection may end at any time; the node knows the message by its id and does not send it twice.
                 if not is_away(error):
                     raise
         return await self._submit_over(await self._address.open(), message)
 
-    async def _submit_over(self, talk: IntakeConversation, message: bytes) -> Taken | Refused:
+    async def _submit_over(
+        self, talk: IntakeConversation, message: bytes
+    ) -> AcceptedSubmission | SubmissionRefusal:
         outcome = await talk.submit(message)
         self._kept = talk
         return outcome
 
 
 def id_bytes(message_id: str | bytes) -> bytes:
-    """32 bytes, or 64 hexadecimal digits."""
+    """Return the 32 bytes of an id that is given as such, or as 64 hexadecimal digits."""
     if isinstance(message_id, bytes) and len(message_id) * 2 == ID_DIGITS:
         return message_id
     if isinstance(message_id, str) and len(message_id) == ID_DIGITS:

@@ -1,6 +1,6 @@
-"""The local socket of a full node: programs of its user hand in external messages and follow them.
+"""Local socket of a full node: programs of its user submit external messages and follow them.
 
-It is served with the same bearer, handshake and referee as every other connection, by a mini-protocol of its own.
+The node serves the socket with the same bearer, handshake and referee as every other connection, by a mini-protocol of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from stagepost.dmq.node.local_service import owner_and_root, sent_away
 from stagepost.errors import StagepostError
-from stagepost.full_node.followed import Followed
+from stagepost.full_node.followed import FollowedMessage
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.local_client import respond_to_intake
 from stagepost.ground.net.bearer import Bearer
@@ -48,15 +48,15 @@ log = logging.getLogger(__name__)
 
 SOCKET_FILE = "full-node.socket"
 CONNECTIONS_MAX = 256
-"""Each may have one open question, and follows one message at a time."""
+"""Connections at a time; each may have one open question, and follows one message at a time."""
 
 STATUS_OVERHEAD_BYTES = 3 * HEADER_BYTES_MAX + 32
 SOCKET_PATH_BYTES_MAX = 100
-"""What every system takes; a longer folder gets a socket elsewhere."""
+"""Bytes of a socket path that every system accepts; for a longer data folder the socket lies elsewhere."""
 
 
 class LocalIntake:
-    """`serve` is given every connection of the socket."""
+    """Server of the socket, for `allowed_user_ids`."""
 
     def __init__(
         self, desk: IntakeDesk, network_magic: int, allowed_user_ids: frozenset[int] | None = None
@@ -77,9 +77,10 @@ class LocalIntake:
             log.info("program cut off", extra={"code": bearer.reason.code, "reason": bearer.reason.text})
 
     async def _answer(self, bearer: Bearer, talk: Conversation) -> None:
-        """Until the program is done. A message stays followed until another one is, so that nothing is read twice."""
+        """Answer until the program is done. A message stays followed until the program follows another one, so that the
+        topic is not read twice."""
         async with AsyncExitStack() as at_end:
-            followed: Followed | None = None
+            followed: FollowedMessage | None = None
             letting_go = AsyncExitStack()
             at_end.push_async_callback(lambda: letting_go.aclose())
             while not talk.is_over:
@@ -108,7 +109,7 @@ class LocalIntake:
             return refusal(error, error.message_id)
         return MessageTaken(taken.message_id, int(taken.is_new))
 
-    async def _told(self, followed: Followed, question: FollowMessage) -> TellStatuses:
+    async def _told(self, followed: FollowedMessage, question: FollowMessage) -> TellStatuses:
         within_s = min(question.within_ms, WITHIN_MS_MAX) / 1_000
         after = min(question.after, len(followed.records))
         if within_s and len(followed.records) <= after:
@@ -123,7 +124,7 @@ class LocalIntake:
 
 
 def told_statuses(records: list[StatusRecord], after: int) -> list[ToldStatus]:
-    """As many as fit into one answer, one at least if there is one."""
+    """Return as many statuses as fit into one answer, at least one if there is one."""
     told: list[ToldStatus] = []
     room = TELLING_BYTES_MAX
     for record in records[after : after + TELLING_RECORDS_MAX]:
@@ -156,7 +157,7 @@ def _clipped(text: str) -> str:
 
 @asynccontextmanager
 async def serving_programs(intake: LocalIntake, data: Path, network: Network) -> AsyncIterator[Path]:
-    """Listens in the data folder; where its path is too long for a socket, in a folder of its own. Tells the socket."""
+    """Listen in the data folder, or in a temporary one if the path of `data` is too long for a socket; yield the path."""
     async with AsyncExitStack() as parts:
         path = (data / SOCKET_FILE).absolute()
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:

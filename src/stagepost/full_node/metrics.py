@@ -1,6 +1,6 @@
-"""The metrics of full nodes and validators: counted as things happen, gauges when somebody asks.
+"""Metrics of full nodes and validators: counters follow events, gauges are set when the metrics are rendered.
 
-Each node has a registry of its own: two in one process do not mix.
+Each node has its own registry: two nodes in one process do not mix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stagepost.remp.verdict.verdict import Conclusion
 
 
 class SignatureState(StrEnum):
-    """Why a receipt counts, or does not."""
+    """Reason why a receipt counts, or does not."""
 
     VALID = "valid"
     INVALID = "invalid"
@@ -76,7 +76,7 @@ FULL_NODE_METRICS = (
 
 SECONDS_BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0, 300.0)
 OPEN_MAX = 100_000
-"""Messages whose beginning is remembered; the oldest is forgotten for a further one, and its end is not timed."""
+"""Messages whose time of submission is remembered; the oldest is forgotten for a further one, and its end is not timed."""
 
 _SIGNATURES = {
     ErrorCode.RECEIPT_SIGNATURE: SignatureState.INVALID,
@@ -85,7 +85,7 @@ _SIGNATURES = {
 
 
 class OpenMessage:
-    """One that a full node has taken, and that has no end yet."""
+    """Message that a full node has taken, and that has no end yet."""
 
     __slots__ = ("rejected_by", "shard", "stages", "taken_ms", "total")
 
@@ -98,7 +98,7 @@ class OpenMessage:
 
 
 class FullNodeMetrics:
-    """Tell it what the full node takes, hears and refuses. `message_timeout_ms`: after so long a message has expired."""
+    """Metrics of what a full node takes, hears and refuses. A message expires after `message_timeout_ms`."""
 
     def __init__(self, message_timeout_ms: int) -> None:
         self.open: OrderedDict[bytes, OpenMessage] = OrderedDict()
@@ -111,7 +111,7 @@ class FullNodeMetrics:
         )
         self._open = Gauge(*named(REMP_OPEN_MESSAGES), registry=self._registry)
         set_build_info(self._registry)
-        # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
+        # A series that begins at its first event hides this event from a reader that computes rates.
         for kind in KINDS:
             if kind.is_emitted:
                 self._receipts.labels(kind.name, SignatureState.VALID)
@@ -122,14 +122,14 @@ class FullNodeMetrics:
             self._ends.labels(end)
 
     def taken(self, message_id: bytes, shard: str, now_ms: int) -> None:
-        """Repeats change nothing."""
+        """Note the time of submission; a repeated submission changes nothing."""
         if message_id not in self.open:
             self.open[message_id] = OpenMessage(shard, now_ms)
             if len(self.open) > OPEN_MAX:
                 self.open.popitem(last=False)
 
     def heard(self, receipt: Receipt, now_ms: int) -> None:
-        """A receipt that counts, of this node's own or of a validator."""
+        """Count a receipt that counts, of this node or of a validator."""
         kind = receipt.kind
         self._receipts.labels(kind.name, SignatureState.VALID).inc()
         if kind.status is Status.REJECTED and kind.level is Level.FULLNODE:
@@ -155,7 +155,7 @@ class FullNodeMetrics:
         self._receipts.labels(receipt.kind.name, state).inc()
 
     def render(self, now_ms: int) -> bytes:
-        """In the text format that Prometheus reads."""
+        """Return the metrics in the text format that Prometheus reads."""
         self._let_expire(now_ms)
         self._open.clear()
         for shard, count in sorted(Counts(message.shard for message in self.open.values()).items()):
@@ -163,7 +163,7 @@ class FullNodeMetrics:
         return generate_latest(DeclaredSamples(self._registry))
 
     def _let_expire(self, now_ms: int) -> None:
-        """In the order in which they came: whoever is behind the first that still lives does so, too."""
+        """End expired messages, in the order in which they came: all messages behind the first living one live, too."""
         while self.open:
             message_id, message = next(iter(self.open.items()))
             if now_ms - message.taken_ms <= self._message_timeout_ms:

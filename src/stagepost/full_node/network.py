@@ -1,4 +1,4 @@
-"""A network of validators and full nodes as each of them is told of it: the chain's genesis, and who is where.
+"""Network of validators and full nodes, as its file describes it: the chain's genesis, and the address of each member.
 
 {"network_magic": 7, "genesis": "<hex>", "members": [{"name": "validator-1", "public_key": "<64 hex>",
  "host": "127.0.0.1", "port": 4001, "is_validator": true}, …]}
@@ -40,7 +40,7 @@ class NetworkMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RempNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everybody has links to everybody for the chain, in the order of the members."""
+    """Content of the network file. For the chain every member has links to all others, in the order of `members`."""
 
     network_magic: int
     genesis: str
@@ -84,7 +84,7 @@ class RempNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_network(path: Path) -> RempNetwork:
-    """`ConfigFaults` names what is wrong in the file."""
+    """Read the network file at `path`; `ConfigFaults` names what is wrong in it."""
     content, _ = read_small_file(path, NETWORK_BYTES_MAX, "a network file")
     try:
         network = decode_foreign(content, RempNetwork)
@@ -92,7 +92,7 @@ def load_network(path: Path) -> RempNetwork:
             raise ValueError("a public key has 64 hexadecimal digits")
         if len(set(network.public_keys)) < len(network.members):
             raise ValueError("every member has a key of its own")
-        network.chain  # noqa: B018  # read now, so that its faults are told now
+        network.chain  # noqa: B018  # decoded now, so that its faults are reported now
     except (msgspec.MsgspecError, ValueError, DecodeError) as error:
         raise ConfigFaults({str(path): [Fault("the whole file", str(error))]}) from error
     return network

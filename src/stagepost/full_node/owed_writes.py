@@ -1,4 +1,4 @@
-"""Small files that a node owes its readers: each write is tried at once, and again until the disk takes it."""
+"""Writes of small files that a node owes its readers: the node tries each at once, and again until the disk takes it."""
 
 from __future__ import annotations
 

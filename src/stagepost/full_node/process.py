@@ -1,4 +1,4 @@
-"""The process around a validator or a full node: from its files, until a signal."""
+"""Process of a validator or a full node: start from its files, run until a signal."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.topics.kafka.admin import KafkaSettings
 
 STOP_WITHIN_S = 8.0
+"""Seconds that a node has to close after a signal."""
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 
-class Running(Protocol):
+class ClosableNode(Protocol):
     async def close(self) -> None: ...
 
 
 class DmqAccess(msgspec.Struct, frozen=True):
-    """A DMQ node of this machine, and the keys of the pool that we speak for there."""
+    """DMQ node of this machine, and the keys of the pool in whose name the full node sends there."""
 
     socket: str
     network_magic: int
@@ -52,15 +53,15 @@ def run_full_node(
     metrics_port: int | None = None,
     kafka: KafkaSettings | None = None,
 ) -> int:
-    """`beside`: what else runs as long as the node does, such as its HTTP address."""
+    """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address."""
     configure_logs(log_level, "auto")
     described, seed = load_network(network), seed_of(key)
 
-    async def start() -> Running:
+    async def start() -> ClosableNode:
         timeout_ms = int(message_timeout_s * 1_000)
         node = await start_full_node(described, seed, data, message_timeout_ms=timeout_ms, kafka=kafka)
         node.read_messages()
-        running: Running = node if dmq is None else await _WithDeliveries.start(node, dmq)
+        running: ClosableNode = node if dmq is None else await _NodeWithDeliveries.start(node, dmq)
         if metrics_port is not None:
             served = full_node_status(node, data, metrics_port, message_timeout_ms=timeout_ms)
             running = await NodeBeside.start(running, served)
@@ -69,15 +70,15 @@ def run_full_node(
     return asyncio.run(run_until_signal(start))
 
 
-class _WithDeliveries:
-    """A full node and its way to a DMQ node."""
+class _NodeWithDeliveries:
+    """Full node and its transport to a DMQ node."""
 
     def __init__(self, node: RunningFullNode, transport: DmqTransport) -> None:
         self._node = node
         self._transport = transport
 
     @classmethod
-    async def start(cls, node: RunningFullNode, dmq: DmqAccess) -> _WithDeliveries:
+    async def start(cls, node: RunningFullNode, dmq: DmqAccess) -> _NodeWithDeliveries:
         transport = DmqTransport(
             dmq.socket, dmq.network_magic, dmq.keys, profile=dmq.profile, node_data=dmq.node_data
         )
@@ -91,14 +92,14 @@ class _WithDeliveries:
 
 
 class NodeBeside:
-    """A node, and something that ends before it does."""
+    """Node, and a context that ends before the node does."""
 
-    def __init__(self, node: Running, other: AbstractAsyncContextManager[object]) -> None:
+    def __init__(self, node: ClosableNode, other: AbstractAsyncContextManager[object]) -> None:
         self._node = node
         self._other = other
 
     @classmethod
-    async def start(cls, node: Running, other: AbstractAsyncContextManager[object]) -> NodeBeside:
+    async def start(cls, node: ClosableNode, other: AbstractAsyncContextManager[object]) -> NodeBeside:
         try:
             await other.__aenter__()
         except BaseException:
@@ -115,7 +116,7 @@ def seed_of(key: Path) -> bytes:
     return key_files.load_as(ColdSigningKey, key).seed
 
 
-async def run_until_signal(start: Callable[[], Awaitable[Running]]) -> int:
+async def run_until_signal(start: Callable[[], Awaitable[ClosableNode]]) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 

@@ -1,6 +1,6 @@
-"""Receipts of many validators, checked beside the loop where there are many, and handed on in each validator's order.
+"""Checks of validators' receipts: beside the loop where there are many, with results in each validator's order.
 
-Signatures are most of a full node's work: of one message seven validators sign twenty receipts and more.
+Signatures are most of a full node's work: seven validators sign twenty receipts and more for one message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ReceiptRequest: TypeAlias = Request[Receipt, Quarantined]
 
 
 class ReceiptJudge:
-    """Why a receipt that arrived at this time does not count."""
+    """Judge of receipts that arrived at `arrived_ms`: returns why a receipt does not count, or None."""
 
     def __init__(self, sets: ValidatorSets, arrived_ms: int) -> None:
         self._sets = sets
@@ -43,7 +43,7 @@ class ReceiptJudge:
 
 
 class ReceiptChecks:
-    """`on_judged` is called on the loop, perhaps at once."""
+    """Checks that are under way. `on_judged` is called on the loop, perhaps within `check`."""
 
     def __init__(self, on_judged: OnJudged, verifier: SignatureVerifier | None = None) -> None:
         self._on_judged = on_judged
@@ -52,7 +52,7 @@ class ReceiptChecks:
         self._answers: set[ReceiptRequest] = set()
 
     def check(self, source: bytes, receipts: Sequence[Receipt], judge: ReceiptJudge) -> None:
-        """Of one source: what it said earlier is handed on earlier."""
+        """Check receipts of one source: `on_judged` gets the earlier receipts of a source first."""
         request: ReceiptRequest = Request(receipts)
         self._under_way.setdefault(source, deque()).append(request)
         self._verifier.verify([request], Errand(judge.check, self._answered, judge))

@@ -1,13 +1,14 @@
-"""A full node over real links and disks: follows the chain, hands messages to validators, writes the topic of statuses.
+"""Full node over real links and disks: follows the chain, sends messages to validators, writes the statuses topic.
 
     node = await start_full_node(network, seed, data)
     node.full_node.submit(message)
-    node.read_messages()                   # and whatever others write to stagepost.remp.messages in its folder
-    await node.take_deliveries(transport)  # and whatever comes on that topic of reliable delivery
+    node.read_messages()                   # also takes what others write to stagepost.remp.messages in its folder
+    await node.take_deliveries(transport)  # also takes what comes on that topic of reliable delivery
     await node.close()
 
-Its folder: `chain/`, `topics/`, `validator-sets.json`, `complaints.jsonl` if there are any, and while it runs
-`full-node.socket` for programs and `full-node.json`, which tells them where it is. Messages without an end are found again on the topic of statuses.
+The data folder holds `chain/`, `topics/`, `validator-sets.json`, `complaints.jsonl` if there are complaints, and while the
+node runs `full-node.socket` for programs and `full-node.json`, which names the socket. After a restart the node finds
+messages without an end on the statuses topic.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ CHAIN_FOLDER = "chain"
 COMPLAINTS_FILE = "complaints.jsonl"
 INBOX_FOLDER = "inbox"
 DELIVERIES_AT_ONCE = 256
-"""Of one sender, that validators have not answered for."""
+"""Messages of one sender at a time that validators have not answered for."""
 
 
 class RunningFullNode:
@@ -149,7 +150,7 @@ class RunningFullNode:
         self.links.set_validators(self._validators)
 
     async def serve_programs(self) -> None:
-        """On a socket in its folder, for its own user; the note there tells others where."""
+        """Serve the socket in the data folder to programs of the node's user; the note there names the socket."""
         intake = LocalIntake(self.desk, self._network_magic)
         path = await self._programs.enter_async_context(serving_programs(intake, self._data, SocketNetwork()))
         self._programs.callback((self._data / FULL_NODE_FILE).unlink, missing_ok=True)
@@ -159,26 +160,26 @@ class RunningFullNode:
         self._facts.write(self._data)
 
     def tell_http(self, address: str) -> None:
-        """Into the note, once somebody serves the desk over HTTP there."""
+        """Write to the note the address at which the desk is served over HTTP."""
         assert self._facts is not None, "programs are served first"
         self._facts = msgspec.structs.replace(self._facts, http=address)
         self._facts.write(self._data)
 
     def read_messages(self) -> None:
-        """From the topic of messages in its own folder, as it grows."""
+        """Submit the records of the topic of messages in the data folder, as it grows."""
         topic = create_topic(self._data, MESSAGES_TOPIC)
         self._intake = MessageIntake(topic.reader(), topic.positions(GROUP), self.full_node)
         self._intake.start()
 
     def use_kafka(self, settings: KafkaSettings) -> None:
-        """Statuses go to a broker as well, and messages that others write there are taken."""
+        """Send statuses to a broker as well, and take messages that others write there."""
         self.kafka = KafkaBridge(settings, self._topic, self.full_node)
         self.kafka.start()
 
     async def take_deliveries(self, transport: Transport) -> None:
-        """From a network of reliable delivery, whose critical peer this node is: it confirms what validators have."""
+        """Take messages from a network of reliable delivery. The node is a critical peer: it confirms what validators have."""
         self._deliveries = DeliveryIntake(self.full_node)
-        # Each is handed over when it comes; only the answers wait for validators.
+        # The node submits each message when it comes; only the answers wait for validators.
         config = ReceiverConfig(
             inbox_path=str(self._data / INBOX_FOLDER), handlers_per_sender=DELIVERIES_AT_ONCE
         )
@@ -187,7 +188,7 @@ class RunningFullNode:
         await self._receiver.start()
 
     async def stop_deliveries(self) -> None:
-        """Before the transport ends."""
+        """Stop taking deliveries, before the transport ends."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             await receiver.stop()
@@ -242,7 +243,7 @@ async def start_full_node(
     message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
     kafka: KafkaSettings | None = None,
 ) -> RunningFullNode:
-    """`listener`: one that listens already, at the address that the network has for this node."""
+    """Start a full node. `listener` listens already, at the address that the network has for this node."""
     if kafka is not None:
         make_private(data, "data folder", advice="choose another folder with --data")
         await asyncio.to_thread(require_kafka, kafka, data)

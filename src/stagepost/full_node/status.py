@@ -1,6 +1,6 @@
 """Status of a running full node over HTTP: metrics, readiness, status and its open messages.
 
-full-node-status.json, validator-status.json    where it is served, in the data folder, while it runs
+full-node-status.json, validator-status.json    notes in the data folder that name the port, while the node runs
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def shard_text(shard: Shard) -> str:
 
 
 class NodeStatus(StatusSource, Protocol):
-    """The status of one node. `kind` names the note in the data folder that says where it is served."""
+    """Status of one node. `kind` names the note in the data folder that names the port."""
 
     kind: str
 
 
 class FullNodeStatus:
-    """A `StatusSource`. From when it is made it counts."""
+    """Status of a full node, a `StatusSource`. Its metrics count from when it is made."""
 
     kind = FULL_NODE
 
@@ -85,7 +85,7 @@ class FullNodeStatus:
         )
 
     def held_messages(self, after: int, limit: int) -> QueuedMessages:
-        """Messages without an end, the oldest first; `index` counts from 1."""
+        """Return messages without an end, the oldest first; `index` counts from 1."""
         rows = islice(self._metrics.open.items(), after, after + limit + 1)
         entries = [
             QueuedMessage(
@@ -117,7 +117,7 @@ _STAGE_ORDER = ("sent", "queued", "included", "accepted", "finalized", "rejected
 async def full_node_status(
     running: RunningFullNode, data: Path, port: int, *, message_timeout_ms: int
 ) -> AsyncIterator[int]:
-    """Served while it lasts, at the port that it gives."""
+    """Serve the status of `running` as long as the context lasts; yield the port."""
     async with serving_status(FullNodeStatus(running, message_timeout_ms), data, port) as taken:
         yield taken
 

@@ -1,9 +1,9 @@
-"""The topic of statuses: one record for each receipt, by message id, with what is known of the layers before.
+"""Statuses topic: one record for each receipt, by message id, with the ids that the message has in the layers before.
 
 The disk comes first: nobody hears of a status before the topic holds it. While the disk refuses, statuses wait here in the
 order in which they were published.
 
-The topics of the layers before REMP: each DMQ message that a node takes in, and each change of a delivery's status.
+Topics of the layers before REMP: each DMQ message that a node accepts, and each change of a delivery's status.
 
 topic = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
 node.intake.on_accepted.append(topic.accepted)
@@ -36,7 +36,7 @@ from stagepost.topics.topic import Place, Record, RetryingWriter, TopicWriter
 log = logging.getLogger(__name__)
 
 TOGETHER_MAX = 32
-"""Records of one append: receipts of the largest size would still fit."""
+"""Records of one append at most: receipts of the largest size still fit."""
 
 RETRY_S = 1.0
 """Seconds from a write that the disk refused to the next try."""
@@ -49,7 +49,7 @@ FINALIZED, REJECTED, SENT = "Finalized", "RejectedByFullnode", "SentToValidators
 
 
 class EarlierIds(msgspec.Struct, frozen=True):
-    """The same message in the layers before this one, where it came through them."""
+    """Ids of the same message in the layers before REMP, where the message came through them."""
 
     dmq_id: str | None = None
     delivery_id: str | None = None
@@ -138,7 +138,7 @@ class StatusTopic:
             self._answers.give_all()
 
     def _hand_over(self) -> None:
-        """All that was published in one turn of the loop: each append wakes the thread that writes."""
+        """Append the statuses of one turn of the loop together: each append wakes the thread that writes."""
         entries, self._turn = self._turn, []
         if not entries:
             return
@@ -155,7 +155,7 @@ class StatusTopic:
         self.waiting -= len(entries)
         self._waiting_bytes -= sum(entry.held_bytes for entry in entries)
         if isinstance(outcome, StorageError):
-            # The writer closed while the disk refused. Nobody was told, so everybody who waits for it brings it again.
+            # The writer closed while the disk refused. Nobody heard of the statuses, so callers submit their messages again.
             said = {"count": len(entries), "reason": outcome.text}
             log.error("statuses were not written before the end", extra=said)
             return
@@ -169,7 +169,7 @@ class StatusTopic:
 
     @staticmethod
     def _call(callback: Callable[[], None]) -> None:
-        """A fault of one receiver must not keep the others waiting."""
+        """Call `callback`; a fault of one receiver must not keep the others waiting."""
         try:
             callback()
         except Exception as fault:
@@ -182,7 +182,7 @@ __all__ = ["DELIVERY_EVENTS_TOPIC", "DMQ_MESSAGES_TOPIC", "DeliveryEventsTopic",
 
 
 class _LayerTopic:
-    """What the disk refuses is logged: a topic that is read by people must not hold up messages."""
+    """Topic that people read: a record that the disk refuses is logged, for the topic must not hold up messages."""
 
     def __init__(self, writer: TopicWriter) -> None:
         self.written = 0
@@ -193,11 +193,13 @@ class _LayerTopic:
         self._writer.append_soon([record], _log_failure)
 
     async def close(self) -> None:
-        """What was handed over is written first."""
+        """Close the writer, after the records that it has were written."""
         await self._writer.close()
 
 
 class DmqMessagesTopic(_LayerTopic):
+    """Topic of the DMQ messages that a node accepts."""
+
     def accepted(self, entry: Entry) -> None:
         message = entry.message
         headers = {"received_ms": str(entry.received_ms), "from": entry.source}
@@ -205,7 +207,7 @@ class DmqMessagesTopic(_LayerTopic):
 
 
 class DeliveryEventsTopic(_LayerTopic):
-    """A `DeliveryEventSink`."""
+    """Topic of the changes of deliveries' statuses, a `DeliveryEventSink`."""
 
     def put(self, event: DeliveryEvent) -> None:
         self._write(Record(event.delivery_id.encode(), msgspec.json.encode(event)))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from stagepost.full_node.network import load_network
-from stagepost.full_node.process import NodeBeside, Running, run_until_signal, seed_of
+from stagepost.full_node.process import ClosableNode, NodeBeside, run_until_signal, seed_of
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.validator.running import Between, start_validator
 from stagepost.validator.status import validator_status
@@ -27,7 +27,7 @@ def run_validator(
     configure_logs(log_level, "auto")
     described, seed = load_network(network), seed_of(key)
 
-    async def start() -> Running:
+    async def start() -> ClosableNode:
         validator = await start_validator(
             described,
             seed,

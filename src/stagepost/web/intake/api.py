@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.full_node.local_client import Taken
+from stagepost.full_node.local_client import AcceptedSubmission
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.trace.reading import NotOneMessage
 from stagepost.web.access.problems import problem_response
@@ -33,7 +33,7 @@ ID_DIGITS = 64
 class FullNodeHandle(Protocol):
     """`stagepost.full_node.intake_desk.IntakeDesk` is one."""
 
-    def submit(self, data: bytes) -> Taken: ...
+    def submit(self, data: bytes) -> AcceptedSubmission: ...
 
     async def row(self, message_id: bytes) -> dict[str, Any]: ...
 

@@ -15,12 +15,12 @@ from stagepost.errors import ErrorCode, HandshakeRefused, StagepostError, Transp
 from stagepost.full_node import followed as followed_statuses
 from stagepost.full_node import local_server as local_intake
 from stagepost.full_node.local_client import (
+    AcceptedSubmission,
     ExternalMessages,
     IntakeAddress,
     IntakeConversation,
-    Refused,
     RefusedByFullNode,
-    Taken,
+    SubmissionRefusal,
 )
 from stagepost.full_node.local_server import SOCKET_FILE, LocalIntake, serving_programs, told_statuses
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts, find_full_node
@@ -67,8 +67,8 @@ def test_a_message_is_taken_once_and_recognised_afterwards(tmp_path: Path) -> No
     async def scenario(desk: FullNodeDesk, facts: FullNodeFacts) -> None:
         async with await address(facts).open() as talk:
             first = await talk.submit(primes())
-            assert first == Taken(desk.node.id_of(primes()), is_new=True)
-            assert await talk.submit(primes()) == Taken(first.message_id, is_new=False)
+            assert first == AcceptedSubmission(desk.node.id_of(primes()), is_new=True)
+            assert await talk.submit(primes()) == AcceptedSubmission(first.message_id, is_new=False)
         assert desk.desk.taken == 1
 
     at_a_socket(tmp_path, scenario)
@@ -78,13 +78,15 @@ def test_what_is_no_message_or_is_refused_by_the_account_is_refused_in_words(tmp
     async def scenario(desk: FullNodeDesk, facts: FullNodeFacts) -> None:
         async with await address(facts).open() as talk:
             junk = await talk.submit(b"no message at all")
-            assert isinstance(junk, Refused)
+            assert isinstance(junk, SubmissionRefusal)
             assert (junk.message_id, junk.code) == (None, ErrorCode.TL_INVALID)
             refused = await talk.submit(primes(account=REFUSING))
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, SubmissionRefusal)
             assert refused.message_id == desk.node.id_of(primes(account=REFUSING))
             assert "52" in refused.text
-            assert isinstance(await talk.submit(primes()), Taken), "and the connection is still good"
+            assert isinstance(await talk.submit(primes()), AcceptedSubmission), (
+                "and the connection is still good"
+            )
         assert desk.desk.refused == 2
 
     at_a_socket(tmp_path, scenario)
@@ -108,7 +110,7 @@ def test_a_message_that_is_too_large_is_refused_and_one_far_too_large_ends_the_c
                 await talk._ask(SubmitMessage(bytes(size)))
         assert desk.desk.taken == 0
         async with await address(facts).open() as another:
-            assert isinstance(await another.submit(primes()), Taken)
+            assert isinstance(await another.submit(primes()), AcceptedSubmission)
 
     at_a_socket(tmp_path, scenario)
 
@@ -129,9 +131,9 @@ def test_a_full_node_with_too_much_to_do_says_so_and_that_it_may_be_tried_again(
     async def scenario(desk: FullNodeDesk, facts: FullNodeFacts) -> None:
         desk.node.sending._options = type(desk.node.sending._options)(messages_max=1)
         async with await address(facts).open() as talk:
-            assert isinstance(await talk.submit(primes(10)), Taken)
+            assert isinstance(await talk.submit(primes(10)), AcceptedSubmission)
             refused = await talk.submit(primes(11))
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, SubmissionRefusal)
             assert refused.code is ErrorCode.QUEUE_FULL
 
     at_a_socket(tmp_path, scenario)
@@ -283,7 +285,7 @@ def test_junk_ends_the_connection_and_nothing_else(tmp_path: Path, junk: bytes) 
                 pass
         writer.close()
         async with await address(facts).open() as talk:
-            assert isinstance(await talk.submit(primes()), Taken)
+            assert isinstance(await talk.submit(primes()), AcceptedSubmission)
 
     at_a_socket(tmp_path, scenario)
 
@@ -378,7 +380,7 @@ def test_a_folder_with_a_long_name_gets_its_socket_elsewhere(tmp_path: Path) -> 
         elsewhere.append(Path(facts.local_socket))
         assert stat.S_IMODE(elsewhere[0].parent.stat().st_mode) == 0o700
         async with await address(facts).open() as talk:
-            assert isinstance(await talk.submit(primes()), Taken)
+            assert isinstance(await talk.submit(primes()), AcceptedSubmission)
 
     at_a_socket(deep, scenario)
     assert not elsewhere[0].parent.exists()
