@@ -15,7 +15,7 @@ NEVER_MS = 1 << 52
 
 
 class OneSessionLedger:
-    """`parse` reads the messages of the world; `public_keys` are the validators of the session."""
+    """Ledger of one session, of the validators with `public_keys`. `parse` reads the messages of the world."""
 
     def __init__(
         self, parse: Callable[[bytes], ExternalMessage], public_keys: Iterable[bytes], seqno: int

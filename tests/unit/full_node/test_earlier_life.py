@@ -1,4 +1,4 @@
-"""What a full node that starts again makes of the topic of statuses: which messages it waits for, and which are told."""
+"""Replay of the statuses topic at the start of a full node: the messages that it waits for, and those that have an end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENT = SentToValidators(4, 4)
 LIFE_MS = 1_000
 
 Said = tuple[int, str, bytes, MessageStatus]
-"""When, of which message, by whom and what."""
+"""Time, message, source and status of a record."""
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ def an_id(name: str) -> bytes:
 
 
 def read(*said: Said, now_ms: int = 10_000, partitions: int = 1, gone: int = 0) -> Left:
-    """Each record in a block of its own; the first `gone` of partition 0 were taken by retention."""
+    """Write each record in its own block, let retention take the first `gone` of partition 0, and replay the topic."""
 
     async def main() -> Left:
         topic = MemoryTopic(STATUSES_TOPIC, partitions)
@@ -119,7 +119,7 @@ def test_what_is_refused_here_is_over_until_it_is_sent_again() -> None:
 
 
 def test_a_validator_that_calls_something_final_or_refused_ends_nothing() -> None:
-    """Such receipts stand there if somebody wants those kept that do not count."""
+    """Receipts that do not count stand on the topic if an operator wants them kept."""
     for status in (FINAL, REFUSED):
         life = read((9_500, "a", OURS, SENT), (9_501, "a", VALIDATORS[0], status))
         assert names(life.begun) == ["a"]

@@ -1,4 +1,4 @@
-"""Statuses that somebody follows: none is missed and none is told twice, whenever the following begins."""
+"""Statuses of followed messages: a follower misses none and gets none twice, whenever it begins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def a_record(number: int, session: str = "") -> StatusRecord:
 
 
 class Topic:
-    """What is on disk. Reading waits until the test lets it."""
+    """Records on disk. Reading waits until the test lets it go on."""
 
     def __init__(self, *written: int) -> None:
         self.written = [a_record(number) for number in written]

@@ -1,4 +1,4 @@
-"""A full node whose disk fills up and is freed again: it says nothing that the disk does not hold, and loses nothing."""
+"""Full node whose disk fills up and is freed again: the node reports nothing that the disk does not hold, and loses nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FOR_EVER = 1_000_000
 
 
 def on_disk(desk: Desk) -> list[tuple[str, str, str]]:
-    """Every status on the topic: message, source, kind."""
+    """Return message, source and kind of every status on the topic."""
     reader = desk.statuses.reader()
     receipts = [Receipt.from_json(one.value or b"") for batch in reader.batches(0, 0) for one in batch]
     return [(one.message_id.hex(), one.source_id.hex(), one.kind.name) for one in receipts]
@@ -50,7 +50,7 @@ def is_well(part: StatusTopic | OwedWrites) -> bool:
 
 
 async def a_run(tmp_path: Path, *, is_sick: bool) -> list[tuple[str, str, str]]:
-    """The same messages, answers and blocks, with a disk that is full from the first status on, or with a good one."""
+    """Run the same messages, answers and blocks with a disk that is full from the first status on, or with a good one."""
     desk = Desk()
     desk.start()
     written: list[Record] = []

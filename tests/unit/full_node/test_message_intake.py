@@ -1,4 +1,4 @@
-"""From the topic of messages into a full node: what is taken, what is refused, and when the position moves on."""
+"""Intake of a full node from topics and deliveries: which messages it takes or refuses, and when the position moves on."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def primes(number: int) -> bytes:
 
 
 class Desk:
-    """Topics outlive the full node; `is_linked` says whether any validator can be told, `is_answered` whether those who
-    are told answer. `kinds` are what the full node says itself."""
+    """Desk whose topics outlive the full node. `is_linked`: validators can be reached; `is_answered`: they answer. `kinds`
+    are the statuses that the full node publishes itself."""
 
     def __init__(self) -> None:
         self.chain = DecidedChain()
@@ -88,7 +88,7 @@ class Desk:
         self.intake.start()
 
     def settled(self, now_ms: int | None = None, life_ms: int = 240_000) -> dict[bytes, EarlierIds]:
-        """Messages that the next life waits for, with their earlier ids."""
+        """Return the messages that the next life waits for, with their earlier ids."""
         now_ms = self.node.now_ms if now_ms is None else now_ms
         left = earlier_life(self.statuses.reader(), now_ms, life_ms, {self.node.source_id})
         return {one: left[one].earlier_ids for one in left if left[one].state is RecordState.SETTLED}

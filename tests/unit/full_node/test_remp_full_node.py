@@ -1,4 +1,4 @@
-"""The full node: what it refuses and how, what it publishes, when a message is final, and who may sign."""
+"""Full node: messages that it refuses, statuses that it publishes, the end of a message, and sources that may sign."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SEED = sha256(b"a full node").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
 
 
-class _Noted(StatusTopic):
+class _NotingTopic(StatusTopic):
     """Topic of statuses that notes what is published in the same call, before the disk has it."""
 
     def __init__(self, writer: RetryingWriter, receipts: list[Receipt]) -> None:
@@ -60,7 +60,7 @@ class _Noted(StatusTopic):
 
 
 class Desk:
-    """A full node upon a chain that the test decides; its links take down what is sent, `receipts` what is published."""
+    """Full node upon a chain that the test decides. `sent` are the frames for validators, `receipts` the published statuses."""
 
     def __init__(self, known_sets: KnownSets | None = None) -> None:
         self.chain = DecidedChain(a_genesis(a_configuration(limits=Limits())))
@@ -77,7 +77,7 @@ class Desk:
             SEED,
             self.chain.ledger,
             self,
-            _Noted(self.topic.writer(retry_s=RETRY_S), self.receipts),
+            _NotingTopic(self.topic.writer(retry_s=RETRY_S), self.receipts),
             known_sets,
             self._clock,
             Random(1),
@@ -85,7 +85,7 @@ class Desk:
         )
 
     async def restart(self) -> None:
-        """With what the topic and the chain tell, and nothing else."""
+        """Start the next life with the topic and the chain, and nothing else."""
         self.node.close()
         await self.node._statuses.close()
         self.node = self._life(KnownSets([]))
@@ -251,7 +251,7 @@ def test_every_status_stands_on_the_topic_with_key_headers_and_a_signature_that_
 
 
 def restarted_with_a_message_in_a_shard_block(desk: Desk, *, has_said_so: bool) -> Coroutine[Any, Any, bytes]:
-    """`has_said_so`: whether the life before has published a status of it. Without validators' answers it has not."""
+    """Restart the node. `has_said_so`: the life before has published a status of the message, by a validator's answer."""
 
     async def restarted() -> bytes:
         message_id = ExternalMessageId(desk.node.submit(primes(), EarlierIds(delivery_id="first")))

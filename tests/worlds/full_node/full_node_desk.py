@@ -1,6 +1,6 @@
-"""A full node upon a chain that the test decides, with a real data folder: something to hand messages to.
+"""Full node upon a chain that the test decides, with a real data folder, for tests that submit messages.
 
-Its links take whatever is sent and nobody answers, so a message becomes final when the test puts it into a block.
+Its links accept every message and no validator answers, so a message becomes final when the test puts it into a block.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FullNodeDesk:
         self.node.heard(self.chain.master_block())
 
     def status(self, message_id: bytes, number: int, size: int = 0) -> Record:
-        """One that is no receipt: what readers make of it is their business."""
+        """Return a record that is not a receipt: readers must cope with it."""
         value = b'{"number": %d, "padding": "%s"}' % (number, b"x" * size)
         return Record(message_id.hex().encode(), value)
 
@@ -98,7 +98,7 @@ async def a_desk(
 async def a_served_desk(
     data: Path, files: Files | None = None, allowed_user_ids: frozenset[int] | None = None
 ) -> AsyncIterator[tuple[FullNodeDesk, FullNodeFacts]]:
-    """With its local socket, for these users."""
+    """Serve a desk at its local socket to `allowed_user_ids`."""
     async with (
         a_desk(data, files=files) as desk,
         serving_programs(LocalIntake(desk.desk, MAGIC, allowed_user_ids), data, SocketNetwork()) as path,

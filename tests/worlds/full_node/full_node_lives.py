@@ -1,7 +1,7 @@
-"""Lives of one full node that is killed again and again, in virtual time: what it leaves are its two topics and so many
-blocks of the chain as its disk had. The chain itself goes on without it.
+"""Lives of one full node that is killed again and again, in virtual time. A life leaves its two topics, and the blocks of
+the chain that its disk had. The chain itself goes on without the node.
 
-Validators take what is sent to them; one of them is dishonest, answers and passes nothing on.
+Validators accept every message; one of them is dishonest: it answers, and sends nothing on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEED = sha256(b"a full node that is killed").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
 LIFE_MS = 480_000
 WAY_S = 0.02
-"""To a validator, or back."""
+"""Seconds of the way to a validator, or back."""
 
 
 def primes(number: int) -> bytes:
@@ -48,7 +48,7 @@ def id_of(number: int) -> bytes:
 
 
 class FullNodeLives:
-    """`forgets_finals` is a planted defect: the life after knows nothing of what the topic says is final."""
+    """Lives of one full node. `forgets_finals` is a planted defect: the next life does not know the ends on the topic."""
 
     def __init__(self, *, write_s: float = 0.0, seed: int = 0, forgets_finals: bool = False) -> None:
         self.random = Random(seed)
@@ -65,7 +65,7 @@ class FullNodeLives:
     # The full node
 
     def start(self) -> None:
-        """With so many blocks of the chain as are `on_disk`."""
+        """Start a life with the first `on_disk` blocks of the chain."""
         self.ledger = EmbeddedLedger(self.chain.genesis)
         self.followed = 0
         self.follow(self.on_disk)
@@ -93,7 +93,7 @@ class FullNodeLives:
         }
 
     def follow(self, upto: int | None = None) -> None:
-        """The chain, as far as it has come or up to so many blocks; `heard` tells the node."""
+        """Follow the chain to its end, or up to `upto` blocks; the node hears of them by `hear`."""
         blocks = list(self.chain.kept.blocks())[: upto if upto is None else max(upto, self.followed)]
         for kept in blocks[self.followed :]:
             self.ledger.finalised(kept.session_id, kept.candidate, kept.payload, kept.certificate)
@@ -104,11 +104,11 @@ class FullNodeLives:
         self.node.heard(self.ledger.events())
 
     def synced(self) -> None:
-        """The chain's own write is done."""
+        """Put every followed block on disk."""
         self.on_disk = self.followed
 
     def kill(self) -> None:
-        """What the topics had not synced, and what the chain had not, is gone."""
+        """End the life without a word: records and blocks that were not synced are gone."""
         for task in self.intake._tasks:
             task.cancel()
         self.node.close()
@@ -120,16 +120,16 @@ class FullNodeLives:
         self.node.close()
         await self._topic.close()
 
-    # Whoever sends messages
+    # Senders
 
     async def write(self, number: int) -> None:
-        """To the topic of messages, durably."""
+        """Write a message to the topic of messages, durably."""
         writer = self.messages.writer()
         await writer.append([Record(id_of(number), primes(number))])
         await writer.close()
 
     def bring(self, number: int) -> None:
-        """By hand, as programs do: once more is no fault."""
+        """Submit a message by hand, as programs do; a repetition is not a fault."""
         try:
             self.node.receive(primes(number))
         except StagepostError as error:
@@ -139,7 +139,7 @@ class FullNodeLives:
     # The chain
 
     def shard_block(self) -> None:
-        """With all that honest validators have."""
+        """Make a shard block of all messages that honest validators have."""
         self.chain.shard_block(self.chain.whole.session_id, list(self.pool.values()))
         self.pool.clear()
 
@@ -155,7 +155,7 @@ class FullNodeLives:
     # What can be read
 
     def kinds(self, message_id: bytes) -> list[str]:
-        """Of all that stands on the topic."""
+        """Return the kinds of all statuses of a message on the topic, in order."""
         receipts = [
             Receipt.from_json(one.value or b"")
             for batch in self.statuses.reader().batches(0, self.statuses.reader().start_offset(0))
@@ -168,7 +168,7 @@ class FullNodeLives:
 
 
 class _Links:
-    """Of one life: what is on its way to validators when it is killed dies with it, and what they answer nobody hears."""
+    """Links of one life: frames on the way die with the life, and nobody hears the answers of validators."""
 
     def __init__(self, lives: FullNodeLives) -> None:
         self.node: FullNode | None = None

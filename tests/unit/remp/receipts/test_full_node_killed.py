@@ -29,7 +29,7 @@ def lived(story: Callable[[FullNodeLives], Awaitable[None]], *, forgets_finals: 
 
 
 async def becomes_final(lives: FullNodeLives) -> None:
-    """What stands in the queue, in a shard block and in a master block, of which the full node hears."""
+    """Put the queued messages into a shard block and a master block, of which the full node hears."""
     lives.shard_block()
     lives.chain.master_block()
     lives.hear()
@@ -37,7 +37,7 @@ async def becomes_final(lives: FullNodeLives) -> None:
 
 
 async def told_final(lives: FullNodeLives) -> None:
-    """Message 10 was handed over, and its Finalized stands on the topic; the chain is not on disk."""
+    """Submit message 10 until its Finalized stands on the topic; the chain is not on disk."""
     await lives.write(10)
     await asyncio.sleep(SETTLED_S)
     await becomes_final(lives)
@@ -178,7 +178,7 @@ def test_the_position_waits_for_the_disk_of_the_statuses() -> None:
 
 
 async def sent_to_one(lives: FullNodeLives, *, is_honest: bool) -> int:
-    """The number of a message that one validator alone has, and has answered for; the next is told at this moment."""
+    """Return the number of a message that one validator alone has, and has answered for; the next gets it at this moment."""
     number = 10
     while True:
         lives.bring(number)
@@ -234,7 +234,7 @@ def test_one_that_is_not_brought_again_is_told_the_end_of_all_the_same() -> None
 
 
 async def a_walk(seed: int, *, forgets_finals: bool = False) -> str:
-    """What is wrong in the end, or nothing."""
+    """Return the messages without exactly one Finalized at the end, as text."""
     chance = Random(seed)
     lives = FullNodeLives(write_s=chance.choice((0.0, 0.2)), seed=seed, forgets_finals=forgets_finals)
     brought: list[int] = []
