@@ -30,6 +30,7 @@ from stagepost.ground.files.running_nodes import DATA_DIR, FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
 from tests.worlds.dmq.background_node import node_in_background
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
+from tests.worlds.ground.waiting import wait_until
 
 FULL_NODE = FullNodeFacts(1, "/full-node.socket", 5, "/sets.json")
 
@@ -156,6 +157,8 @@ def test_tiers_are_those_of_the_publisher(node: SmallNode, tmp_path: Path) -> No
         assert again.delivery_id == queued.delivery_id
         with pytest.raises(ErrAckDisabled):
             client.send(b"three", topic="demo", tier="acked")
+        # The queue is in memory, so that a close would drop a message that the node does not have yet.
+        wait_until(lambda: len(node.messages) == 2)
     bodies = [read_data_envelope(message.body) for message in node.messages]
     assert sorted(body.payload for body in bodies if body is not None) == [b"one", b"two"]
 
