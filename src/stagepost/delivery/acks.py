@@ -1,4 +1,4 @@
-"""When enough of the critical peers have confirmed, and when they never will."""
+"""The count of confirmations: when enough critical peers have confirmed, and when they never will."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from stagepost.delivery.status import NackReason
 
 
 class AckTally:
-    """Who of `critical` has said what about one message. `required` of them must confirm."""
+    """The answers of the `critical` peers about one message; `required` of them must confirm."""
 
     __slots__ = ("acked", "critical", "refused", "refused_for_now", "required")
 
     def __init__(self, critical: tuple[str, ...], required: int) -> None:
         self.critical = critical
         self.required = required
-        # Dictionaries, for their order: results name peers in order of arrival.
+        # Dictionaries keep the order of arrival, in which results name the peers.
         self.acked: dict[str, None] = {}
         self.refused: dict[str, NackReason | int] = {}
         self.refused_for_now: dict[str, NackReason | int] = {}
 
     def acknowledge(self, peer: str) -> bool:
-        """False if it had confirmed before. A confirmation wins over any refusal of the same peer, and stays."""
+        """Count a confirmation; return False if the peer had confirmed before.
+
+        A confirmation wins over any refusal of the same peer, and stays.
+        """
         if peer in self.acked:
             return False
         self.acked[peer] = None
@@ -29,7 +32,7 @@ class AckTally:
         return True
 
     def refuse(self, peer: str, reason: NackReason | int, *, for_now: bool) -> bool:
-        """False if nothing new was said. `for_now` lasts until the next attempt."""
+        """Count a refusal; return False if it is not new. A refusal `for_now` lasts until the next attempt."""
         if peer in self.acked or peer in self.refused:
             return False
         if for_now:
@@ -51,12 +54,12 @@ class AckTally:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """So many have refused for good that the others are too few."""
+        """Return whether so many peers have refused for good that the others are too few."""
         return len(self.refused) > len(self.critical) - self.required
 
     @property
     def is_out_of_reach_for_now(self) -> bool:
-        """As above, with those who refused this attempt only: if it is the last one, nothing more can come."""
+        """Return the same with the refusals of this attempt: if it is the last attempt, nothing more can come."""
         return len(self.refused) + len(self.refused_for_now) > len(self.critical) - self.required
 
     @property

@@ -1,6 +1,6 @@
 """Settings of a publisher and of a receiver: every fault is named at construction, none later.
 
-What can be said about a message before anything has happened: the caller's mistakes.
+`check_message` finds a caller's mistakes before anything has happened.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ OVERFLOWS = ("evict_lru", "reject_new")
 
 
 OUTBOX_DIR = "stagepost-outbox"
-"""Where commands and programs keep what is queued, unless told otherwise."""
+"""Folder of the outbox for commands and programs that name no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReliablePublisherConfig:
-    """All times are seconds. `delivery_timeout` None is computed: every attempt's wait and every back-off."""
+    """Settings of a publisher. All times are seconds.
+
+    `delivery_timeout` None is computed: the wait of every attempt and every back-off.
+    """
 
     queue_size: int = 1_000
     flush_interval: float = 1.0
@@ -39,7 +42,7 @@ class ReliablePublisherConfig:
     critical_peers: tuple[str, ...] = ()
     require_all_acks: bool = False
     required_acks: int | None = None
-    """k of the critical peers, where neither any one nor all of them is meant."""
+    """Number of critical peers that must confirm, if neither one nor all of them is meant."""
     persistence: str = "memory"
     queue_path: str | None = None
     fsync: str = "commit"
@@ -52,9 +55,9 @@ class ReliablePublisherConfig:
     overflow: str = "evict_lru"
     delivery_timeout: float | None = None
     dedup_window: float = 3_600.0
-    """The receivers' window: what is sent later than this is flagged as a possible duplicate."""
+    """Seconds that receivers remember a message; a later send is flagged as a possible duplicate."""
     dedup_capacity: int = 100_000
-    """For a receiver that is given this configuration, as `ack_delay`."""
+    """Records, at most, of a receiver that is given this configuration, as is `ack_delay`."""
     ack_delay: float = 0.05
     dead_letters_max: int = 1_000
     strict_order: bool = False
@@ -62,7 +65,7 @@ class ReliablePublisherConfig:
     def __post_init__(self) -> None:
         peers: object = self.critical_peers
         if isinstance(peers, Iterable) and not isinstance(peers, str | bytes):
-            # Somebody listed twice could otherwise never be complete.
+            # A peer that is listed twice could otherwise never complete the set.
             object.__setattr__(self, "critical_peers", tuple(dict.fromkeys(peers)))
         if self.queue_path is not None:
             object.__setattr__(self, "queue_path", str(self.queue_path))
@@ -97,7 +100,7 @@ class ReliablePublisherConfig:
         yield from _count("dead_letters_max", self.dead_letters_max, 0)
 
     def _budget_faults(self) -> Iterator[str]:
-        """A receiver forgets after the window: who retries for longer could be processed twice."""
+        """Check the timeouts against the window: a message that is retried for longer could be processed twice."""
         if self.budget_s > self.dedup_window:
             yield (
                 f"delivery_timeout is {self.budget_s:g} s in all, more than the receivers' dedup_window "
@@ -115,7 +118,7 @@ class ReliablePublisherConfig:
 
     @cached_property
     def required(self) -> int:
-        """How many of the critical peers must confirm."""
+        """Return how many of the critical peers must confirm."""
         if self.required_acks is not None:
             return self.required_acks
         return len(self.critical_peers) if self.require_all_acks else 1
@@ -126,7 +129,7 @@ class ReliablePublisherConfig:
 
     @cached_property
     def budget_s(self) -> float:
-        """What one acked call may take altogether."""
+        """Return the seconds that one acked call may take altogether."""
         if self.delivery_timeout is not None:
             return self.delivery_timeout
         delays = (
@@ -138,17 +141,20 @@ class ReliablePublisherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiverConfig:
-    """All times are seconds. `ack_delay` is how long an answer may wait for others to travel with; 0: not at all."""
+    """Settings of a receiver. All times are seconds.
+
+    `ack_delay` is how long a receipt may wait for others to travel with; 0 sends each receipt at once.
+    """
 
     dedup_window: float = 3_600.0
     dedup_capacity: int = 100_000
     ack_delay: float = 0.05
     handlers_per_sender: int = 1
-    """How many handlers may run at the same time for one sender; 1 keeps the order of its messages."""
+    """Handlers, at most, that run at the same time for one sender; 1 keeps the order of its messages."""
     waiting_max: int = 10_000
-    """Messages that wait for a handler; further ones are refused as busy."""
+    """Messages, at most, that wait for a handler; further ones are refused as busy."""
     inbox_path: str | None = None
-    """A folder for the memory of what was processed; None keeps it for as long as the process lives."""
+    """Folder for the memory of processed messages; None keeps the memory for as long as the process lives."""
 
     def __post_init__(self) -> None:
         if self.inbox_path is not None:

@@ -1,14 +1,14 @@
-"""The data envelope: topic, nonce and payload as the body of a network message, and the delivery id they give.
+"""The data envelope: topic, nonce and payload as the body of a network message.
 
     [1, 0, topic, nonce, created_ms, attempt, [* acker], payload, ? pad]
 
-A retry changes `attempt` and so the network's id; the delivery id does not depend on it and stays the same.
+A retry changes `attempt` and so the network's id; the delivery id does not depend on `attempt` and stays the same.
 
-ACK and NACK: what a receiver says about messages, and the envelope that carries several of them at once.
+The receipt envelope: several ACKs and NACKs of a receiver.
 
     [1, 1, sender, [* [message_id, timestamp, ack_type, ? reason, ? retry_after_ms]], ? pad]
 
-The envelope travels as an ordinary authenticated message; its topic is by definition `/dep2p/sys/ack/1.0.0`.
+The receipt envelope travels as an ordinary authenticated message; its topic is by definition `/dep2p/sys/ack/1.0.0`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _LENGTH_WITHOUT_PAD = 8
 
 
 class DataEnvelope(msgspec.Struct, frozen=True):
-    """`created_ms` is the sender's clock, in Unix milliseconds; `ackers` are asked to confirm."""
+    """The data envelope of one attempt. `created_ms` is the sender's clock, in Unix milliseconds.
+
+    The nodes in `ackers` are asked to confirm.
+    """
 
     topic: str
     nonce: bytes
@@ -53,7 +56,7 @@ class DataEnvelope(msgspec.Struct, frozen=True):
     ackers: tuple[PoolId, ...] = ()
 
     def encode(self) -> bytes:
-        """The body. A short one is padded with zeros to the least that networks carry."""
+        """Return the body of a network message, padded with zeros to the least that networks carry."""
         _check(self)
         items = [
             write_unsigned(ENVELOPE_VERSION),
@@ -75,12 +78,12 @@ class DataEnvelope(msgspec.Struct, frozen=True):
         return body
 
     def delivery_id(self, sender: PoolId) -> DeliveryId:
-        """`sender` is not in the envelope: it is whoever signed the message around it."""
+        """Return the delivery id. `sender` is not in the envelope: it is the signer of the message around it."""
         return delivery_id(sender, self.topic, self.nonce, self.payload)
 
 
 def read_data_envelope(body: bytes) -> DataEnvelope:
-    """`DecodeError` for a body that is something else."""
+    """Read a data envelope; raise `DecodeError` for any other body."""
     reader = Reader(body)
     length = reader.array_length("envelope")
     if length not in (_LENGTH_WITHOUT_PAD, _LENGTH_WITHOUT_PAD + 1):
@@ -113,7 +116,7 @@ def _read_ackers(reader: Reader) -> tuple[PoolId, ...]:
 
 
 def zero_pad(missing: int) -> bytes:
-    """The shortest string of zeros that takes at least `missing` bytes with its head."""
+    """Return the shortest string of zeros that takes at least `missing` bytes with its head."""
     return next(pad for size in range(missing) if len(pad := write_bytes(bytes(size))) >= missing)
 
 
@@ -138,21 +141,24 @@ def _refused(text: str, found: object) -> StagepostError:
 ACK_KIND = 1
 ACK_TOPIC = "/dep2p/sys/ack/1.0.0"
 ACK_TOPICS = frozenset({ACK_TOPIC, "/dep2p/sys/delivery/ack/1.0.0"})
-"""The second is what another implementation uses: understood, never sent."""
+"""Topics of receipts. The second is the name that another implementation uses: understood, never sent."""
 
 SENDER_BYTES_MAX = 255
 RECEIPTS_MAX = 64
-"""In one envelope that we read. The body's size allows about 43."""
+"""Receipts, at most, in an envelope that is read; the size of a body allows about 43."""
 
 RETRY_AFTER_MS_MAX = 30_000
 _REASON_BITS = 32
-_receipts_LENGTH_WITHOUT_PAD = 4
+_RECEIPTS_LENGTH_WITHOUT_PAD = 4
 _HEADS_BYTES_MAX = 5
-"""Of the envelope, its version and kind, and of a list with up to 64 elements."""
+"""Bytes of the heads of the envelope, its version and kind, and of a list with up to 64 elements."""
 
 
 class AckReceipt(msgspec.Struct, frozen=True):
-    """`timestamp_ms` is the receiver's clock when processing ended. An unknown reason stays a number."""
+    """A confirmation or refusal. `timestamp_ms` is the receiver's clock when processing ended.
+
+    An unknown reason stays a number.
+    """
 
     message_id: bytes
     timestamp_ms: int
@@ -162,7 +168,7 @@ class AckReceipt(msgspec.Struct, frozen=True):
 
     @property
     def is_transient(self) -> bool:
-        """A refusal that may turn out otherwise next time. Unknown reasons are taken for such."""
+        """Return whether this is a refusal for now; a refusal with an unknown reason is."""
         return self.ack_type is AckType.NACK and is_transient(self.reason)
 
 
@@ -171,7 +177,7 @@ def is_transient(reason: NackReason | int) -> bool:
 
 
 class AckEnvelope(msgspec.Struct, frozen=True):
-    """`sender` is the acknowledging node; whoever reads it compares it with who signed the message around it."""
+    """An envelope of receipts. `sender` is the acknowledging node; a reader must compare it with the signer."""
 
     sender: bytes
     receipts: tuple[AckReceipt, ...]
@@ -190,7 +196,7 @@ class AckEnvelope(msgspec.Struct, frozen=True):
 
 
 def pack_receipts(sender: str, receipts: Iterable[AckReceipt]) -> list[AckEnvelope]:
-    """As few envelopes as carry all of them, each small enough for a message's body."""
+    """Return as few envelopes as carry all receipts, each small enough for the body of a message."""
     identity = identity_bytes(sender)
     room = BODY_BYTES_MAX - len(write_bytes(identity)) - _HEADS_BYTES_MAX
     envelopes: list[AckEnvelope] = []
@@ -209,10 +215,10 @@ def pack_receipts(sender: str, receipts: Iterable[AckReceipt]) -> list[AckEnvelo
 
 
 def read_ack_envelope(body: bytes) -> AckEnvelope:
-    """`DecodeError` for a body that is something else."""
+    """Read an envelope of receipts; raise `DecodeError` for any other body."""
     reader = Reader(body)
     length = reader.array_length("envelope")
-    if length not in (_receipts_LENGTH_WITHOUT_PAD, _receipts_LENGTH_WITHOUT_PAD + 1):
+    if length not in (_RECEIPTS_LENGTH_WITHOUT_PAD, _RECEIPTS_LENGTH_WITHOUT_PAD + 1):
         raise reader.invalid(f"ACK envelope has {length} elements, expected 4 or 5", at=0)
     version, kind = reader.unsigned(8, "envelope.version"), reader.unsigned(8, "envelope.kind")
     if (version, kind) != (ENVELOPE_VERSION, ACK_KIND):
@@ -222,7 +228,7 @@ def read_ack_envelope(body: bytes) -> AckEnvelope:
     if not 1 <= count <= RECEIPTS_MAX:
         raise reader.over_limit("the number of receipts", count, RECEIPTS_MAX)
     receipts = tuple(_read_receipt(reader, f"envelope.receipts[{index}]") for index in range(count))
-    if length > _receipts_LENGTH_WITHOUT_PAD and any(reader.byte_string(0, BODY_BYTES_MIN, "envelope.pad")):
+    if length > _RECEIPTS_LENGTH_WITHOUT_PAD and any(reader.byte_string(0, BODY_BYTES_MIN, "envelope.pad")):
         raise reader.invalid("envelope.pad holds something else than zeros", at=reader.offset)
     reader.finish("the envelope")
     return AckEnvelope(sender, receipts)

@@ -1,4 +1,4 @@
-"""The receiver's core: which messages are new, what is answered to the others, and for how long that is remembered."""
+"""The receiver's core: it tells new messages from copies, and remembers what to answer to the copies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
 from stagepost.delivery.transport import Incoming
 
 NETWORK_EXPIRY_SLACK_MS = 60_000
-"""A copy may still come for as long as the network keeps one, and a little longer."""
+"""Milliseconds after the network has forgotten a message, in which a copy may still come."""
 
 STALE_MAX = 1_024
+"""Stale items, at most, in the heap beside two for each record; then the heap is made anew."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the application said. Only a refusal has a reason, and only one for now a time."""
+    """The answer of the application. Only a refusal has a reason, and only a refusal for now a time."""
 
     ack_type: AckType
     reason: NackReason = NackReason.NONE
@@ -34,27 +35,29 @@ ACCEPTED = Verdict(AckType.ACK)
 
 class Action(Enum):
     RUN = "run"  # the handler
-    ANSWER = "answer"  # again, what was said before
+    ANSWER = "answer"  # with the verdict that was given before
     DROP = "drop"
 
 
-# Names of their own: see `entry.py`.
+# Module constants: see `entry.py`.
 RUN: Final = Action.RUN
 ANSWER: Final = Action.ANSWER
 DROP: Final = Action.DROP
 
 
 class Seen(msgspec.Struct, gc=False):
-    """One delivery id. `verdict` None: the handler is still at it. There are many, and none refers to another."""
+    """The record of one delivery id. `verdict` None: the handler is still running. No record refers to another."""
 
     keep_until_ms: int
     verdict: Verdict | None = None
     is_asked: bool = False
     is_kept: bool = False
-    """Safe in the store, so that it may be answered."""
+    """Whether the store has the verdict, so that the receiver may say it."""
 
 
 class ReceiverCore:
+    """The memory of a receiver: one record for each delivery id, up to `dedup_capacity`."""
+
     def __init__(self, self_id: str, config: ReceiverConfig) -> None:
         self._self_id = self_id
         self._window_ms = int(config.dedup_window * 1_000)
@@ -68,14 +71,14 @@ class ReceiverCore:
         return len(self._seen)
 
     def id_of(self, message: Incoming) -> bytes:
-        """From what was received, and from who signed it: never taken from the message itself."""
+        """Compute the id from the message and its signer; it is never trusted from the wire."""
         return delivery_id(identity_bytes(message.sender), message.topic, message.nonce, message.payload)
 
     def is_asked(self, message: Incoming) -> bool:
         return self._self_id in message.ackers
 
     def maybe_duplicate(self, message: Incoming, now: Moment) -> bool:
-        """Older than what is remembered: it may have been here before."""
+        """Return whether the message is older than the memory, so that it may have been handled before."""
         return now.unix_ms - message.created_ms > self._window_ms
 
     def received(self, message_id: bytes, message: Incoming, now: Moment) -> Action:
@@ -100,7 +103,10 @@ class ReceiverCore:
         return until_ms
 
     def finished(self, message_id: bytes, verdict: Verdict, now: Moment) -> AckReceipt | None:
-        """The handler has spoken. A refusal for now is forgotten, so that the next copy runs again."""
+        """Note the verdict of a handler; return the receipt, if the sender asked for one.
+
+        A refusal for now is forgotten, so that the next copy runs the handler again.
+        """
         seen = self._seen.get(message_id)
         if seen is None:
             return None
@@ -114,11 +120,11 @@ class ReceiverCore:
         return self._seen.get(message_id)
 
     def forget(self, message_id: bytes) -> None:
-        """The handler did not come to an end: whatever copy comes next runs."""
+        """Forget a message whose handler did not end, so that the next copy runs the handler."""
         self._seen.pop(message_id, None)
 
     def recall(self, message_id: bytes, verdict: Verdict, keep_until_ms: int) -> None:
-        """From the store, after a restart."""
+        """Remember a verdict from the store, after a restart."""
         seen = self._remember(message_id, Seen(keep_until_ms, verdict))
         seen.is_kept = True
 
@@ -137,7 +143,10 @@ class ReceiverCore:
             self._take_soonest(now_ms)
 
     def _take_soonest(self, now_ms: int) -> bool:
-        """Drop the first of the heap if it is really due; one that was seen again goes back to its new place."""
+        """Drop the first record of the heap if it is really due; return whether it was.
+
+        A record that was seen again goes back to its new place.
+        """
         keep_until_ms, message_id = heappop(self._soonest)
         seen = self._seen.get(message_id)
         if seen is None:
@@ -146,7 +155,7 @@ class ReceiverCore:
             heappush(self._soonest, (seen.keep_until_ms, message_id))
             return False
         if seen.verdict is None:
-            # Its handler is still running: it stays as long as that.
+            # The handler is still running: the record stays as long as that.
             seen.keep_until_ms = max(seen.keep_until_ms, now_ms) + self._window_ms
             heappush(self._soonest, (seen.keep_until_ms, message_id))
             return False
@@ -154,7 +163,7 @@ class ReceiverCore:
         return True
 
     def _drop_soonest(self) -> bool:
-        """The one that would be dropped soonest goes first. False if every one of them is being handled."""
+        """Drop the record that would be dropped soonest; return False if every message is being handled."""
         return any(self._take_soonest(0) for _ in range(len(self._soonest)))
 
 

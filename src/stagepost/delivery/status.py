@@ -1,4 +1,4 @@
-"""The statuses of a delivery and the one table of how they may follow each other."""
+"""The statuses of a delivery and the one table of their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DeliveryStatus(StrEnum):
     FAILED = "Failed"
 
 
-# Names of their own: see `entry.py`.
+# Module constants: see `entry.py`.
 PENDING: Final = DeliveryStatus.PENDING
 QUEUED: Final = DeliveryStatus.QUEUED
 SENT: Final = DeliveryStatus.SENT
@@ -25,7 +25,7 @@ FAILED: Final = DeliveryStatus.FAILED
 
 
 class Tier(StrEnum):
-    """What the caller asked for: to try once, to store and send, or to have it confirmed."""
+    """The promise that a caller asks for: one attempt, storage until it is sent, or confirmation."""
 
     BEST_EFFORT = "best-effort"
     QUEUED = "queued"
@@ -33,7 +33,7 @@ class Tier(StrEnum):
 
 
 class AckType(IntEnum):
-    """0 stays invalid, so that a missing field can never read as a confirmation."""
+    """The kind of a receipt. 0 stays invalid, so that a missing field can never read as a confirmation."""
 
     ACK = 1
     NACK = 2
@@ -57,7 +57,7 @@ TRANSIENT_REASONS = frozenset({NackReason.BUSY, NackReason.HANDLER_FAILED})
 
 
 class Step(StrEnum):
-    """What can happen to a message. Text, whose hash is known already."""
+    """An event in the life of a message. Text, since its hash is cached."""
 
     MUST_WAIT = "must wait"
     WRITTEN = "written"
@@ -83,4 +83,4 @@ DELIVERY = Lifecycle(
         (DeliveryStatus.SENT, Step.GAVE_UP): DeliveryStatus.FAILED,
     },
 )
-"""With confirmation. A retry happens silently inside Sent; without confirmation Sent is the end."""
+"""Statuses of a message that asks for confirmation. A retry is silent inside Sent. Without confirmation Sent is the end."""

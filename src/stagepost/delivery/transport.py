@@ -1,4 +1,4 @@
-"""What reliable delivery asks of the network below it, whatever that network is."""
+"""The network below reliable delivery, as the publisher and the receiver use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.errors import ErrorCode, StagepostError
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """One attempt. `ackers` are the nodes that shall confirm it; `created_ms` is the same for every attempt."""
+    """One attempt. `ackers` are the nodes that shall confirm; `created_ms` is the same for every attempt."""
 
     topic: str
     nonce: bytes
@@ -23,7 +23,10 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """`sender` is authenticated: whoever signed it. `expires_at_ms` is when the network forgets this copy."""
+    """A message from the network. `sender` is the authenticated signer.
+
+    `expires_at_ms` is when the network forgets this copy.
+    """
 
     sender: str
     topic: str
@@ -37,7 +40,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class IncomingAcks(msgspec.Struct, frozen=True):
-    """`carrier` is the authenticated identity, `sender` what the envelope says: only if both agree do they count."""
+    """Receipts from the network. They count only if `sender`, which the envelope names, is the authenticated `carrier`."""
 
     carrier: str
     sender: str
@@ -45,14 +48,17 @@ class IncomingAcks(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """`network_id` names this attempt in the network; `relayed_to` counts the peers that have taken it, if known."""
+    """The answer to a send: `network_id` names the attempt; `relayed_to` counts the peers that took it, if known."""
 
     network_id: bytes | None = None
     relayed_to: int | None = None
 
 
 class SendFailed(StagepostError):
-    """It may go better later. `retry_after_s` is what the other side asked for; None: back off as usual."""
+    """Failure of a send that may go better later.
+
+    `retry_after_s` is the wait that the other side asked for; None: back off as usual.
+    """
 
     default_code = ErrorCode.NO_CONNECTED_PEERS
 
@@ -70,7 +76,7 @@ class SendFailed(StagepostError):
 
 
 class SendRefused(StagepostError):
-    """It will never be taken: trying again is of no use."""
+    """Refusal of a message for good: another attempt is of no use."""
 
 
 MessageCallback: TypeAlias = Callable[[Incoming | IncomingAcks], None]
@@ -78,35 +84,35 @@ Unsubscribe: TypeAlias = Callable[[], None]
 
 
 class Transport(Protocol):
-    """`publish` may be cancelled at any time and must leave the transport usable; it must also end by itself."""
+    """Access to a network. `publish` must end by itself, and leave the transport usable if it is cancelled."""
 
     @property
     def self_id(self) -> str:
-        """This node's id, as others see it in `Incoming.sender`."""
+        """Return this node's id, as others see it in `Incoming.sender`."""
         ...
 
     @property
     def max_payload(self) -> int:
-        """Bytes of payload that fit with the longest topic and no ackers."""
+        """Return the bytes of payload that fit with the longest topic and no ackers."""
         ...
 
     def payload_room(self, topic: str, ackers: Sequence[str]) -> int:
-        """Bytes of payload that fit with this topic and these ackers."""
+        """Return the bytes of payload that fit with this topic and these ackers."""
         ...
 
     @property
     def connected_peers(self) -> int: ...
 
     async def publish(self, message: Outgoing) -> Published:
-        """`SendFailed` or `SendRefused` if the network did not take it."""
+        """Hand one attempt to the network; raise `SendFailed` or `SendRefused` if the network did not take it."""
         ...
 
     async def publish_acks(self, receipts: Sequence[AckReceipt]) -> None:
-        """On the reserved topic, from this node. Never repeated: who misses one asks again."""
+        """Send receipts from this node on the reserved topic, once: a sender who misses one asks again."""
         ...
 
     def on_connectivity(self, callback: Callable[[int], None]) -> Unsubscribe:
-        """`callback` gets the new number of peers after every change."""
+        """Call `callback` with the new number of peers after every change."""
         ...
 
     def on_message(self, callback: MessageCallback) -> Unsubscribe: ...

@@ -1,4 +1,4 @@
-"""A client's reliable publishing: one publisher for its whole life, begun with the first message."""
+"""The publisher of a client: one for the whole life of the client, started with the first message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_DISK = ReliablePublisherConfig(persistence="disk", queue_path=OUTBOX_DIR)
 
 
 class ClientSending:
-    """`keys` is a folder of `stagepost keys new`."""
+    """A publisher over a node's socket. `keys` is a folder of `stagepost keys new`."""
 
     def __init__(
         self,
@@ -35,7 +35,10 @@ class ClientSending:
     async def send(
         self, data: bytes, topic: str, tier: Tier, key: str | None, timeout_s: float | None
     ) -> str | None:
-        """The delivery id; None for a best effort, which nobody follows. `DeliveryError` says what went wrong."""
+        """Send a message; return its delivery id, or None for a best effort, which nobody follows.
+
+        Raise `DeliveryError` if the promise of the tier could not be kept.
+        """
         publisher = await self._started()
         match tier:
             case Tier.BEST_EFFORT:

@@ -1,4 +1,4 @@
-"""Where delivery events go: one record for each change of a message's status, as JSON lines in a file.
+"""Sinks of delivery events: one record for each change of a message's status, as JSON lines in a file.
 
 The records are those of the topic `stagepost.delivery.events` in a dump: key, value, topic and time of arrival.
 """
@@ -19,22 +19,26 @@ from stagepost.delivery.effects import DeliveryEvent
 from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes, about at most, of one file."""
 FILES_KEPT = 4
+"""Files, at most, the present one included."""
 EVENTS_WAITING_MAX = 10_000
+"""Events, at most, that wait for the disk; above it events are counted and dropped."""
 FILE_MODE = 0o600
 CLOSED_WITHIN_S = 5.0
+"""Seconds, at most, that `close` waits for the disk."""
 
 log = logging.getLogger(__name__)
 
 
 class DeliveryEventSink(Protocol):
-    """`put` is called on the event loop for every change: it returns at once and never raises."""
+    """A receiver of events. `put` is called on the event loop: it must return at once and never raise."""
 
     def put(self, event: DeliveryEvent) -> None: ...
 
 
 class NoEventSink:
-    """For programs that want none."""
+    """A sink for programs that want no events."""
 
     def put(self, event: DeliveryEvent) -> None:
         pass
@@ -52,7 +56,7 @@ class EventSinks:
 
 
 class JsonLinesEventSink:
-    """Written by a thread of its own. Disks that are slow or full cost events, which are counted, never a publisher's time.
+    """A file of JSON lines, written by a thread. A slow or full disk costs events, which are counted, never a publisher's time.
 
     A file that has reached `file_bytes_max` is renamed to `.1`, the former `.1` to `.2` and so on; `files_kept` are kept.
     """
@@ -86,7 +90,7 @@ class JsonLinesEventSink:
             self._change.notify()
 
     def close(self) -> None:
-        """What waits is written first. May be repeated."""
+        """Write the events that wait, then end. May be repeated."""
         with self._change:
             self._is_closed = True
             self._change.notify()
@@ -118,8 +122,8 @@ class JsonLinesEventSink:
                 )
 
     def _append(self, lines: list[bytes]) -> int:
-        """How many lines went into the present file; the next begin a new one."""
-        # Opened for each batch: whoever moves or removes the file meanwhile is not written to behind his back.
+        """Write lines to the present file; return how many fitted. The next line begins a new file."""
+        # The file is opened for each batch, so that nothing is written to a file that was moved or removed meanwhile.
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(descriptor).st_size
@@ -149,7 +153,7 @@ class JsonLinesEventSink:
 
 
 def _line(event: DeliveryEvent) -> bytes:
-    """One record of a dump, as other topics are dumped too."""
+    """Return one record in the format of a topic dump."""
     record = {
         "topic": DELIVERY_EVENTS_TOPIC,
         "key": event.delivery_id,

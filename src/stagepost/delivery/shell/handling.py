@@ -1,4 +1,4 @@
-"""What a receiver's program writes: handlers of messages, and the two ways in which they refuse one."""
+"""The handlers that a receiver's program writes, the messages that they get, and their two ways to refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.delivery.status import TRANSIENT_REASONS, NackReason
 
 
 class Reject(Exception):
-    """Raised by a handler: this message will never be taken, and trying again is of no use."""
+    """Refusal by a handler for good: another attempt is of no use."""
 
     def __init__(self, reason: NackReason | int = NackReason.INVALID, text: str = "") -> None:
         known = NackReason(reason)
@@ -28,7 +28,7 @@ class Reject(Exception):
 
 
 class Busy(Exception):
-    """Raised by a handler: not now. `retry_after` is in seconds; senders wait at most 30."""
+    """Refusal by a handler for now. `retry_after` is in seconds; senders wait at most 30."""
 
     def __init__(self, retry_after: float | None = None) -> None:
         super().__init__("busy")
@@ -36,7 +36,7 @@ class Busy(Exception):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a handler gets. `sender` is authenticated; `message_id` has 64 hex characters and is the same for every copy.
+    """A message for a handler. `sender` is authenticated; `message_id` has 64 hex characters, the same for every copy.
 
     `maybe_duplicate`: it is older than what is remembered here, so it may have been handled before.
     """

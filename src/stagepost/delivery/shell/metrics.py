@@ -1,4 +1,4 @@
-"""The metrics of a program that publishes: a sink that counts what it is told, and gauges read from a publisher."""
+"""The metrics of a program that publishes: a sink that counts events, and gauges read from a publisher."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ DELIVERY_METRICS = (
     DELIVERY_DEAD_LETTERS,
     DELIVERY_ACK_SECONDS,
 )
-"""Of a program that publishes; a node has none of them."""
+"""Metrics of a program that publishes; a node has none of them."""
 
 DASHBOARD_METRICS = (DELIVERY_OUTBOX_READABLE,)
-"""Of `stagepost serve` alone, beside figures of the outbox that it reads."""
+"""Metrics of `stagepost serve` alone, beside figures of the outbox that it reads."""
 
 
 ACK_SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
 STARTS_REMEMBERED_MAX = 100_000
-"""Acked messages under way whose beginning is remembered; a publisher has far fewer at a time."""
+"""Acked messages, at most, whose beginning is remembered; a publisher has far fewer on their way at a time."""
 
 
 class DeliveryMetrics:
-    """Give it to a publisher as its event sink, then `watch` the publisher; `render` is what Prometheus reads.
+    """The event sink of a publisher that counts; `watch` the publisher too, and give `render` to Prometheus.
 
     In a registry of its own: two publishers in one process do not mix.
     """
@@ -92,7 +92,7 @@ class DeliveryMetrics:
         self._ack_seconds = Histogram(
             *_named(DELIVERY_ACK_SECONDS), registry=self._registry, buckets=ACK_SECONDS_BUCKETS
         )
-        # A series that begins at its first event looks, to whoever computes rates, as if that had never happened.
+        # A rate over a series that begins at its first event would miss that event.
         for tier in Tier:
             for status in DeliveryStatus:
                 self._messages.labels(tier, status)
@@ -116,7 +116,7 @@ class DeliveryMetrics:
                     self._ack_seconds.observe(max(0, event.timestamp_ms - started_ms) / 1_000)
 
     def watch(self, stats: Callable[[], Mapping[str, Any]], capacity: int) -> None:
-        """`stats` is the publisher's; it is asked when the metrics are rendered."""
+        """Read gauges from `stats` of a publisher whenever the metrics are rendered."""
         self._stats = stats
         self._capacity.set(capacity)
 
@@ -130,7 +130,7 @@ class DeliveryMetrics:
         self._dead_letters.set(stats["dead_letters"])
         oldest_ms: int | None = stats["oldest_ms"]
         self._oldest.set(0 if oldest_ms is None else max(0.0, self._clock.unix_s() - oldest_ms / 1_000))
-        # Counters only grow here: a publisher that was restarted counts from 0 again.
+        # Counters only grow here, although a restarted publisher counts from 0 again.
         retries, evictions = stats["retries"], stats["evicted"]
         self._retries.inc(max(0, retries - self._retries_seen))
         self._evictions.inc(max(0, evictions - self._evictions_seen))

@@ -34,11 +34,10 @@ from stagepost.delivery.errors import (
 from stagepost.delivery.identity import NONCE_PREFIX_BYTES, nonce_of_key
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.result import DeliveryResult
-from stagepost.delivery.shell.acceptance import Acceptance
+from stagepost.delivery.shell.acceptance import Acceptance, Waiters
 from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.shell.sender import Sender
 from stagepost.delivery.shell.status_dispatch import StatusCallback, StatusDispatch, Subscription
-from stagepost.delivery.shell.waiters import Waiters
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import OnStorageError, OutboxStore, letter_of, outcome_of
 from stagepost.delivery.transport import SendRefused, Transport
@@ -145,7 +144,7 @@ class ReliablePublisher:
             is_stored=store is not None,
         )
         waiters = Waiters()
-        self._sender = Sender(core, self._transport, store, waiters, self._dispatch, mono_s, unix_s)
+        self._sender = Sender(core, self._transport, store, waiters.wake, self._dispatch, mono_s, unix_s)
         self._acceptance = Acceptance(core, self._sender, store, waiters)
         core.watch(self._dispatch.is_watched)
         self._dispatch.start()

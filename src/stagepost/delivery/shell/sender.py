@@ -23,8 +23,8 @@ from stagepost.delivery.entry import NEVER, Moment, OutboxEntry
 from stagepost.delivery.envelope import ACK_TOPICS, read_ack_envelope
 from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.publisher import PublisherCore
+from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.shell.status_dispatch import StatusDispatch
-from stagepost.delivery.shell.waiters import Waiters
 from stagepost.delivery.stores.outbox import Joined, OutboxStore, change_of, progress_of
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, SendFailed, SendRefused, Transport
 from stagepost.errors import DecodeError
@@ -43,18 +43,19 @@ class Sender:
         core: PublisherCore,
         transport: Transport,
         store: OutboxStore | None,
-        waiters: Waiters,
+        wake: Callable[[OutboxEntry, DeliveryResult], None],
         dispatch: StatusDispatch,
         mono_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
+        """`wake` gives the result of an entry to the callers who wait for it."""
         self.is_stopped = False
         """Whether `stop` or `kill` was called: then no timer is set any more."""
         self._is_killed = False
         self._core = core
         self._transport = transport
         self._store = store
-        self._waiters = waiters
+        self._wake = wake
         self._dispatch = dispatch
         self._mono_s, self._unix_s = mono_s, unix_s
         self._unsubscribe: list[Callable[[], None]] = []
@@ -165,7 +166,7 @@ class Sender:
         for effect in effects:
             match effect:
                 case Wake():
-                    self._waiters.wake(effect.entry, effect.outcome)
+                    self._wake(effect.entry, effect.outcome)
                     if effect.outcome.error is not None:
                         self._stop_send(effect.entry)
                 case Report():

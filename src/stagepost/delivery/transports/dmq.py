@@ -3,7 +3,7 @@
 A node's local protocols submit messages and tell of new ones; its status page tells how many peers it has. A node of
 another make has no such page: then being connected means that the node itself is there.
 
-How patient and how busy the DMQ transport is, and what it counts beside deliveries.
+`DmqTransportLimits` says how patient and how busy the transport is; `DmqTransportCounters` counts beside deliveries.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ from stagepost.ground.net.network import Network, SocketNetwork
 
 @dataclass(frozen=True, slots=True)
 class DmqTransportLimits:
-    """`peers_poll_s` is how soon lost peers are noticed; a publisher without any waits for the first one, so asks sooner."""
+    """Times and counts of a transport. `peers_poll_s` is the time to notice lost peers.
+
+    A publisher without peers waits for the first one, and so asks more often.
+    """
 
     peers_poll_s: float = PEERS_POLL_S
     peers_poll_without_s: float = PEERS_POLL_WITHOUT_S
     lanes: int = 8
     reconnect_delay_s: float = 0.05
     reconnect_delay_max_s: float = 1.0
-    listen_again_s: float = 5.0  # after a fault that is more than a node being away
+    listen_again_s: float = 5.0  # seconds after a fault other than an absent node
     first_look_s: float = 5.0
     submit_timeout_s: float = 30.0
 
@@ -72,16 +75,17 @@ class DmqTransportLimits:
 
 @dataclass(slots=True)
 class DmqTransportCounters:
-    foreign_bodies: int = 0  # no envelope of ours: other programs use the network too
-    forged: int = 0  # only with `verify`: the node handed on what proves nothing
+    foreign_bodies: int = 0  # bodies without an envelope: other programs use the network too
+    forged: int = 0  # only with `verify`: messages whose signature proves nothing
     acks_unsent: int = 0
     callbacks_failed: int = 0
 
 
 EXPIRY_MARGIN_S = 10.0
-"""Producers stay so far below the longest life that a network allows: a clock that is a little fast costs nothing."""
+"""Seconds by which a message's life is shorter than the network allows, so that a fast clock does no harm."""
 TTL_S = TTL_MAX_S - EXPIRY_MARGIN_S
 ACK_TTL_MAX_S = 60.0
+"""Seconds, at most, that the network keeps a receipt."""
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +95,7 @@ OnMessage = Callable[[Incoming | IncomingAcks], None]
 
 
 class DmqTransport:
-    """Open from `start` to `close`, or as `async with`. Starts without a node as well, and waits for it."""
+    """A transport that is open from `start` to `close`, or as `async with`. It waits for a node that is absent."""
 
     def __init__(
         self,
@@ -107,8 +111,8 @@ class DmqTransport:
         network: Network | None = None,
         limits: DmqTransportLimits | None = None,
     ) -> None:
-        """`keys` is a folder of `stagepost keys new`, or whoever else signs. `node_data` is the node's data folder, if
-        that is not where its socket lies. `verify` checks every signature again, for a node that is not trusted."""
+        """`keys` is a folder of `stagepost keys new`, or another signer. `node_data` is the node's data folder, if that
+        is not the folder of its socket. `verify` checks every signature again, for a node that is not trusted."""
         require_positive(ttl_s=ttl_s)
         self._limits = limits or DmqTransportLimits()
         self._clock = clock or SystemClock()
@@ -157,7 +161,7 @@ class DmqTransport:
         self._has_told = False
 
     async def start(self) -> None:
-        """Connect, or begin to try. Returns when it is known whether the node and its peers are there."""
+        """Connect, or begin to try; return when it is known whether the node and its peers are there."""
         if self._sending is not None:
             raise LocalProtocolError("this transport was started already")
         lanes = SubmissionLanes(self._make_client, self._limits.lanes)
@@ -174,7 +178,7 @@ class DmqTransport:
             log.warning("node did not answer yet", extra={"waited_s": self._limits.first_look_s})
 
     async def close(self) -> None:
-        """May be repeated; sends that are under way end with an error."""
+        """Close the transport. Sends that are under way end with an error. May be repeated."""
         tasks = [task for task in (self._watching, self._listening) if task is not None]
         self._watching = self._listening = None
         for task in tasks:
@@ -205,22 +209,22 @@ class DmqTransport:
 
     @property
     def is_node_there(self) -> bool:
-        """Whether the node answers, with peers or without."""
+        """Return whether the node answers, with peers or without."""
         return self._connectivity.is_node_there
 
     @property
     def fault(self) -> StagepostError | None:
-        """Why the node cannot be used at present; None while it answers."""
+        """Return why the node cannot be used at present; None while it answers."""
         return self._connectivity.fault
 
     @property
     def last_failure(self) -> str | None:
-        """What the last attempt to send failed of; None after one that went well."""
+        """Return the error of the last attempt to send; None if that attempt went well."""
         return None if self._sending is None else self._sending.last_failure
 
     @property
     def counted_peers(self) -> int | None:
-        """As the node tells it; None if it does not, or is not there."""
+        """Return the number of peers that the node reports; None if the node reports none or is absent."""
         return self._connectivity.counted_peers
 
     def payload_room(self, topic: str, ackers: Sequence[str]) -> int:
@@ -230,7 +234,10 @@ class DmqTransport:
         return _registered(self._on_connectivity, callback)
 
     def on_message(self, callback: OnMessage) -> Callable[[], None]:
-        """From what the node holds onwards: whoever registers late gets the past as well, and others hear it again."""
+        """Call `callback` with every message from the oldest that the node holds.
+
+        A callback that registers late makes earlier callbacks hear the old messages again.
+        """
         unregister = _registered(self._on_message, callback)
         self._somebody_listens.set()
         if self._has_told and self._listener is not None:
@@ -249,9 +256,9 @@ class DmqTransport:
         return Published(signed.message_id)
 
     async def publish_acks(self, receipts: Sequence[AckReceipt]) -> None:
-        """As many messages as it takes. One that fails does not keep the others back; it is counted, never repeated.
+        """Send receipts in as few messages as possible. A failed message is counted, never repeated, and stops no other.
 
-        Where the node says that it is too soon, they wait for it: what comes meanwhile then travels together.
+        If the node says that it is too soon, the receipts wait; those that come meanwhile then travel together.
         """
         sending = self._sending
         if sending is None:
@@ -270,7 +277,7 @@ class DmqTransport:
     # Receiving
 
     def _begin_to_listen(self, client: LocalClient) -> None:
-        """From the oldest message that the node holds. Who listened before ends."""
+        """Listen from the oldest message that the node holds; end the former listener."""
         before, self._has_told = self._listening, False
         if before is not None:
             before.cancel()
@@ -284,7 +291,7 @@ class DmqTransport:
             try:
                 async with client.listen(on_connection=self._connectivity.note_listening) as messages:
                     async for message in messages:
-                        # A message that nobody hears would be gone: the node keeps them meanwhile.
+                        # A message without a callback would be lost; the node keeps it meanwhile.
                         await self._somebody_listens.wait()
                         await self._receive(message)
             except StagepostError as error:

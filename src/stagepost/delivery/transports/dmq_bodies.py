@@ -1,4 +1,4 @@
-"""From a delivery to the body of a DMQ message and back. Who sent it is whoever signed the message around it."""
+"""The bodies of DMQ messages, made of deliveries and read back. The sender is the signer of the message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACKER_BYTES = 2 + POOL_ID_BYTES
 
 
 def payload_room(topic: str, ackers: Sequence[str]) -> int:
-    """How long a payload may be so that the message fits at every attempt; negative if nothing fits."""
+    """Return the bytes of payload that fit at every attempt; negative if nothing fits."""
     topic_bytes = len(topic.encode())
     return (
         BODY_BYTES_MAX
@@ -45,7 +45,7 @@ def payload_room(topic: str, ackers: Sequence[str]) -> int:
 
 
 def data_body(message: Outgoing) -> bytes:
-    """`StagepostError` for what no body can carry."""
+    """Return the body of a delivery; raise `StagepostError` if no body can carry it."""
     return DataEnvelope(
         message.topic,
         message.nonce,
@@ -57,14 +57,14 @@ def data_body(message: Outgoing) -> bytes:
 
 
 def ack_bodies(sender: str, receipts: Sequence[AckReceipt]) -> list[tuple[bytes, int]]:
-    """As few bodies as hold them all, each with how many it holds."""
+    """Return as few bodies as hold all receipts, each with the number of its receipts."""
     return [(envelope.encode(), len(envelope.receipts)) for envelope in pack_receipts(sender, receipts)]
 
 
 def read_body(message: DmqMessage) -> Incoming | IncomingAcks | None:
-    """None for a body that is none of ours: other programs use the network as they like."""
+    """Read a body; return None for a body of another program, since others use the network too."""
     body = message.body
-    # Version and kind lie behind the head of the array: most foreign bodies are told apart without a decoder.
+    # Version and kind follow the head of the array, so that most foreign bodies need no decoder.
     if body[1:3] == bytes((1, DATA_KIND)):
         return _read_data(message)
     if body[1:3] == bytes((1, ACK_KIND)):
@@ -79,7 +79,7 @@ def _read_data(message: DmqMessage) -> Incoming | IncomingAcks | None:
         return None
     sender = _name_of(message.cold_verification_key)
     if envelope.topic.startswith(RESERVED_TOPIC_PREFIX):
-        # Receipts that somebody wrapped like data; nothing else of the system may reach an application.
+        # Receipts in a data envelope; no other system message may reach an application.
         return _read_acks(envelope.payload, sender) if envelope.topic in ACK_TOPICS else None
     return Incoming(
         sender,
@@ -103,13 +103,13 @@ def _read_acks(body: bytes, carrier: str) -> IncomingAcks | None:
 
 
 def _identity_text(identity: bytes) -> str:
-    """The node id whose bytes these are."""
+    """Return the node id of these bytes."""
     return identity.hex() if len(identity) == POOL_ID_BYTES else identity.decode(errors="replace")
 
 
 @lru_cache(maxsize=POOLS_REMEMBERED_MAX)
 def _name_of(cold_verification_key: bytes) -> str:
-    """Few pools send many messages, and the hash takes longer than looking it up."""
+    """Return the pool id of a key, from a cache: few pools send many messages, and the hash takes longer."""
     return pool_id(cold_verification_key).hex()
 
 

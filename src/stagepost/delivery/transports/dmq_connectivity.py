@@ -1,9 +1,8 @@
-"""Whether there is anybody to send to: the node answers, takes submissions, and has peers of its own.
+"""The connectivity of a transport: whether the node answers, takes submissions, and has peers of its own.
 
-How many peers a node on this machine exchanges messages with: asked of its status page, which `node.json` names.
-
-The local protocols say nothing about peers, so a node of another make cannot be asked; its program then knows only
-whether the node itself is there.
+The number of peers with which a node on this machine exchanges messages comes from its status page, which `node.json`
+names. The local protocols say nothing about peers, so a node of another make cannot be asked; a program then knows
+only whether the node itself is there.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from stagepost.ground.wire.foreign_json import decode_foreign
 ANSWER_TIMEOUT_S = 2.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 HOT = "hot"
-"""Connected, and messages are exchanged; one that is only connected would not carry anything."""
+"""State of a peer that exchanges messages; a peer that is only connected would carry nothing."""
 
 _REQUEST = f"GET /status HTTP/1.1\r\nHost: {LOOPBACK_HOST}\r\nConnection: close\r\n\r\n".encode()
 
 
 class NodePeers:
-    """`data_folder` is the node's; its note counts only if it speaks of the same socket."""
+    """The status page of a node. The note in its `data_folder` counts only if it names the same socket."""
 
     def __init__(self, socket_path: Path, data_folder: Path | None = None) -> None:
         self._socket_path = socket_path
@@ -40,8 +39,8 @@ class NodePeers:
         self._port: int | None = None
 
     async def count(self) -> int | None:
-        """None if the node cannot be asked, or does not answer."""
-        # A restarted node may serve at another port, so a silent one is looked up again.
+        """Return the number of peers; None if the node cannot be asked, or does not answer."""
+        # A restarted node may serve at another port, so the port of a silent node is read again.
         port = self._port or self._look_up()
         if port is None:
             return None
@@ -66,7 +65,7 @@ class NodePeers:
 
 
 async def _fetch(port: int) -> bytes:
-    """The body of the answer; `ValueError` for one that is none."""
+    """Return the body of the answer; raise `ValueError` for an answer without one."""
     reader, writer = await asyncio.open_connection(LOOPBACK_HOST, port, limit=ANSWER_BYTES_MAX)
     try:
         writer.write(_REQUEST)
@@ -84,15 +83,15 @@ async def _fetch(port: int) -> bytes:
 
 
 PEERS_POLL_S = 1.0
-"""How soon lost peers are noticed: a node that has lost them keeps what it took, so there is no hurry."""
+"""Seconds between two looks while there are peers: a node without peers keeps its messages, so there is no hurry."""
 PEERS_POLL_WITHOUT_S = 0.1
-"""While there is none: queued messages wait for the first."""
+"""Seconds between two looks while there is no peer: queued messages wait for the first."""
 
 log = logging.getLogger(__name__)
 
 
 class DmqConnectivity:
-    """`peers` is the number to go by, and 0 whenever in doubt. `on_change` is told after every change of it.
+    """The number of peers to go by, 0 whenever in doubt. `on_change` is called after every change.
 
     A node of another make tells nothing of its peers: it counts as one peer while it answers.
     """
@@ -115,7 +114,7 @@ class DmqConnectivity:
         self._poll_without_s = poll_without_s
         self._is_listening = False
         self._is_submitting = True
-        self._found: int | None = None  # None while nothing is known
+        self._found: int | None = None  # None while the number is unknown
         self._is_counted = False
         self._told = 0
         self._era = 0  # a look that began before the node went away says nothing about the time after
@@ -133,13 +132,13 @@ class DmqConnectivity:
 
     @property
     def counted_peers(self) -> int | None:
-        """What the node itself tells; None if it does not."""
+        """Return the number of peers that the node reports; None if it reports none."""
         return self.peers if self._is_counted and self._is_listening else None
 
     def note_listening(self, error: StagepostError | None) -> None:
-        """The connection on which the node tells of messages was made, or why it was lost."""
+        """Note that the connection for incoming messages was made, or why it was lost."""
         if error is None and self._is_listening:
-            return  # made anew on purpose; the node was there all the time
+            return  # the connection was renewed on purpose; the node was there all the time
         self.fault = error
         self._era += 1
         self._is_listening = error is None
@@ -151,7 +150,7 @@ class DmqConnectivity:
         self._tell()
 
     def note_unreachable(self) -> None:
-        """A submission found nobody there. The node is asked before it is trusted again."""
+        """Note that a submission found no node. The node is asked before it is trusted again."""
         self._is_submitting = False
         self._look_now.set()
         self._tell()
@@ -184,7 +183,7 @@ class DmqConnectivity:
             self._found = found
             self._is_counted = True
         elif self._found is None:
-            # Never asked with success on this connection: somebody else's node, or one without a status page.
+            # The node never answered on this connection: it is of another make, or has no status page.
             self._found = 1
         self.has_looked.set()
         self._tell()

@@ -1,9 +1,9 @@
-"""Bodies on their way into a node: signed, submitted, and what each of its answers means for the message.
+"""The submission of bodies to a node: signing, submitting, and the meaning of each answer for the message.
 
-How fast a node lets us send: it names the seconds to wait when a message came too soon after the last one.
+`Pace` follows the node, which names the seconds to wait when a message came too soon after the last one.
 
-Several connections to one node for handing over messages: each carries one at a time, and a node that makes
-messages durable in groups takes many in the time of one.
+`SubmissionLanes` are several connections to one node: each carries one message at a time, and a node that makes messages
+durable in groups takes many in the time of one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
 from stagepost.ground.loop.clock import Clock
 
 WAIT_MAX_S = 3_600.0
-"""What a node says is not taken literally beyond this."""
+"""Seconds, at most, that a node can make a publisher wait."""
 
 _NAMED = re.compile(r"wait (\d{1,9}(?:\.\d{1,9})?) s\b")
 _TOO_FREQUENT_ELSEWHERE = "TooFrequent"
 
 
 def seconds_named(outcome: Rejected) -> float | None:
-    """None if the message did not come too soon. Nodes that name no time have the public networks' gap."""
+    """Return the seconds to wait; None if the message did not come too soon.
+
+    A node that names no time has the gap of the public networks.
+    """
     if outcome.code is not ErrorCode.MSG_TOO_FREQUENT and _TOO_FREQUENT_ELSEWHERE not in outcome.text:
         return None
     named = _NAMED.search(outcome.text)
@@ -38,7 +41,7 @@ def seconds_named(outcome: Rejected) -> float | None:
 
 
 class Pace:
-    """Nothing is signed or submitted while the node is known to refuse it."""
+    """The time until the node takes a message again; until then nothing is signed or submitted."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,12 +52,12 @@ class Pace:
 
     @property
     def wait_s(self) -> float:
-        """0 if it may be sent."""
+        """Return the seconds to wait; 0 if a message may be sent."""
         return max(0.0, self._not_before_s - self._clock.mono_s())
 
 
 class SubmissionLanes:
-    """The lane that was used last is used first, so that a quiet program keeps one connection and no more."""
+    """Connections to a node. The last one used is used first, so that a quiet program keeps only one."""
 
     def __init__(self, make_client: Callable[[], LocalClient], count: int) -> None:
         self._lanes = [make_client() for _ in range(count)]
@@ -70,7 +73,7 @@ class SubmissionLanes:
                 self._free.append(lane)
 
     async def check(self) -> None:
-        """Shake hands once; raises as a submission would if the node is not there."""
+        """Shake hands once; raise as a submission would if the node is absent."""
         await self._lanes[0].check()
 
     async def close(self) -> None:
@@ -79,16 +82,16 @@ class SubmissionLanes:
 
 
 SIGNING_RETRY_S = 30.0
-"""Keys that cannot sign are the operator's to renew. Messages wait for it, and lose no attempt by it."""
+"""Seconds between two attempts while the keys cannot sign: the operator must renew them; no attempt is lost."""
 WAIT_FOR_PACE_MAX_S = 60.0
-"""Nodes of public networks let a pool speak once in this time; whoever waits for an answer has given up after more."""
+"""Seconds, at most, that receipts wait: public nodes let a pool send once in this time; later the sender has given up."""
 REFUSED_ADVICE = "the node's operator can say more; `stagepost keys show` tells what these keys are good for"
 
 log = logging.getLogger(__name__)
 
 
 class DmqSending:
-    """Raises `SendFailed` and `SendRefused`, as a transport does. `on_unreachable` is told when nobody was there."""
+    """The way into a node. It raises `SendFailed` and `SendRefused`; `on_unreachable` is called if no node answers."""
 
     def __init__(
         self, signer: Signer, lanes: SubmissionLanes, clock: Clock, on_unreachable: Callable[[], None]
@@ -99,22 +102,22 @@ class DmqSending:
         self._on_unreachable = on_unreachable
         self._pace = Pace(clock)
         self.last_failure: str | None = None
-        """What the last attempt failed of; None after one that went well."""
+        """Error of the last attempt; None if that attempt went well."""
 
     async def check(self) -> None:
-        """Shake hands with the node; raises as a submission would."""
+        """Shake hands with the node; raise as a submission would."""
         await self._lanes.check()
 
     async def close(self) -> None:
         await self._lanes.close()
 
     async def send(self, body: bytes, ttl_s: float) -> DmqMessage:
-        """At once, or not at all while the node is known to refuse it."""
+        """Send a body at once, or fail while the node is known to refuse it."""
         self._require_pace()
         return await self._send(body, ttl_s)
 
     async def send_in_pace(self, body: bytes, ttl_s: float) -> DmqMessage:
-        """As soon as the node takes it, if that is soon enough to be of use."""
+        """Send a body as soon as the node takes it, if that is soon enough to be of use."""
         if self._pace.wait_s > WAIT_FOR_PACE_MAX_S:
             self._require_pace()
         await asyncio.sleep(self._pace.wait_s)
@@ -123,7 +126,7 @@ class DmqSending:
         except SendFailed:
             if not 0 < self._pace.wait_s <= WAIT_FOR_PACE_MAX_S:
                 raise
-        # Refused because of something that this pool sent elsewhere, or before: now the time to wait is known.
+        # The node refused because of an earlier message of this pool: now the time to wait is known.
         await asyncio.sleep(self._pace.wait_s)
         return await self._send(body, ttl_s)
 
@@ -137,7 +140,7 @@ class DmqSending:
         return signed
 
     async def _taken(self, body: bytes, ttl_s: float) -> DmqMessage:
-        """A node that finds it expired gets it once more, signed anew."""
+        """Submit a body; sign and submit it once more if the node finds it expired."""
         signed, outcome = await self._submit(body, ttl_s)
         if isinstance(outcome, Rejected) and outcome.reason is Reason.EXPIRED:
             signed, outcome = await self._submit(body, ttl_s)
@@ -155,7 +158,7 @@ class DmqSending:
         try:
             return signed, await self._lanes.submit(signed)
         except StagepostError as error:
-            # A node that answers nobody costs no attempt; one that took the message and fell silent does.
+            # An absent node costs no attempt; a node that took the message and fell silent does.
             is_silent = isinstance(error, ProtocolTimeout)
             if not is_silent:
                 self._on_unreachable()

@@ -3,7 +3,7 @@
     network = MemoryNetwork(seed=7, drop=0.1)
     alice, bob = network.join("alice"), network.join("bob")
 
-It runs on any event loop. On a virtual-time loop, with one seed, every run is the same.
+The network runs on any event loop. On a virtual-time loop, with one seed, every run is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAYLOAD_BYTES_MAX = 65_536
 
 
 class MemoryNetwork:
-    """Everybody hears everybody, except where `cut` or `partition` says otherwise.
+    """A network in which every member hears every other, unless `cut` or `partition` says otherwise.
 
     `drop`, `duplicate` and `reorder` are chances from 0 to 1, for each message and each receiver. `delay` is seconds, or
     a range of seconds. A message that is overtaken by a cut on its way is lost. All of these may be changed at any time.
@@ -61,7 +61,7 @@ class MemoryNetwork:
         self._on_its_way: list[tuple[float, int, str, MemoryTransport, Incoming | IncomingAcks]] = []
 
     def join(self, name: str) -> MemoryTransport:
-        """A new member. A name that is taken belongs to a former life of the same node, which ends here."""
+        """Add a member. A member with the same name is a former run of the same node, and leaves."""
         if name in self._members:
             self._members[name].leave()
         transport = MemoryTransport(self, name)
@@ -70,7 +70,7 @@ class MemoryNetwork:
         return transport
 
     def cut(self, *names: str) -> None:
-        """They hear nobody, and nobody hears them."""
+        """Cut members off: they hear nobody, and nobody hears them."""
         self._cut.update(names)
         self._tell_all()
 
@@ -84,7 +84,10 @@ class MemoryNetwork:
         self._tell_all()
 
     def partition(self, *groups: Iterable[str]) -> None:
-        """Only members of one group hear each other; who is in none hears nobody. Without groups: undo it."""
+        """Let only members of one group hear each other; a member without a group hears nobody.
+
+        Without groups, undo the partition.
+        """
         self._groups = tuple(frozenset(group) for group in groups)
         self._tell_all()
 
@@ -99,14 +102,14 @@ class MemoryNetwork:
         return sum(self.is_linked(name, other) for other in self._members)
 
     def hand(self, name: str, message: Incoming | IncomingAcks) -> None:
-        """Deliver this to one member at once, as if the network had carried it."""
+        """Deliver a message to one member at once, as if the network had carried it."""
         if (member := self._members.get(name)) is not None:
             member.receive(message)
 
     # For the transports.
 
     def spread(self, origin: MemoryTransport, message: Incoming | IncomingAcks) -> int:
-        """Begin to carry it to everybody who is linked; says to how many."""
+        """Begin to carry a message to every linked member; return how many there are."""
         receivers = [name for name in self._members if self.is_linked(origin.self_id, name)]
         for name in receivers:
             if self.drop and self.random.random() < self.drop:
@@ -137,7 +140,7 @@ class MemoryNetwork:
         return delay_s
 
     def _deliver_until(self, now_s: float) -> None:
-        """What takes equally long arrives in the order in which it was sent, which timers alone do not promise."""
+        """Deliver what is due. Messages with equal delays arrive in the order of sending, which timers do not promise."""
         while self._on_its_way and self._on_its_way[0][0] <= now_s:
             _, _, origin, target, message = heappop(self._on_its_way)
             self._arrive(origin, target, message)
@@ -164,7 +167,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One member's access. `fail_next` and `refuse_next` make sends go wrong as a real network's would."""
+    """The access of one member. `fail_next` makes sends go wrong as a real network's would."""
 
     def __init__(self, network: MemoryNetwork, name: str) -> None:
         self.network = network
@@ -192,7 +195,7 @@ class MemoryTransport:
         return self.network.peers_of(self._self_id)
 
     def fail_next(self, count: int = 1, error: SendFailed | SendRefused | None = None) -> None:
-        """The next `count` sends are not taken."""
+        """Make the next `count` sends fail."""
         self._failures += [error or SendFailed("the network failed on request")] * count
 
     async def publish(self, message: Outgoing) -> Published:
@@ -233,7 +236,7 @@ class MemoryTransport:
             callback(message)
 
     def look(self) -> None:
-        """Tell whoever listens if the number of peers has changed."""
+        """Call the callbacks if the number of peers has changed."""
         peers = self.connected_peers
         if peers != self._peers:
             self._peers = peers
@@ -241,7 +244,7 @@ class MemoryTransport:
                 callback(peers)
 
     def leave(self) -> None:
-        """As a process that ends: nothing of it is heard any more, and it hears nothing."""
+        """Leave the network as a process that ends: no member hears this one any more, and it hears nothing."""
         self._on_message.clear()
         self._on_connectivity.clear()
         self.network.leave(self)
