@@ -1,6 +1,6 @@
 """Effects that the publisher's core asks its shell to perform, in the order in which the core gives them.
 
-`DeliveryEvent` is one status change of one message, as it goes to the topic of delivery events.
+`DeliveryEvent` is a status change of a message, as it goes to the topic of delivery events.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Effect: TypeAlias = Report | SaveProgress | SaveEnd | DropDeadLetter | Wake | Fl
 
 
 class DeliveryEvent(msgspec.Struct, frozen=True):
-    """One status change. `dmq_id` is the network's id of the last attempt; `error` is the name of an error class.
+    """A status change. `dmq_id` is the network's id of the last attempt; `error` is the name of an error class.
 
     `delivery_id` has 64 hex characters.
     """

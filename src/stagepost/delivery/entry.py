@@ -1,4 +1,4 @@
-"""One message while it is on its way."""
+"""The message on its way: an entry of the outbox, its phases, and the clocks that it follows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENDED: Final = Phase.ENDED
 
 
 class OutboxEntry:
-    """One message of the outbox. Mutable, and changed by the core alone."""
+    """A message of the outbox. Mutable, and changed by the core alone."""
 
     __slots__ = (
         "attempt_first",
@@ -111,7 +111,7 @@ class OutboxEntry:
         self.last_used = 0
         self.maybe_duplicate = False
         self.is_fate_unknown = False
-        """Whether the message may have been sent without this publisher's knowledge: before a restart, or by a send that was
+        """True if the message may have been sent without this publisher's knowledge: before a restart, or by a send that was
         broken off."""
         self.wait_until = NEVER
         self.budget_at = NEVER
@@ -125,7 +125,7 @@ class OutboxEntry:
         self.replayed: int | None = None
         """Sequence of the dead letter that this entry is made from."""
         self.is_awaited = False
-        """Whether a caller waits for the end."""
+        """True while a caller waits for the end."""
 
     @property
     def wants_ack(self) -> bool:

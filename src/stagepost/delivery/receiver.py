@@ -52,7 +52,7 @@ class Seen(msgspec.Struct, gc=False):
     verdict: Verdict | None = None
     is_asked: bool = False
     is_kept: bool = False
-    """Whether the store has the verdict, so that the receiver may say it."""
+    """True if the store has the verdict, so that the receiver may say it."""
 
 
 class ReceiverCore:

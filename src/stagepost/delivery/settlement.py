@@ -65,7 +65,7 @@ class Settlement:
         self.ended = EndedMessages(dead_letters_max)
         self.is_stored = is_stored
         self.is_watched = True
-        """Whether anybody wants to hear of new statuses; if nobody does, no report is made."""
+        """False if nobody wants to hear of new statuses: then no report is made."""
         self.effects: list[Effect] = []
         self._outbox = outbox
         self._flushing: set[int] | None = None

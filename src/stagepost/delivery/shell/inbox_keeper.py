@@ -114,7 +114,7 @@ class InboxKeeper:
         on_storage_error: OnStorageError | None,
     ) -> None:
         self.is_durable = inbox is not None
-        """Whether a verdict must be stored before it is said."""
+        """True if a verdict must be stored before it is said."""
         self._core = core
         self._receipts = receipts
         self._config = config

@@ -50,7 +50,7 @@ class Sender:
     ) -> None:
         """`wake` gives the result of an entry to the callers who wait for it."""
         self.is_stopped = False
-        """Whether `stop` or `kill` was called: then no timer is set any more."""
+        """True after `stop` or `kill`: then no timer is set any more."""
         self._is_killed = False
         self._core = core
         self._transport = transport
