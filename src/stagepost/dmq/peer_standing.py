@@ -29,6 +29,7 @@ import msgspec
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected
 from stagepost.errors import ErrorCode
+from stagepost.ground.net.back_off import doubled_s
 
 POOLS_REMEMBERED_MAX = 1_024
 CLOCKS_DIFFER_MAX_S = 5.0
@@ -95,7 +96,7 @@ class RelayRecord:
         this copy, and the time of the first."""
         code = refusal.code
         if code in OUR_OWN_TROUBLE:
-            patience_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2**tries)
+            patience_s = doubled_s(RETRY_FIRST_S, RETRY_MAX_S, tries + 1)
             return Ruling(Consequence.RETRY, max(RETRY_MIN_S, refusal.retry_after_s or patience_s))
         if code is ErrorCode.MSG_TOO_FREQUENT and not self._is_proved_too_frequent(message, offer):
             return Ruling(

@@ -85,6 +85,7 @@ CORE = (
 RULES_IN_SHELLS = {
     "stagepost.ground.files.documents",
     "stagepost.ground.files.expected",
+    "stagepost.ground.net.back_off",
     "stagepost.ground.net.handshake",
     "stagepost.ground.net.keep_alive_protocol",
     "stagepost.ground.net.version_data",

@@ -1,5 +1,5 @@
-"""A lock by which one process at a time owns a file; the system releases it when its holder ends, however it
-ends."""
+"""Lock by which one process at a time owns a file. The system releases it when its holder ends, however it ends, so nothing
+has to be cleaned up after a crash."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 
 from stagepost.errors import StorageError
 
-_HOLDER_BYTES_MAX = 64
+_HOLDER_BYTES_MAX = 256
 
 
 class LockConflict(StorageError):
-    """Failure to take a lock that another process holds, or another part of this process."""
+    """Error: another process holds the file, or another part of this one. `found` is the name that the holder left."""
 
 
 class OwnerLock:
-    """Lock held from construction to `release`. The lock file itself stays, and names the last holder."""
+    """Lock that is held from construction to `release`, or until the process ends. Children do not inherit it. The lock file
+    itself stays, and names the last holder: by `holder`, else by its process id."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, holder: str | None = None) -> None:
         try:
             self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -27,15 +28,15 @@ class OwnerLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._descriptor, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()
+            found = os.pread(self._descriptor, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()
             self.release()
             raise LockConflict(
-                f"{path} is held by another process, {holder or 'which left no number'}",
+                f"{path} is held by another process, {found or 'which left no number'}",
                 advice="stop that process, or give this one a data folder of its own",
-                found=holder,
+                found=found,
             ) from error
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._descriptor, f"{holder or os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         if self._descriptor is not None:

@@ -47,7 +47,7 @@ class BackOff:
         self.is_penalised = violation is not None
         if violation is None:
             self.failures += 1
-            delay = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(self.failures - 1, 16))
+            delay = doubled_s(RETRY_FIRST_S, RETRY_MAX_S, self.failures)
         else:
             self.penalties += 1
             self.last_violation = violation
@@ -61,9 +61,15 @@ class BackOff:
             self.not_before = min(self.not_before, max(now, self.ended_at + RETRY_FIRST_S))
 
 
+def doubled_s(first_s: float, most_s: float, times: int) -> float:
+    """Return the pause after the failure number `times` (1 is the first): doubling from `first_s` up to `most_s`."""
+    # Larger powers are beyond any limit here, and would overflow in the end.
+    return min(most_s, first_s * 2.0 ** min(times - 1, 16))
+
+
 def penalty_s(times: int) -> float:
     """Return the seconds for which to leave a peer alone that has broken a rule `times` times."""
-    return min(PENALTY_MAX_S, PENALTY_FIRST_S * 2.0 ** min(times - 1, 16))
+    return doubled_s(PENALTY_FIRST_S, PENALTY_MAX_S, times)
 
 
 def violation_of(error: StagepostError | None) -> str | None:

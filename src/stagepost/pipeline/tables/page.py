@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.errors import StorageError
+from stagepost.ground.files.small_files import replace_file
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.reader import Reader
 
@@ -35,16 +35,18 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}code{font-size:.9em
 """
 
 
+PAGE_MODE = 0o666
+"""Bits, less the umask: a page is for whoever may read its folder."""
+
+
 def write_page(folder: Path, out: Path) -> None:
     reader = Reader(folder)
     try:
         text = page(reader)
     finally:
         reader.close()
-    temporary = out.with_name(f".{out.name}.new")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, out)
+        replace_file(out, text.encode(), PAGE_MODE)
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror}", advice="see --out") from error
 
