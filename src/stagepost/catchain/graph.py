@@ -149,7 +149,7 @@ class Graph:
         self._ready: deque[Vertex] = deque()
         self._last_reference: tuple[Block, Dependency] | None = None
 
-    # What is known
+    # Known blocks
 
     @property
     def size(self) -> int:
@@ -199,7 +199,7 @@ class Graph:
         """Return the received blocks that wait for others, in order of arrival."""
         return list(self._waiting.values())
 
-    # What comes in
+    # Incoming blocks
 
     def hash_of(self, reference: Dependency) -> bytes:
         if reference.height == 0:

@@ -62,7 +62,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class DifferenceFork(msgspec.Struct, frozen=True):
-    """Answer with the proof that the asker's heights include blocks of a forker."""
+    """Answer with the proof of a fork by a member that the asker has not blamed yet."""
 
     left: Dependency
     right: Dependency

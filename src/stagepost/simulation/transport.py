@@ -89,7 +89,7 @@ class SimulatedTransport(asyncio.Transport):
             self._on_delivered(piece)
             self._feed(piece)
 
-    # What asyncio's transports offer
+    # The interface of asyncio's transports
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._is_lost or self._is_dead or self._is_ending:

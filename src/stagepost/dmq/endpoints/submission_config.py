@@ -96,8 +96,8 @@ class MessageSubmissionConfig:
 
 
 def begins_with_init(talk: Conversation) -> bool:
-    """Return whether the instance begins with `Init`: in version 1 and in the documents. Only true before the
-    first message."""
+    """Return whether the instance begins with `Init`, as in version 1 and in the documents. Call this before
+    the first message."""
     return talk.state.name == INIT.name
 
 

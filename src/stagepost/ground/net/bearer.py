@@ -425,7 +425,7 @@ class Bearer(asyncio.BufferedProtocol):
 
     def _watch_started_segment(self) -> None:
         # The timer is not cancelled when a segment completes, for under load that happens with every read.
-        # It looks again when it fires.
+        # The timer looks again when it fires.
         if self._segment_offset != self._reader.offset:
             self._segment_offset = self._reader.offset
             self._segment_deadline = self._loop.time() + SEGMENT_COMPLETION_TIMEOUT_S

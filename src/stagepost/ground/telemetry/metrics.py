@@ -28,8 +28,8 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class MetricDeclaration:
-    """Declaration of one metric. `labels` maps each label to all values that it can take; empty if they are
-    not listed."""
+    """Declaration of one metric. `labels` maps each label to all values that it can take; empty where there
+    is only one."""
 
     name: str
     kind: Kind
