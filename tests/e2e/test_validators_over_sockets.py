@@ -111,7 +111,8 @@ def test_who_tells_others_before_the_disk_is_found_out(tmp_path: Path) -> None:
             victim.start()
             await until(
                 lambda: any(
-                    line.startswith(("RecoveryReport", "Halt", "BlameReport")) for line in all_lines(processes)
+                    line.startswith(("RecoveryReport", "Halt", "BlameReport"))
+                    for line in all_lines(processes)
                 ),
                 "somebody notices",
             )

@@ -152,7 +152,7 @@ class BlockSync:
             self._calm = 0
         if now >= self._next_sync:
             self._next_sync = now + self._pause()
-            for peer in self._whom_to_ask():
+            for peer in self._peers_to_ask():
                 effects.append(self._ask(peer, GetDifference(self._heights()), now))
                 effects += self._ask_again(peer, now)
         return effects
@@ -249,17 +249,17 @@ class BlockSync:
         ):
             self.answered_by.add(peer)
 
-    def _whom_to_ask(self) -> list[int]:
+    def _peers_to_ask(self) -> list[int]:
         """Return all members whose answers are missing at the start, and one random member afterwards."""
         if self.is_starting:
             waiting = {peer for peer, query, _ in self._asked.values() if isinstance(query, GetDifference)}
             left = [one for one in self._counted if one not in self.answered_by and one not in waiting]
             if left:
                 return self._random.sample(left, min(len(left), ASKED_AT_ONCE_MAX))
-        peer = self._somebody()
+        peer = self._random_peer()
         return [] if peer is None else [peer]
 
-    def _somebody(self) -> int | None:
+    def _random_peer(self) -> int | None:
         graph = self._graph
         others = [peer for peer in range(graph.size) if peer != self._index and peer not in graph.blamed]
         return self._random.choice(others) if others else None

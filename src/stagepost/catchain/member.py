@@ -28,7 +28,7 @@ from stagepost.catchain.effects import (
     Send,
 )
 from stagepost.catchain.graph import Graph, Outcome, State, Vertex
-from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
+from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_upper_parts
 from stagepost.catchain.queries import BlockResult, decode_answer, decode_query
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
@@ -91,7 +91,7 @@ class Member:
         self._is_halted = False
         self._own_top: Vertex = graph.top(index)
         self._making: Vertex | None = None
-        self._proofs_to_tell: list[ForkProof] = []
+        self._unsent_proofs: list[ForkProof] = []
         self._is_asked_to_speak = False
         self._merge_at: float | None = None
         self._spoke_at = now
@@ -148,45 +148,45 @@ class Member:
             self._settle(outcome, now)
             self._settle(self.graph.stored(vertex), now)
         self._own_top = self.graph.top(self.index)
-        return self._taken()
+        return self._take_effects()
 
     def frame_received(self, peer: int, frame: bytes, now: float) -> list[Effect]:
         """Take in a block that another member sent, its own or somebody else's."""
         limit = self.graph.rules.block_bytes_max
         if len(frame) > limit:
             self._refuse(peer, "TooLarge", f"the block has {len(frame)} bytes, at most {limit} fit")
-            return self._taken()
+            return self._take_effects()
         try:
             block = decode_update(frame)
         except DecodeError as error:
             self._refuse(peer, "Malformed", error.text)
-            return self._taken()
+            return self._take_effects()
         self._take_in(peer, block, now)
         self._speak(now)
-        return self._taken()
+        return self._take_effects()
 
     def query_received(self, peer: int, number: int, data: bytes, now: float) -> list[Effect]:
         try:
             query = decode_query(data)
         except DecodeError as error:
             self._refuse(peer, "Malformed", error.text)
-            return self._taken()
+            return self._take_effects()
         blocks, answer = self._sync.answer(query)
         self._effects += [Send(peer, block.encode()) for block in blocks]
         self._effects.append(Reply(peer, number, answer))
-        return self._taken()
+        return self._take_effects()
 
     def answered(self, peer: int, number: int, data: bytes | None, now: float) -> list[Effect]:
         """Take in the answer to an `Ask`; None if there was none."""
         if data is None:
             self._sync.answered(peer, number, None)
-            return self._taken()
+            return self._take_effects()
         try:
             answer = decode_answer(data)
         except DecodeError as error:
             self._sync.answered(peer, number, None)
             self._refuse(peer, "Malformed", error.text)
-            return self._taken()
+            return self._take_effects()
         if not self._sync.answered(peer, number, answer):
             self._refuse(peer, "WrongAnswer", f"{type(answer).__name__} does not answer the question")
         elif isinstance(answer, BlockResult):
@@ -200,7 +200,7 @@ class Member:
                 else:
                     self._settle(outcome, now)
         self._speak(now)
-        return self._taken()
+        return self._take_effects()
 
     def stored(self, block_hash: bytes, now: float) -> list[Effect]:
         """Record that a `Persist` has been carried out."""
@@ -215,13 +215,13 @@ class Member:
             self._effects += [Send(peer, frame) for peer in self._sync.audience(now)]
         self._settle(outcome, now)
         self._speak(now)
-        return self._taken()
+        return self._take_effects()
 
     def speak_soon(self, now: float) -> list[Effect]:
         """Make a block soon, because the parts above have a payload."""
         self._is_asked_to_speak = True
         self._speak(now)
-        return self._taken()
+        return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:
         if not self._is_started and now >= self._starts_at and self._knows_own_past:
@@ -231,7 +231,7 @@ class Member:
             self._spoke_at = now
         self._effects += self._sync.tick(now)
         self._speak(now)
-        return self._taken()
+        return self._take_effects()
 
     # Taking in
 
@@ -274,13 +274,13 @@ class Member:
     def _settle(self, outcome: Outcome, now: float) -> None:
         for source in outcome.blamed:
             self._effects.append(BlameReport(source, self.graph.blamed[source]))
-        self._proofs_to_tell += [proof for proof in outcome.proofs if proof.source != self.index]
+        self._unsent_proofs += [proof for proof in outcome.proofs if proof.source != self.index]
         for vertex in outcome.delivered:
             assert vertex.block is not None, "only what is here is delivered"
             self._sync.delivered(vertex, now)
             if vertex.source == self.index and vertex.height > self._own_top.height:
                 self._own_top = vertex
-            if is_for_those_above(vertex.block.payload):
+            if is_for_upper_parts(vertex.block.payload):
                 self._effects.append(Deliver(vertex.source, vertex.height, vertex.hash, vertex.block.payload))
                 if vertex.source != self.index and self._merge_at is None:
                     self._merge_at = now + self.options.merge_within_s
@@ -306,7 +306,7 @@ class Member:
             return
         is_asked = self._is_asked_to_speak and now >= self._spoke_at + self.options.speak_pause_s
         is_due = (
-            bool(self._proofs_to_tell)
+            bool(self._unsent_proofs)
             or (self._merge_at is not None and now >= self._merge_at)
             or now >= self._spoke_at + self.options.idle_timeout_s
         )
@@ -319,8 +319,8 @@ class Member:
         self._make(NOTHING if payload is None else payload, dependencies, now)
 
     def _next_payload(self) -> bytes | None:
-        if self._proofs_to_tell:
-            return self._proofs_to_tell.pop(0).encode()
+        if self._unsent_proofs:
+            return self._unsent_proofs.pop(0).encode()
         payload = self._make_payload()
         self._is_asked_to_speak = payload is not None
         return payload
@@ -369,6 +369,6 @@ class Member:
             self._is_halted = True
             self._effects.append(Halt(text))
 
-    def _taken(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects

@@ -49,7 +49,7 @@ class ForkProof(msgspec.Struct, frozen=True):
         return writer.written()
 
 
-def is_for_those_above(payload: bytes) -> bool:
+def is_for_upper_parts(payload: bytes) -> bool:
     return payload[:CONSTRUCTOR_BYTES] not in _OURS
 
 

@@ -88,7 +88,7 @@ def _table(profile: Profile, protocol: MiniProtocol, version: int, field: Messag
         if is_notification
         else None,
         known_shape=USUAL_SHAPE if protocol in _CARRY_MESSAGES else None,
-        says_the_same_to_many=is_notification,
+        shares_messages=is_notification,
     )
 
 

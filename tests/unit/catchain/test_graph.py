@@ -12,7 +12,7 @@ import pytest
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, Dependency, HashVersion, block_id, data_hash, root_reference
 from stagepost.catchain.graph import Graph, GraphRules, State, Vertex
-from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_those_above
+from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_upper_parts
 from stagepost.ground.crypto import ed25519
 from tests.worlds.catchain.catchain_world import verify_once
 
@@ -259,8 +259,8 @@ def test_a_proof_in_a_block_makes_everybody_blame_the_forker() -> None:
     delivered, blamed = receive(graph, signed(1, payload=proof.encode()))
     assert len(delivered) == 1
     assert blamed == [0]
-    assert not is_for_those_above(proof.encode())
-    assert not is_for_those_above(NOTHING)
+    assert not is_for_upper_parts(proof.encode())
+    assert not is_for_upper_parts(NOTHING)
 
 
 def test_building_on_a_forker_after_his_proof_is_ill_and_blamed() -> None:

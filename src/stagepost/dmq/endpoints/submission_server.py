@@ -186,7 +186,7 @@ class MessageSubmissionServer:
         self._is_blocked = blocking
         if not self._is_listening:
             self._talk.on_message(self._listen)
-            if self._talk.has_unheard:
+            if self._talk.has_unread:
                 # The reply came before its request, so the channel will not announce it again.
                 asyncio.get_running_loop().call_soon(self._listen)
 
@@ -210,7 +210,7 @@ class MessageSubmissionServer:
                 if reply is None:
                     break
                 self._hear(reply)
-                if not talk.has_unheard:
+                if not talk.has_unread:
                     break
         except Exception as error:
             self._fail(error)

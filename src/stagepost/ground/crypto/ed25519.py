@@ -31,7 +31,7 @@ def open_by_binding(signed: bytes, public_key: bytes) -> bool:
     return True
 
 
-def _leaner_open() -> Open:
+def _open_without_copy() -> Open:
     """Return the library's own `crypto_sign_open`, which does not copy the message as the binding does.
 
     The copy costs every message one part in thirty of its check. Where the binding is built differently,
@@ -50,7 +50,7 @@ def _leaner_open() -> Open:
     return open_nowhere
 
 
-_open = _leaner_open()
+_open = _open_without_copy()
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:

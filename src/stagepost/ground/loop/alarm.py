@@ -30,7 +30,7 @@ class Alarm:
         self.cancel()
         self._rings_at = at
         delay_s = max(at - self._clock.mono_s(), 0.0)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._rung)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def cancel(self) -> None:
         if self._timer is not None:
@@ -38,7 +38,7 @@ class Alarm:
             self._timer = None
             self._rings_at = inf
 
-    def _rung(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._rings_at = inf
         self._ring()

@@ -33,7 +33,7 @@ def loop_time() -> float:
 
 
 @contextmanager
-def telling_time(now: Callable[[], float]) -> Iterator[None]:
+def loop_clock(now: Callable[[], float]) -> Iterator[None]:
     """Make `now` the loop's clock while the context lasts, for a loop whose time is not the machine's."""
     global _now  # a process has one loop at a time that counts
     before, _now = _now, now

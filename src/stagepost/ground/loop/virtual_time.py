@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from stagepost.ground.loop.clock import telling_time
+from stagepost.ground.loop.clock import loop_clock
 
 TASKS_SHOWN_MAX = 200
 HANDLES_SHOWN_MAX = 20
@@ -207,7 +207,7 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T], patience: Patience | None 
     loop = VirtualTimeLoop(patience=patience)
     try:
         with (
-            telling_time(loop.time),
+            loop_clock(loop.time),
             _interrupted_after(patience.real_s_max, loop),
             asyncio.Runner(loop_factory=lambda: loop) as runner,
         ):

@@ -74,7 +74,7 @@ class Conversation:
         return self._framer.buffered
 
     @property
-    def has_unheard(self) -> bool:
+    def has_unread(self) -> bool:
         """Return whether bytes or the end of the channel came that `receive_now` has not looked at yet."""
         return self._framer.buffered > 0 or self._channel.has_data
 
@@ -235,9 +235,9 @@ class Conversation:
         if self._referee.state.speaker is self._peer_role:
             self._stop_timer()
             self._timer_at = deadline
-            self._timer = self._loop.call_at(deadline, self._look_at_the_clock, deadline)
+            self._timer = self._loop.call_at(deadline, self._on_deadline, deadline)
 
-    def _look_at_the_clock(self, time_s: float) -> None:
+    def _on_deadline(self, time_s: float) -> None:
         self._timer, self._timer_at = None, math.inf
         deadline = self._referee.deadline
         if deadline is not None and deadline <= time_s and self._referee.state.speaker is self._peer_role:

@@ -135,9 +135,9 @@ class VerifyingHelper(Generic[Work]):
 
     def _watch(self) -> None:
         heard = self._answers_heard
-        self._watchdog = self._loop.call_later(ANSWERED_WITHIN_S, self._look_whether_it_lives, heard)
+        self._watchdog = self._loop.call_later(ANSWERED_WITHIN_S, self._check_progress, heard)
 
-    def _look_whether_it_lives(self, heard_before: int) -> None:
+    def _check_progress(self, heard_before: int) -> None:
         self._watchdog = None
         if not self._asked:
             return

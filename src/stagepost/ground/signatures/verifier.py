@@ -224,7 +224,7 @@ class Verifier:
             return
         self._started_at = now
         for _ in range(self.processes - len(self.helpers)):
-            helper: VerifyingHelper[_AnyPiece] = VerifyingHelper(self._came_back, self._take_back)
+            helper: VerifyingHelper[_AnyPiece] = VerifyingHelper(self._take_answers, self._take_back)
             helper.start()
             if helper.process_id is not None:
                 self.helpers.append(helper)
@@ -253,7 +253,7 @@ class Verifier:
         if self._is_turn_due:
             asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _came_back(self, answered: list[tuple[_AnyPiece, bytes]]) -> None:
+    def _take_answers(self, answered: list[tuple[_AnyPiece, bytes]]) -> None:
         if self._shared:
             self._hand_out()
         for piece, answers in answered:

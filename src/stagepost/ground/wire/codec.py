@@ -47,14 +47,14 @@ class CodecTable:
         any_type: bool = False,
         headless_third: Mapping[str, bytes] | None = None,
         known_shape: KnownShape | None = None,
-        says_the_same_to_many: bool = False,
+        shares_messages: bool = False,
     ) -> None:
         self.protocol = protocol
         self.dialects = tuple(dialects)
         self.any_type = any_type
         self.headless_third = dict(headless_third or {})
         self.known_shape = known_shape
-        self.says_the_same_to_many = says_the_same_to_many
+        self.shares_messages = shares_messages
         self._last_written: tuple[Any, Layout, bytes] | None = None
         self._by_state: dict[str, dict[tuple[int, int], tuple[Layout, Dialect | None]]] = {}
         for state, messages in said_in.items():
@@ -138,7 +138,7 @@ class Codec:
         if layout is None:
             text = f"{table.protocol}: {type(message).__name__} cannot be said in dialect {self.speaks.name}"
             raise LocalProtocolError(text, found=type(message).__name__)
-        return table.write(layout, message) if table.says_the_same_to_many else layout.write(message)
+        return table.write(layout, message) if table.shares_messages else layout.write(message)
 
     def decode_usual(self, data: bytes, state: str, items_max: int) -> Any | None:
         """Return the message if `data` is exactly one message in its usual shape, which needs no further

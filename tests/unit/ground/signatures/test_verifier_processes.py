@@ -202,7 +202,7 @@ def test_a_process_that_is_slow_and_answers_is_kept() -> None:
         asked = asyncio.create_task(verdicts_of(verifier, watched, MESSAGES))
         await asyncio.sleep(0)
         (helper,) = verifier.helpers
-        helper._look_whether_it_lives(helper._answers_heard - 1)  # it has said something since we looked last
+        helper._check_progress(helper._answers_heard - 1)  # it has said something since we looked last
         assert verifier.process_ids == [process]
         os.kill(process, signal.SIGCONT)
         assert await asked == [None] * len(MESSAGES)
