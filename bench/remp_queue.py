@@ -19,7 +19,7 @@ from rigs.remp_overlay_world import OverlayWorld, message_bytes
 from rigs.remp_world import shard_block
 from rigs.validator_processes import OurFullNode, free_ports, until, validators_over_sockets
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.queue.collation import Executed
+from stagepost.remp.queue.collation import ExecutedMessage
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Status
 
@@ -107,7 +107,9 @@ async def _traffic(size: int) -> tuple[OverlayWorld, float]:
         taken, effects = runner.queue.take(now, TRAFFIC_MESSAGES)
         runner.perform(effects)
         block = shard_block(1 << 63, seqno=house.number + 1)
-        runner.perform(runner.queue.collated([(one.message_id, Executed(block)) for one in taken], now))
+        runner.perform(
+            runner.queue.collated([(one.message_id, ExecutedMessage(block)) for one in taken], now)
+        )
     await asyncio.sleep(2.0)
     return world, loop.time() - began
 

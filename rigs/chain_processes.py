@@ -40,7 +40,7 @@ from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
     CandidateRefused,
-    Collated,
+    CollatedBlock,
     LedgerEvent,
     LedgerSession,
     MasterApplied,
@@ -113,7 +113,7 @@ class Pool:
             if message_id not in held and session.shard.holds(one.workchain, one.account)
         ]
 
-    def collated(self, session: LedgerSession, collated: Collated) -> None:
+    def collated(self, session: LedgerSession, collated: CollatedBlock) -> None:
         pass
 
     def heard(self, events: Sequence[LedgerEvent]) -> None:

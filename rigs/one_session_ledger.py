@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.ledger import Collated, FinalBlock, LedgerEvent, LedgerSession, ParsedMessage
+from stagepost.remp.ledger import CollatedBlock, FinalBlock, LedgerEvent, LedgerSession, ParsedMessage
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.sessions import Member, SessionFacts
 from stagepost.remp.shard import Shard
@@ -52,7 +52,7 @@ class OneSessionLedger:
 
     def collate(
         self, session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
-    ) -> Collated | None:
+    ) -> CollatedBlock | None:
         return None
 
     def messages_of(self, payload: bytes) -> tuple[ExternalMessage, ...]:

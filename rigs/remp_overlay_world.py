@@ -28,7 +28,7 @@ from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.records import decode_payload
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.staged_sending import SendingOptions
-from stagepost.remp.receipts.packing import Packing
+from stagepost.remp.receipts.packing import PacketQueue
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.memory import MemoryTopic
@@ -225,7 +225,7 @@ class OverlayWorld:
         delay_s: tuple[float, float] = (0.001, 0.01),
         options: SessionOptions = OPTIONS,
         sending: SendingOptions | None = None,
-        make_packing: Callable[[], Packing | None] = lambda: None,
+        make_packing: Callable[[], PacketQueue | None] = lambda: None,
     ) -> None:
         self.random = Random(seed)
         self.options = options

@@ -10,10 +10,10 @@ import pytest
 from stagepost.chain.agreement import book, evidence, hearing, member, progress
 from stagepost.chain.agreement.ballot import Ballot
 from stagepost.chain.agreement.effects import Effect
-from stagepost.chain.agreement.hearing import Hearing
+from stagepost.chain.agreement.hearing import BookKeeper
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.pacing import Timeouts
-from stagepost.chain.agreement.progress import Asking
+from stagepost.chain.agreement.progress import ProgressQueries
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind
 from tests.worlds.chain.agreement_attackers import (
@@ -117,15 +117,15 @@ def test_a_lone_validator_starts_when_others_join_it(size: int, run_seed: int) -
 
 
 def _counts_failed_queries(patch: pytest.MonkeyPatch) -> None:
-    ended = Asking.ended
+    ended = ProgressQueries.ended
 
-    def counting(self: Asking, peer: int, number: int) -> bool:
+    def counting(self: ProgressQueries, peer: int, number: int) -> bool:
         was_under_way = ended(self, peer, number)
         if was_under_way:
             self.count_answer(peer)
         return was_under_way
 
-    patch.setattr(Asking, "ended", counting)
+    patch.setattr(ProgressQueries, "ended", counting)
 
 
 def _listens_in_silence(patch: pytest.MonkeyPatch) -> None:
@@ -262,14 +262,14 @@ def _forgets_its_votes_at_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def _does_not_repeat_what_it_wrote_before_a_crash(patch: pytest.MonkeyPatch) -> None:
-    restore, count_own = Member.restore, Hearing.count_own
+    restore, count_own = Member.restore, BookKeeper.count_own
 
     def forgetful(self: Member, *arguments: Any) -> list[Effect]:
-        patch.setattr(Hearing, "count_own", lambda *_: None)
+        patch.setattr(BookKeeper, "count_own", lambda *_: None)
         try:
             return restore(self, *arguments)
         finally:
-            patch.setattr(Hearing, "count_own", count_own)
+            patch.setattr(BookKeeper, "count_own", count_own)
 
     patch.setattr(Member, "restore", forgetful)
 
@@ -315,19 +315,19 @@ def _votes_for_every_candidate(patch: pytest.MonkeyPatch) -> None:
                 self._ballot.vote(self.book.current, VoteKind.NOTARISE, block)
         vote(self, now)
 
-    def keep_all(self: Hearing, proposal: Any) -> None:
+    def keep_all(self: BookKeeper, proposal: Any) -> None:
         if self._book.is_open(proposal.candidate.slot):
             self._book.add_candidate(proposal.candidate.hash, proposal)
             for proof in proposal.proofs:
                 self.hear_certificate(proof)
 
     patch.setattr(Member, "_vote", greedy)
-    patch.setattr(Hearing, "hear_proposal", keep_all)
+    patch.setattr(BookKeeper, "hear_proposal", keep_all)
 
 
 def _believes_every_certificate(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hearing, "check_count", lambda *_: None)
-    patch.setattr(Hearing, "_is_signed", lambda *_: True)
+    patch.setattr(BookKeeper, "_is_signed", lambda *_: True)
 
 
 def _keeps_its_time_outs_short(patch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ def _judges_a_block_before_its_parent(patch: pytest.MonkeyPatch) -> None:
 
 def _ignores_its_own_older_votes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "_take_back", lambda self, vote: None)
-    patch.setattr(hearing.Hearing, "_blame", lambda *_: None)
+    patch.setattr(hearing.BookKeeper, "_blame", lambda *_: None)
 
 
 def _some_seeds(*seeds: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from stagepost.chain import execution, master_blocks, rotation, shard_state, snapshots
 from stagepost.chain.accounts import Account
-from stagepost.chain.contracts import Ran
+from stagepost.chain.contracts import CallResult
 from stagepost.chain.execution import Execution
-from stagepost.chain.following import Following
+from stagepost.chain.following import FollowedChain
 from stagepost.chain.history import KeptSession
 from stagepost.chain.master_state import ShardEntry
 from stagepost.chain.shard_state import Due
@@ -45,7 +45,7 @@ def test_blocks_came_to_nothing_in_every_way() -> None:
 
 
 def forgets_what_was_taken(patch: pytest.MonkeyPatch) -> None:
-    def note(self: Any, address: bytes, account: Account, ran: Ran, places: object) -> None:
+    def note(self: Any, address: bytes, account: Account, ran: CallResult, places: object) -> None:
         self._changed[address] = Account(ran.balance, ran.memory, account.recent)
         self.transfers += ran.transfers
 
@@ -89,12 +89,12 @@ def says_nothing_of_dropped_blocks(patch: pytest.MonkeyPatch) -> None:
         self.chains.pop(session)
         self._end(session)
 
-    patch.setattr(Following, "_close", close)
+    patch.setattr(FollowedChain, "_close", close)
 
 
 def starts_from_blocks_that_were_dropped(patch: pytest.MonkeyPatch) -> None:
     """What the masterchain has not taken stays in the state of the session that follows."""
-    right = Following._close
+    right = FollowedChain._close
 
     def close(self: Any, session: bytes) -> None:
         chain = self.chains[session]
@@ -104,7 +104,7 @@ def starts_from_blocks_that_were_dropped(patch: pytest.MonkeyPatch) -> None:
             )
         right(self, session)
 
-    patch.setattr(Following, "_close", close)
+    patch.setattr(FollowedChain, "_close", close)
 
 
 def keeps_no_place_in_its_snapshot(patch: pytest.MonkeyPatch) -> None:

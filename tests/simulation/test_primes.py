@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from stagepost.chain.accounts import Account
-from stagepost.chain.contracts import Ran
+from stagepost.chain.contracts import CallResult
 from stagepost.chain.execution import Execution
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.message_record import RecordState
@@ -70,7 +70,9 @@ def test_queues_that_hear_nothing_of_the_chain_are_found(
 def take_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody's accounts forget at once what they took."""
 
-    def note(self: Execution, address: bytes, account: Account, ran: Ran, places: tuple[bytes, ...]) -> None:
+    def note(
+        self: Execution, address: bytes, account: Account, ran: CallResult, places: tuple[bytes, ...]
+    ) -> None:
         noted(self, address, account, ran, ())
 
     noted = Execution._note

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stagepost.remp.queue import session_switch
-from stagepost.remp.queue.hearing import Hearing
+from stagepost.remp.queue.hearing import RecordIntake
 from stagepost.remp.queue.message_cache import Fresh, MessageCache
 from stagepost.remp.queue.message_states import FINAL, OPEN
 from stagepost.remp.queue.state import QueueState
@@ -65,7 +65,7 @@ def _counts_one_validator_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _accepts_an_old_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Hearing, "_is_alive", lambda self, seqno: True)
+    patch.setattr(RecordIntake, "_is_alive", lambda self, seqno: True)
 
 
 def _forwards_processed_bodies(patch: pytest.MonkeyPatch) -> None:

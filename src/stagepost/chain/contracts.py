@@ -43,7 +43,7 @@ class ContractKind(IntEnum):
     HEAVY = 5  # fills a block by itself
 
 
-class Ran(msgspec.Struct, frozen=True):
+class CallResult(msgspec.Struct, frozen=True):
     """The account's balance and memory after a call. `weight` counts towards the block's limit."""
 
     balance: int
@@ -60,7 +60,7 @@ class Rejection(msgspec.Struct, frozen=True):
         return f"Contract rejected message with error code {self.code}"
 
 
-Outcome: TypeAlias = Ran | Rejection
+Outcome: TypeAlias = CallResult | Rejection
 Contract: TypeAlias = Callable[[Account, bytes, int], Outcome]
 """Function of the account, the body and the greatest weight of a block."""
 
@@ -117,7 +117,7 @@ def _sum_of_primes(account: Account, body: bytes, weight_max: int) -> Outcome:
     total, count = sum_in(account.memory)
     total = (total + sum_of_primes(up_to)) % _UINT64
     memory = total.to_bytes(8, "little") + (count + 1).to_bytes(8, "little")
-    return Ran(account.balance, memory, CALL_WEIGHT + up_to // 10)
+    return CallResult(account.balance, memory, CALL_WEIGHT + up_to // 10)
 
 
 def _balance(account: Account, body: bytes, weight_max: int) -> Outcome:
@@ -134,7 +134,7 @@ def _balance(account: Account, body: bytes, weight_max: int) -> Outcome:
     if amount > account.balance:
         return Rejection(TOO_LITTLE)
     transfer = Transfer(destination, amount)
-    return Ran(account.balance - amount, account.memory, CALL_WEIGHT, (transfer,))
+    return CallResult(account.balance - amount, account.memory, CALL_WEIGHT, (transfer,))
 
 
 def _always_rejects(account: Account, body: bytes, weight_max: int) -> Outcome:
@@ -145,12 +145,12 @@ def _until_funded(account: Account, body: bytes, weight_max: int) -> Outcome:
     if account.balance < FUNDED_FROM:
         return Rejection(NOT_FUNDED)
     count = int.from_bytes(account.memory, "little") + 1
-    return Ran(account.balance, count.to_bytes(8, "little"), CALL_WEIGHT)
+    return CallResult(account.balance, count.to_bytes(8, "little"), CALL_WEIGHT)
 
 
 def _heavy(account: Account, body: bytes, weight_max: int) -> Outcome:
     count = int.from_bytes(account.memory, "little") + 1
-    return Ran(account.balance, count.to_bytes(8, "little"), weight_max)
+    return CallResult(account.balance, count.to_bytes(8, "little"), weight_max)
 
 
 CONTRACTS: dict[int, Contract] = {

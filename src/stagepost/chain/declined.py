@@ -33,7 +33,7 @@ class Rule(StrEnum):
     BY_SWITCH = "by switch"  # a test asked for it
 
 
-class Declined(msgspec.Struct, frozen=True):
+class DeclinedCandidate(msgspec.Struct, frozen=True):
     """`replayed`: the messages that were the reason, if any were."""
 
     rule: Rule

@@ -10,11 +10,11 @@ import msgspec
 
 from stagepost.chain.accounts import EMPTY_ACCOUNT, Account, Inclusion, Transfer, uid_place
 from stagepost.chain.configuration import Configuration
-from stagepost.chain.contracts import NO_WAY, Ran, Rejection, run
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.contracts import NO_WAY, CallResult, Rejection, run
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.hash_tree import HashTree
 from stagepost.chain.message_values import NEVER, ReadMessage
-from stagepost.chain.shard_state import Due, ShardState, Taken, dues_between, is_forgotten
+from stagepost.chain.shard_state import Due, ShardState, TakenMessages, dues_between, is_forgotten
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.shard import BlockId
 
@@ -70,7 +70,7 @@ class Execution:
                 account, balance=account.balance + transfer.amount
             )
 
-    def take(self, message: ReadMessage) -> Declined | None:
+    def take(self, message: ReadMessage) -> DeclinedCandidate | None:
         """Execute a message. Return None if it was executed; otherwise the reason, and nothing has changed."""
         external = message.external
         fault = self._fault_before_running(message)
@@ -81,16 +81,16 @@ class Execution:
         if self._configuration.guards_uids:
             places += (uid_place(external.uid),)
         if any(account.recent.get(place) is not None for place in places):
-            return Declined(
+            return DeclinedCandidate(
                 Rule.REPLAY,
                 f"message {external.message_id.hex()} was included before, or one with its body",
                 (external.message_id,),
             )
         outcome = run(external.account, account, message.content, self._configuration.limits.weight_max)
-        if isinstance(outcome, Ran) and outcome.transfers and self._view.is_crowded:
+        if isinstance(outcome, CallResult) and outcome.transfers and self._view.is_crowded:
             outcome = Rejection(NO_WAY)
         if isinstance(outcome, Rejection):
-            return Declined(Rule.REJECTED_BY_CONTRACT, outcome.text)
+            return DeclinedCandidate(Rule.REJECTED_BY_CONTRACT, outcome.text)
         limit = self._configuration.limits.weight_max
         if self.weight + outcome.weight > limit:
             return _over_limit("weight", self.weight + outcome.weight, limit)
@@ -104,7 +104,7 @@ class Execution:
         start = self._start
         recent = self._still_remembered()
         if self._places:
-            recent.append(Taken(self._inclusion, tuple(sorted(self._places))))
+            recent.append(TakenMessages(self._inclusion, tuple(sorted(self._places))))
         accounts = start.accounts
         for address, account in self._changed.items():
             accounts = _with(accounts, address, account)
@@ -118,8 +118,8 @@ class Execution:
             tuple(recent),
         )
 
-    def _still_remembered(self) -> list[Taken]:
-        kept: list[Taken] = []
+    def _still_remembered(self) -> list[TakenMessages]:
+        kept: list[TakenMessages] = []
         for number, taken in enumerate(self._start.recent):
             if taken.inclusion.catchain_seqno + CATCHAINS_OF_LIFE > self._inclusion.catchain_seqno:
                 return kept + list(self._start.recent[number:])  # all others are younger
@@ -136,11 +136,11 @@ class Execution:
     def _account(self, address: bytes) -> Account:
         return self._changed.get(address) or self._start.accounts.get(address) or EMPTY_ACCOUNT
 
-    def _fault_before_running(self, message: ReadMessage) -> Declined | None:
+    def _fault_before_running(self, message: ReadMessage) -> DeclinedCandidate | None:
         external, limits = message.external, self._configuration.limits
         if not self._start.shard.holds(external.workchain, external.account):
             shard = f"{self._start.shard.workchain}:{self._start.shard.prefix:016x}"
-            return Declined(
+            return DeclinedCandidate(
                 Rule.WRONG_SHARD,
                 f"message {external.message_id.hex()} goes to account "
                 f"{external.workchain}:{external.account.hex()}, which is not in shard {shard}",
@@ -152,20 +152,20 @@ class Execution:
         expires_at_ms = message.expires_at_s * 1_000
         if message.expires_at_s != NEVER:
             if expires_at_ms <= self._time_ms:
-                return Declined(
+                return DeclinedCandidate(
                     Rule.EXPIRED,
                     f"message {external.message_id.hex()} expired at {message.expires_at_s}, "
                     f"the block is of {self._time_ms / 1_000:.3f}",
                 )
             if expires_at_ms > self._time_ms + self._configuration.expiry_ahead_max_ms:
-                return Declined(
+                return DeclinedCandidate(
                     Rule.EXPIRED,
                     f"message {external.message_id.hex()} expires at {message.expires_at_s}, more than "
                     f"{self._configuration.expiry_ahead_max_ms / 1_000:.0f} s after the block",
                 )
         return None
 
-    def _note(self, address: bytes, account: Account, ran: Ran, places: tuple[bytes, ...]) -> None:
+    def _note(self, address: bytes, account: Account, ran: CallResult, places: tuple[bytes, ...]) -> None:
         recent = account.recent
         for place in places:
             recent = recent.with_value(place, self._inclusion)
@@ -179,5 +179,5 @@ def _with(accounts: HashTree[Account], address: bytes, account: Account) -> Hash
     return accounts.without(address) if account.is_empty else accounts.with_value(address, account)
 
 
-def _over_limit(what: str, found: int, limit: int) -> Declined:
-    return Declined(Rule.OVER_LIMIT, f"{found} {what} in a block; at most {limit} are allowed")
+def _over_limit(what: str, found: int, limit: int) -> DeclinedCandidate:
+    return DeclinedCandidate(Rule.OVER_LIMIT, f"{found} {what} in a block; at most {limit} are allowed")

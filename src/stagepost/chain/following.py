@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from stagepost.chain.declined import MAY_WAIT, Declined, Rule
+from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate, Rule
 from stagepost.chain.execution import MasterView
 from stagepost.chain.genesis import FirstStates
 from stagepost.chain.history import History, KeptBlock
@@ -50,7 +50,7 @@ ENDED_MAX = 4_096
 """Ended sessions, at most, that are remembered as ended."""
 
 
-class Following:
+class FollowedChain:
     """`master_hash` is the candidate of the last final master block, or the id of the session that it started. `states`
     are those of the blocks that shards stand upon, `known` the final shard blocks that wait for the
     masterchain, `views` the master blocks that shard blocks may refer to."""
@@ -115,15 +115,15 @@ class Following:
         payload: bytes,
         now_ms: int | None,
         wanted: Collection[bytes] | None,
-    ) -> AppliedMaster | Declined:
+    ) -> AppliedMaster | DeclinedCandidate:
         known = self._masters.get(candidate)
         if known is not None:
             return known
         state = self.master_after(parent)
         if state is None:
-            return Declined(Rule.WRONG_PARENT, f"candidate {parent.hex()} is not known here")
+            return DeclinedCandidate(Rule.WRONG_PARENT, f"candidate {parent.hex()} is not known here")
         if payload == CLOSING and state.session.session_id != session:
-            result: AppliedMaster | Declined = self._masters[parent]
+            result: AppliedMaster | DeclinedCandidate = self._masters[parent]
         else:
             result = check_master_block(state, session, self.known, payload, now_ms, wanted=wanted)
         if isinstance(result, AppliedMaster):
@@ -172,7 +172,7 @@ class Following:
 
     def _advance_shard(self, chain: SessionChain, kept: KeptBlock) -> bool:
         applied = chain.check(kept.candidate, chain.top_hash, self.views, kept.payload, None)
-        if isinstance(applied, Declined):
+        if isinstance(applied, DeclinedCandidate):
             _must_wait(applied, kept)
             return False
         self.kept.keep_block(kept)
@@ -186,7 +186,7 @@ class Following:
         applied = self.check_master(
             kept.session_id, kept.candidate, self.master_hash, kept.payload, None, None
         )
-        if isinstance(applied, Declined):
+        if isinstance(applied, DeclinedCandidate):
             _must_wait(applied, kept)
             return False
         self.kept.keep_block(kept)
@@ -291,7 +291,7 @@ def read_messages(messages: tuple[bytes, ...], *, takes_cells: bool) -> tuple[Ex
     return tuple(read_message(data, takes_cells=takes_cells).external for data in messages)
 
 
-def _must_wait(declined: Declined, kept: KeptBlock) -> None:
+def _must_wait(declined: DeclinedCandidate, kept: KeptBlock) -> None:
     if declined.rule not in MAY_WAIT:
         raise LocalProtocolError(
             f"a block that validators have certified cannot be: {declined.reason} "

@@ -13,8 +13,8 @@ import msgspec
 from stagepost.chain import known_sessions
 from stagepost.chain.accounts import Account
 from stagepost.chain.configuration import Configuration
-from stagepost.chain.declined import MAY_WAIT, Declined, Rule, Switches
-from stagepost.chain.following import CLOSING, Following, read_messages
+from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate, Rule, Switches
+from stagepost.chain.following import CLOSING, FollowedChain, read_messages
 from stagepost.chain.genesis import Genesis, first_states
 from stagepost.chain.history import History, KeptBlock, MemoryHistory
 from stagepost.chain.master_blocks import make_master_block
@@ -30,7 +30,7 @@ from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
     CandidateRefused,
-    Collated,
+    CollatedBlock,
     FinalBlock,
     LedgerEvent,
     LedgerSession,
@@ -41,11 +41,11 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
 
 
-class Unanswered(msgspec.Struct, frozen=True):
+class NoAnswer(msgspec.Struct, frozen=True):
     """No validator is to hear our opinion of the candidate."""
 
 
-Checked: TypeAlias = BlockId | Declined | Unanswered
+Checked: TypeAlias = BlockId | DeclinedCandidate | NoAnswer
 
 
 class EmbeddedLedger:
@@ -57,7 +57,7 @@ class EmbeddedLedger:
         if genesis.configuration.takes_cells:
             cell_reader()  # better now than with the first message
         self.genesis = genesis
-        self.following = Following(first_states(genesis), MemoryHistory() if history is None else history)
+        self.following = FollowedChain(first_states(genesis), MemoryHistory() if history is None else history)
         self.switches = switches or Switches()
         self.wanted: set[bytes] = set()
         self._sessions: dict[Shard, LedgerSession] = {}
@@ -129,7 +129,7 @@ class EmbeddedLedger:
 
     def collate(
         self, session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
-    ) -> Collated | None:
+    ) -> CollatedBlock | None:
         chain = self.chain(session)
         made = None if chain is None else chain.make(parent, self.following.view, messages, now_ms)
         if chain is None or made is None:
@@ -194,21 +194,21 @@ class EmbeddedLedger:
         """Check a candidate of a shard or of the masterchain. Return its block id, or why it is declined."""
         if session == self.master.session.session_id:
             master = self.following.check_master(session, candidate, parent, payload, now_ms, self.wanted)
-            return master if isinstance(master, Declined) else master.block_id
+            return master if isinstance(master, DeclinedCandidate) else master.block_id
         chain = self.chain(session)
         if chain is None:
-            return Declined(Rule.WRONG_SESSION, f"session {session.hex()} is not at work here")
+            return DeclinedCandidate(Rule.WRONG_SESSION, f"session {session.hex()} is not at work here")
         result = chain.check(candidate, parent, self.following.views, payload, now_ms)
-        if isinstance(result, Declined):
+        if isinstance(result, DeclinedCandidate):
             block_id = id_of(payload)
             if block_id is not None and result.rule not in MAY_WAIT:
                 self._tell(CandidateRefused(session, block_id, result.replayed))
             return result
         if self.switches.ignores(result.block_id):
-            return Unanswered()
+            return NoAnswer()
         if self.switches.refuses(result.block_id):
             self._tell(CandidateRefused(session, result.block_id))
-            return Declined(Rule.BY_SWITCH, "a test wants it refused")
+            return DeclinedCandidate(Rule.BY_SWITCH, "a test wants it refused")
         if result.block_id not in chain.own:
             self._tell(CandidateBuilt(session, result.block_id, result.message_ids, is_own=False))
         return result.block_id

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from stagepost.chain.configuration import Configuration, fault_in
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.master_block import COMMIT_BLOCKS_MAX, COMMITTED_MAX, MasterBlock, decode_master_block
 from stagepost.chain.master_state import MasterState, ShardEntry, in_order, still_due
 from stagepost.chain.rotation import Plan, planned, rotated
@@ -48,7 +48,7 @@ def make_master_block(
         if isinstance(attempt, MasterState):
             kept.append(plan)
             after = attempt
-    if isinstance(after, Declined):
+    if isinstance(after, DeclinedCandidate):
         raise LocalProtocolError(f"no master block can be made of this: {after.reason}")
     block = MasterBlock(
         state.session.session_id,
@@ -79,7 +79,7 @@ def check_master_block(
     now_ms: int | None,
     *,
     wanted: Collection[bytes] | None = (),
-) -> AppliedMaster | Declined:
+) -> AppliedMaster | DeclinedCandidate:
     """Return the applied block upon `state`, or why it cannot stand there.
 
     `known` holds the shard blocks that their sessions have made final; `wanted` the hashes of configurations
@@ -89,29 +89,29 @@ def check_master_block(
         block = decode_master_block(payload)
         configuration = Configuration.decode(block.configuration) if block.configuration else None
     except DecodeError as error:
-        return Declined(Rule.MALFORMED, error.text)
+        return DeclinedCandidate(Rule.MALFORMED, error.text)
     fault = _fault_in_header(block, state, session_id, now_ms)
     if fault is not None:
         return fault
     if configuration is not None and wanted is not None and configuration.hash not in wanted:
-        return Declined(
+        return DeclinedCandidate(
             Rule.BAD_CONFIGURATION, f"nobody here asked for configuration {configuration.hash.hex()}"
         )
     commits: list[tuple[AppliedBlock, ...]] = []
     for ids in block.commits:
         missing = next((one for one in ids if one not in known), None)
         if missing is not None:
-            return Declined(
+            return DeclinedCandidate(
                 Rule.UNKNOWN_BLOCK,
                 f"block {missing.seqno} of shard {missing.shard:016x} is not final here: "
                 f"{missing.root_hash.hex()}",
             )
         commits.append(tuple(known[one] for one in ids))
     after = _stepped(state, block.time_ms, commits, block.plans, configuration)
-    if isinstance(after, Declined):
+    if isinstance(after, DeclinedCandidate):
         return after
     if after.hash != block.state_hash:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_STATE, f"it leads to the state {after.hash.hex()}, it says {block.state_hash.hex()}"
         )
     return _applied(block, payload, after, tuple(commits))
@@ -126,23 +126,25 @@ def _applied(
 
 def _fault_in_header(
     block: MasterBlock, state: MasterState, session_id: bytes, now_ms: int | None
-) -> Declined | None:
+) -> DeclinedCandidate | None:
     if block.session_id != session_id:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_SESSION, f"it is of session {block.session_id.hex()}, not of {session_id.hex()}"
         )
     if session_id != state.session.session_id:
-        return Declined(Rule.WRONG_SESSION, f"its session ended with master block {state.seqno}")
+        return DeclinedCandidate(Rule.WRONG_SESSION, f"its session ended with master block {state.seqno}")
     if block.previous != state.block_id or block.seqno != state.seqno + 1:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_PARENT,
             f"it has number {block.seqno} and stands upon {block.previous.root_hash.hex()}; "
             f"{state.seqno + 1} upon {state.block_id.root_hash.hex()} was asked for",
         )
     if block.time_ms <= state.time_ms:
-        return Declined(Rule.WRONG_TIME, f"it is of {block.time_ms} ms, its parent of {state.time_ms}")
+        return DeclinedCandidate(
+            Rule.WRONG_TIME, f"it is of {block.time_ms} ms, its parent of {state.time_ms}"
+        )
     if now_ms is not None and block.time_ms > now_ms + CLOCK_AHEAD_MS_MAX:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_TIME,
             f"it is of {block.time_ms} ms, and it is {now_ms} now; at most {CLOCK_AHEAD_MS_MAX} ahead is allowed",
         )
@@ -155,7 +157,7 @@ def _stepped(
     commits: Sequence[Sequence[AppliedBlock]],
     plans: Sequence[Plan],
     configuration: Configuration | None,
-) -> MasterState | Declined:
+) -> MasterState | DeclinedCandidate:
     """Return the state after a block with this content; its block id is still the parent's."""
     seqno = state.seqno + 1
     entries = {entry.shard: entry for entry in state.shards}
@@ -164,12 +166,12 @@ def _stepped(
         shard = blocks[0].block.shard
         entry = entries.get(shard)
         if entry is None or shard.prefix <= last_prefix:
-            return Declined(
+            return DeclinedCandidate(
                 Rule.BAD_COMMIT, f"shard {shard.prefix:016x} is not there, or its commit stands out of order"
             )
         last_prefix = shard.prefix
         committed = _committed(entry, blocks, time_ms)
-        if isinstance(committed, Declined):
+        if isinstance(committed, DeclinedCandidate):
             return committed
         entries[shard] = committed
     transfers = tuple(transfer for blocks in commits for one in blocks for transfer in one.transfers)
@@ -180,28 +182,30 @@ def _stepped(
     )
     with_plans = planned(now, plans)
     if isinstance(with_plans, str):
-        return Declined(Rule.BAD_PLAN, with_plans)
+        return DeclinedCandidate(Rule.BAD_PLAN, with_plans)
     return _configured(with_plans, configuration)
 
 
-def _committed(entry: ShardEntry, blocks: Sequence[AppliedBlock], time_ms: int) -> ShardEntry | Declined:
+def _committed(
+    entry: ShardEntry, blocks: Sequence[AppliedBlock], time_ms: int
+) -> ShardEntry | DeclinedCandidate:
     tops = entry.tops
     for one in blocks:
         if one.block.session_id != entry.session.session_id:
-            return Declined(
+            return DeclinedCandidate(
                 Rule.BAD_COMMIT,
                 f"block {one.block.seqno} of shard {entry.shard.prefix:016x} is of session "
                 f"{one.block.session_id.hex()}, which is not at work",
             )
         if one.block.previous != tops:
-            return Declined(
+            return DeclinedCandidate(
                 Rule.BAD_COMMIT,
                 f"block {one.block.seqno} of shard {entry.shard.prefix:016x} does not follow the last one",
             )
         tops = (one.block_id,)
     last = blocks[-1]
     if last.block.time_ms > time_ms:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_TIME,
             f"block {last.block.seqno} of shard {entry.shard.prefix:016x} is of {last.block.time_ms} ms, "
             f"the master block of {time_ms}",
@@ -212,7 +216,7 @@ def _committed(entry: ShardEntry, blocks: Sequence[AppliedBlock], time_ms: int) 
     )
 
 
-def _configured(state: MasterState, configuration: Configuration | None) -> MasterState | Declined:
+def _configured(state: MasterState, configuration: Configuration | None) -> MasterState | DeclinedCandidate:
     """Return the state with a new configuration, or with the next set when its time has come; then with new
     sessions.
     """
@@ -222,7 +226,7 @@ def _configured(state: MasterState, configuration: Configuration | None) -> Mast
         if configuration.expiry_ahead_max_ms < state.configuration.expiry_ahead_max_ms:
             fault = "messages may have been taken that expire later than it remembers"
         if fault is not None:
-            return Declined(Rule.BAD_CONFIGURATION, fault)
+            return DeclinedCandidate(Rule.BAD_CONFIGURATION, fault)
     if chosen.next is not None and state.time_ms >= chosen.next.from_ms:
         chosen = msgspec.structs.replace(chosen, current=chosen.next, next=None)
     is_key_block = chosen != state.configuration

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stagepost.chain.declined import Declined
+from stagepost.chain.declined import DeclinedCandidate
 from stagepost.chain.execution import MasterView
 from stagepost.chain.genesis import Genesis, first_states
 from stagepost.chain.master_block import MASTER_BLOCK_ID, decode_master_block
@@ -25,7 +25,7 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayedChain(msgspec.Struct, frozen=True):
     """`shards`: the state after each shard's last block in the masterchain; after a split, the parent's part
     of it. `order`: the blocks in the masterchain, in the order in which it committed them.
     """
@@ -35,7 +35,7 @@ class Replayed(msgspec.Struct, frozen=True):
     order: tuple[AppliedBlock, ...]
 
 
-def replay(genesis: Genesis, payloads: Iterable[bytes]) -> Replayed:
+def replay(genesis: Genesis, payloads: Iterable[bytes]) -> ReplayedChain:
     """Replay the blocks. `payloads` may come in any order, and may hold blocks that never were committed.
 
     Raise `DecodeError` if the chain is not sound: it names the first block that does not follow from those
@@ -62,13 +62,13 @@ class _Replay:
         self._states: dict[BlockId, ShardState] = {first.master.shards[0].tops[0]: first.shard}
         self._order: list[AppliedBlock] = []
 
-    def run(self, masters: dict[BlockId, list[bytes]]) -> Replayed:
+    def run(self, masters: dict[BlockId, list[bytes]]) -> ReplayedChain:
         while following := masters.get(self._master.block_id):
             if len(set(following)) > 1:
                 raise TlDecodeError(f"two master blocks follow number {self._master.seqno}")
             self._step(following[0])
         shards = {entry.shard: self._base(entry) for entry in self._master.shards}
-        return Replayed(self._master, shards, tuple(self._order))
+        return ReplayedChain(self._master, shards, tuple(self._order))
 
     def _step(self, payload: bytes) -> None:
         block = decode_master_block(payload)
@@ -79,7 +79,7 @@ class _Replay:
         applied = check_master_block(
             self._master, self._master.session.session_id, known, payload, None, wanted=None
         )
-        if isinstance(applied, Declined):
+        if isinstance(applied, DeclinedCandidate):
             raise TlDecodeError(f"master block {block.seqno} does not follow: {applied.reason}")
         self._order += known.values()
         self._master = applied.state
@@ -103,7 +103,7 @@ class _Replay:
         applied = check_block(
             state, entry.session.session_id, self._master.configuration, self._views, payload, None
         )
-        if isinstance(applied, Declined):
+        if isinstance(applied, DeclinedCandidate):
             raise TlDecodeError(f"{name} does not follow: {applied.reason}")
         self._states[block_id] = applied.state
         return applied

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from stagepost.chain.configuration import Configuration
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.execution import MasterView
 from stagepost.chain.shard_blocks import AppliedBlock, check_block, make_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.ledger import Collated
+from stagepost.remp.ledger import CollatedBlock
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.shard import BlockId
 
@@ -52,7 +52,7 @@ class SessionChain:
 
     def make(
         self, parent: bytes, view: MasterView, messages: Iterable[ExternalMessage], now_ms: int
-    ) -> tuple[AppliedBlock, Collated] | None:
+    ) -> tuple[AppliedBlock, CollatedBlock] | None:
         """Make a candidate. Return None if the parent is not known here, or if the session has ended in this
         view.
         """
@@ -71,13 +71,13 @@ class SessionChain:
         views: Mapping[int, MasterView],
         payload: bytes,
         now_ms: int | None,
-    ) -> AppliedBlock | Declined:
+    ) -> AppliedBlock | DeclinedCandidate:
         known = self._candidates.get(candidate)
         if known is not None:
             return known
         state = self._states.get(parent)
         if state is None:
-            return Declined(Rule.WRONG_PARENT, f"candidate {parent.hex()} is not known here")
+            return DeclinedCandidate(Rule.WRONG_PARENT, f"candidate {parent.hex()} is not known here")
         result = self._known_by_id(payload, state) or check_block(
             state, self.session_id, self.configuration, views, payload, now_ms
         )

@@ -10,16 +10,16 @@ import msgspec
 
 from stagepost.chain.accounts import Transfer
 from stagepost.chain.configuration import Configuration, Ordering
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.execution import Execution, MasterView
 from stagepost.chain.message_values import ReadMessage
 from stagepost.chain.messages import read_message
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.errors import DecodeError
-from stagepost.remp.ledger import Collated
+from stagepost.remp.ledger import CollatedBlock
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.collation import Executed, LeftOut, Refused, Report
+from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage, Report, SkippedMessage
 from stagepost.remp.shard import BlockId
 
 CLOCK_AHEAD_MS_MAX = 5_000
@@ -60,7 +60,7 @@ def make_block(
     view: MasterView,
     messages: Iterable[ExternalMessage],
     now_ms: int,
-) -> tuple[AppliedBlock, Collated]:
+) -> tuple[AppliedBlock, CollatedBlock]:
     """Make a block. `messages` is read until the first message that does not fit, and no further."""
     time_ms = max(now_ms, state.time_ms + 1, view.time_ms)
     execution = Execution(state, configuration, view, time_ms)
@@ -68,12 +68,12 @@ def make_block(
         some = islice(messages, configuration.limits.messages_max)
         messages = sorted(some, key=lambda one: order_hash(state.previous, one.message_id))
     taken: list[ReadMessage] = []
-    faults: list[tuple[bytes, Declined | None]] = []
+    faults: list[tuple[bytes, DeclinedCandidate | None]] = []
     for message in messages:
         try:
             read = read_message(message.body, takes_cells=configuration.takes_cells)
         except DecodeError as error:
-            faults.append((message.message_id, Declined(Rule.BAD_MESSAGE, error.text)))
+            faults.append((message.message_id, DeclinedCandidate(Rule.BAD_MESSAGE, error.text)))
             continue
         fault = execution.take(read)
         faults.append((message.message_id, fault))
@@ -96,7 +96,7 @@ def make_block(
     payload = block.encode()
     applied = _applied(block, payload, after, taken, execution)
     reports = tuple((message_id, _report(applied.block_id, fault)) for message_id, fault in faults)
-    return applied, Collated(applied.block_id, payload, reports)
+    return applied, CollatedBlock(applied.block_id, payload, reports)
 
 
 def check_block(
@@ -106,14 +106,14 @@ def check_block(
     views: Mapping[int, MasterView],
     payload: bytes,
     now_ms: int | None,
-) -> AppliedBlock | Declined:
+) -> AppliedBlock | DeclinedCandidate:
     """Return the applied block upon `state`, or why it cannot stand there. Without `now_ms` its time is not
     compared with a clock.
     """
     try:
         block = decode_shard_block(payload)
     except DecodeError as error:
-        return Declined(Rule.MALFORMED, error.text)
+        return DeclinedCandidate(Rule.MALFORMED, error.text)
     view = views.get(block.master.seqno)
     fault = _fault_in_header(block, state, session_id, configuration, view, now_ms)
     if fault is not None:
@@ -122,7 +122,7 @@ def check_block(
     try:
         messages = [read_message(data, takes_cells=configuration.takes_cells) for data in block.messages]
     except DecodeError as error:
-        return Declined(Rule.BAD_MESSAGE, error.text)
+        return DeclinedCandidate(Rule.BAD_MESSAGE, error.text)
     fault = _fault_in_order(block, messages)
     if fault is not None:
         return fault
@@ -133,7 +133,7 @@ def check_block(
             return fault
     after = execution.finished()
     if after.hash != block.state_hash:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_STATE,
             f"its messages lead to the state {after.hash.hex()}, it says {block.state_hash.hex()}",
         )
@@ -142,7 +142,7 @@ def check_block(
 
 def dry_run(
     state: ShardState, configuration: Configuration, view: MasterView, message: ReadMessage, now_ms: int
-) -> Declined | None:
+) -> DeclinedCandidate | None:
     """Return why a block with this message alone would be declined; None if it would not."""
     time_ms = max(now_ms, state.time_ms + 1, view.time_ms)
     return Execution(state, configuration, view, time_ms).take(message)
@@ -167,10 +167,10 @@ def _applied(
     )
 
 
-def _report(block_id: BlockId, fault: Declined | None) -> Report:
+def _report(block_id: BlockId, fault: DeclinedCandidate | None) -> Report:
     if fault is None:
-        return Executed(block_id)
-    return LeftOut(block_id) if fault.rule in STAYS_IN_QUEUE else Refused(block_id, fault.text)
+        return ExecutedMessage(block_id)
+    return SkippedMessage(block_id) if fault.rule in STAYS_IN_QUEUE else RefusedMessage(block_id, fault.text)
 
 
 def _fault_in_header(
@@ -180,50 +180,52 @@ def _fault_in_header(
     configuration: Configuration,
     view: MasterView | None,
     now_ms: int | None,
-) -> Declined | None:
+) -> DeclinedCandidate | None:
     if block.session_id != session_id:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_SESSION, f"it is of session {block.session_id.hex()}, not of {session_id.hex()}"
         )
     if block.shard != state.shard:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_SHARD, f"it is of shard {block.shard.prefix:016x}, not of {state.shard.prefix:016x}"
         )
     if block.ordering is not configuration.ordering:
-        return Declined(
+        return DeclinedCandidate(
             Rule.BAD_ORDER, f"it is ordered by {block.ordering.name}, not by {configuration.ordering.name}"
         )
     if block.previous != state.previous or block.seqno != state.seqno + 1:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_PARENT,
             f"it has number {block.seqno} and stands upon {_names(block.previous)}; "
             f"{state.seqno + 1} upon {_names(state.previous)} was asked for",
         )
     if view is None or view.block_id != block.master:
-        return Declined(
+        return DeclinedCandidate(
             Rule.UNKNOWN_MASTER, f"it refers to master block {block.master.seqno}, which is not final here"
         )
     if block.master.seqno < state.master_seqno:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_PARENT,
             f"it refers to master block {block.master.seqno}, its parent to {state.master_seqno} already",
         )
     if session_id not in view.sessions:
-        return Declined(Rule.WRONG_SESSION, f"its session has ended before master block {block.master.seqno}")
+        return DeclinedCandidate(
+            Rule.WRONG_SESSION, f"its session has ended before master block {block.master.seqno}"
+        )
     if block.time_ms <= state.time_ms or block.time_ms < view.time_ms:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_TIME,
             f"it is of {block.time_ms} ms; its parent is of {state.time_ms}, its master block of {view.time_ms}",
         )
     if now_ms is not None and block.time_ms > now_ms + CLOCK_AHEAD_MS_MAX:
-        return Declined(
+        return DeclinedCandidate(
             Rule.WRONG_TIME,
             f"it is of {block.time_ms} ms, and it is {now_ms} now; at most {CLOCK_AHEAD_MS_MAX} ahead is allowed",
         )
     return None
 
 
-def _fault_in_order(block: ShardBlock, messages: Sequence[ReadMessage]) -> Declined | None:
+def _fault_in_order(block: ShardBlock, messages: Sequence[ReadMessage]) -> DeclinedCandidate | None:
     """Return a fault in the order by hash within each account; the queue checks its own order."""
     if block.ordering is not Ordering.HASH:
         return None
@@ -232,7 +234,7 @@ def _fault_in_order(block: ShardBlock, messages: Sequence[ReadMessage]) -> Decli
         external = message.external
         place = order_hash(block.previous, external.message_id)
         if place < last.get(external.account, b""):
-            return Declined(
+            return DeclinedCandidate(
                 Rule.BAD_ORDER, f"message {external.message_id.hex()} stands behind one that it goes before"
             )
         last[external.account] = place

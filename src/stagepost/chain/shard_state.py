@@ -42,7 +42,7 @@ _ACCOUNT_BYTES_MIN = 48
 _RECENT_BYTES = 44
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
+class TakenMessages(msgspec.Struct, frozen=True, gc=False):
     """Keys of messages of one block among the recent messages of accounts."""
 
     inclusion: Inclusion
@@ -68,7 +68,7 @@ class ShardState(msgspec.Struct, frozen=True):
     time_ms: int
     master_seqno: int
     accounts: HashTree[Account]
-    recent: tuple[Taken, ...] = ()
+    recent: tuple[TakenMessages, ...] = ()
 
     @property
     def hash(self) -> bytes:
@@ -140,10 +140,10 @@ def _read_accounts(reader: Reader) -> Iterator[tuple[bytes, Account]]:
         yield address, Account(balance, memory, tree_of(inclusion_hash, recent))
 
 
-def recent_of(accounts: Mapping[bytes, Account]) -> tuple[Taken, ...]:
+def recent_of(accounts: Mapping[bytes, Account]) -> tuple[TakenMessages, ...]:
     """Return the recent messages of all accounts, oldest first."""
     return _in_order(
-        Taken(inclusion, ((address, place),))
+        TakenMessages(inclusion, ((address, place),))
         for address, account in accounts.items()
         for place, inclusion in account.recent.items()
     )
@@ -186,7 +186,7 @@ def start_state(
     """
     parts = list(sources)
     accounts: HashTree[Account] = tree_of(account_hash)
-    recent: list[Taken] = []
+    recent: list[TakenMessages] = []
     for source in parts:
         state = states[source.block_id]
         whole = part_of(state.accounts, source.part)
@@ -234,14 +234,14 @@ def is_forgotten(inclusion: Inclusion, catchain_seqno: int, time_ms: int, expiry
     )
 
 
-def _within(recent: Iterable[Taken], part: Shard) -> Iterator[Taken]:
+def _within(recent: Iterable[TakenMessages], part: Shard) -> Iterator[TakenMessages]:
     for taken in recent:
         places = tuple(place for place in taken.places if part.holds(WORKCHAIN, place[0]))
         if places:
-            yield Taken(taken.inclusion, places)
+            yield TakenMessages(taken.inclusion, places)
 
 
-def _in_order(recent: Iterable[Taken]) -> tuple[Taken, ...]:
+def _in_order(recent: Iterable[TakenMessages]) -> tuple[TakenMessages, ...]:
     """Return the entries oldest first, with all messages of one time in one entry: the same accounts give the
     same result.
     """
@@ -249,4 +249,4 @@ def _in_order(recent: Iterable[Taken]) -> tuple[Taken, ...]:
     for taken in recent:
         found.setdefault(taken.inclusion, []).extend(taken.places)
     ordered = sorted(found.items(), key=lambda item: (item[0].catchain_seqno, item[0].time_ms))
-    return tuple(Taken(inclusion, tuple(sorted(places))) for inclusion, places in ordered)
+    return tuple(TakenMessages(inclusion, tuple(sorted(places))) for inclusion, places in ordered)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from stagepost.chain.declined import Switches
 from stagepost.chain.execution import MasterView
-from stagepost.chain.following import CLOSING, Following
+from stagepost.chain.following import CLOSING, FollowedChain
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import (
     History,
@@ -95,7 +95,7 @@ def _decoded(kept: KeptBlock) -> ShardBlock | MasterBlock:
     return decode_shard_block(kept.payload) if is_of_shard else decode_master_block(kept.payload)
 
 
-def _start_from(following: Following, snapshot: Snapshot, hashes: dict[BlockId, bytes]) -> None:
+def _start_from(following: FollowedChain, snapshot: Snapshot, hashes: dict[BlockId, bytes]) -> None:
     master = decode_master_state(snapshot.master, snapshot.block_id)
     if master.network != following.master.network:
         raise StorageError(
@@ -142,7 +142,7 @@ def _compare(block_id: BlockId, state_hash: bytes, hashes: dict[BlockId, bytes])
         )
 
 
-def _is_new(following: Following, kept: KeptBlock) -> bool:
+def _is_new(following: FollowedChain, kept: KeptBlock) -> bool:
     """Return whether the snapshot does not contain the block. Blocks are stored in order, so a session that
     is not at work has ended before.
     """

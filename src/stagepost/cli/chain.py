@@ -11,7 +11,7 @@ from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
 from stagepost.cli.options.shared import json_option
 
 if TYPE_CHECKING:
-    from stagepost.chain.node.reading import ChainShown
+    from stagepost.chain.node.reading import ChainSummary
 
 _SHARDS = ("shard", "session", "catchain", "height", "final", "state")
 _SESSIONS = ("session", "shard", "catchain", "validators", "blocks", "height", "certificates", "checked")
@@ -61,7 +61,7 @@ def show(data: Path, as_json: bool) -> int:
     return DONE if is_sound else NOT_THAT_OUTCOME
 
 
-def _print(shown: ChainShown) -> None:
+def _print(shown: ChainSummary) -> None:
     from stagepost.cli.options.shared import print_table
 
     start = (

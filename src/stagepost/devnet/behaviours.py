@@ -28,7 +28,7 @@ from stagepost.remp.receipts.compact import RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level, Status
-from stagepost.validator.running import Between
+from stagepost.validator.running import LinkLayer
 
 LIE = "refused, says a validator that does not tell the truth"
 _BLOCK, _VOTE = constructor_bytes(UPDATE_ID), constructor_bytes(VOTE_ID)
@@ -40,7 +40,7 @@ class Behaviour(StrEnum):
     LYING = "lying"
 
 
-class Faulty(Between):
+class FaultyLayer(LinkLayer):
     """A layer between an honest validator and its links. `loss`: the part, from 0 to 1, of all messages to
     other members that gets lost.
     """
@@ -61,7 +61,7 @@ class Faulty(Between):
 
     def events(self, events: OverlayEvents) -> OverlayEvents:
         is_silent = self._behaviour is Behaviour.SILENT
-        return SometimesUnanswered(events, (lambda: True) if is_silent else self._is_lost)
+        return LossyEvents(events, (lambda: True) if is_silent else self._is_lost)
 
     def links(self, links: ValidatorLinks) -> ValidatorLinks:
         match self._behaviour:
@@ -109,7 +109,7 @@ class SilentOverlay:
         pass
 
 
-class SometimesUnanswered:
+class LossyEvents:
     """`OverlayEvents` of which some answers are not sent."""
 
     def __init__(self, events: OverlayEvents, is_lost: Callable[[], bool]) -> None:

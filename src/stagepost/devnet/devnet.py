@@ -23,7 +23,7 @@ from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
-from stagepost.devnet.behaviours import Behaviour, Faulty
+from stagepost.devnet.behaviours import Behaviour, FaultyLayer
 from stagepost.devnet.front import DevnetFront, HereFront, ProcessFront
 from stagepost.devnet.member import COMMANDS, MemberProcess
 from stagepost.errors import ErrorCode, StagepostError
@@ -193,12 +193,12 @@ class HereValidator:
             await running.close()
 
 
-def _between(plan: DevnetPlan, name: str) -> Faulty | None:
+def _between(plan: DevnetPlan, name: str) -> FaultyLayer | None:
     behaviour = plan.behaviours.get(name)
     if behaviour is None and not plan.loss:
         return None
     seed = plan.seed_of(name)
-    return Faulty(seed, Random(seed), plan.loss, behaviour)
+    return FaultyLayer(seed, Random(seed), plan.loss, behaviour)
 
 
 def _process_of(

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from stagepost.devnet.behaviours import Behaviour, Faulty
+from stagepost.devnet.behaviours import Behaviour, FaultyLayer
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
 from stagepost.full_node.network import NETWORK_FILE
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shards=options.shards,
         message_timeout_s=options.message_timeout,
         log_level="WARNING",
-        between=Faulty(seed, Random(seed), options.loss, behaviour),
+        between=FaultyLayer(seed, Random(seed), options.loss, behaviour),
     )
 
 

@@ -64,7 +64,7 @@ class LedgerSession(msgspec.Struct, frozen=True):
         return Subset(tuple(member.key_id for member in self.facts.members), self.ends_ms / 1_000)
 
 
-class Collated(msgspec.Struct, frozen=True):
+class CollatedBlock(msgspec.Struct, frozen=True):
     """A candidate, and a report on each message that the ledger asked for, in the order of asking."""
 
     block_id: BlockId
@@ -190,7 +190,7 @@ class Ledger(Protocol):
 
     def collate(
         self, session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
-    ) -> Collated | None:
+    ) -> CollatedBlock | None:
         """Make a candidate upon `parent`, and read no more of `messages` than fit. Return None if the session
         cannot go on.
         """

@@ -1,6 +1,6 @@
 """Messages and bodies that wait for an announcement by another member.
 
-`HeldBack` holds messages of full nodes that another member is about to announce, so that a single
+`PostponedMessages` holds messages of full nodes that another member is about to announce, so that a single
 announcement is enough; the sign is a body that came by broadcast ahead of its announcement. `EarlyBodies`
 keeps such bodies for a while, within bounds for each member.
 """
@@ -23,18 +23,18 @@ LAG_WEIGHT = 1 / 8
 LAGS_WAITED = 4.0
 
 
-class Held(NamedTuple):
+class PostponedMessage(NamedTuple):
     message: ExternalMessage
     full_node: bytes
     timer: asyncio.TimerHandle
 
 
-class HeldBack:
+class PostponedMessages:
     """`release` is called with a message's id when its time is over."""
 
     def __init__(self, release: Callable[[bytes], None]) -> None:
         self._release = release
-        self._held: dict[bytes, Held] = {}
+        self._held: dict[bytes, PostponedMessage] = {}
         self._lag_s = 0.0
 
     def __contains__(self, message_id: bytes) -> bool:
@@ -58,14 +58,14 @@ class HeldBack:
             return False
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self.seconds, self._release, message.message_id)
-        self._held[message.message_id] = Held(message, full_node, timer)
+        self._held[message.message_id] = PostponedMessage(message, full_node, timer)
         return True
 
     def get(self, message_id: bytes) -> ExternalMessage | None:
         held = self._held.get(message_id)
         return None if held is None else held.message
 
-    def take(self, message_id: bytes) -> Held | None:
+    def take(self, message_id: bytes) -> PostponedMessage | None:
         held = self._held.pop(message_id, None)
         if held is not None:
             held.timer.cancel()

@@ -8,7 +8,7 @@ from pathlib import Path
 from stagepost.full_node.network import load_network
 from stagepost.full_node.process import ClosableNode, NodeBeside, run_until_signal, seed_of
 from stagepost.ground.telemetry.logs import configure_logs
-from stagepost.validator.running import Between, start_validator
+from stagepost.validator.running import LinkLayer, start_validator
 from stagepost.validator.status import validator_status
 
 
@@ -20,7 +20,7 @@ def run_validator(
     shards: int,
     message_timeout_s: float,
     log_level: str,
-    between: Between | None = None,
+    between: LinkLayer | None = None,
     metrics_port: int | None = None,
 ) -> int:
     """The exit status. What cannot be started raises. `metrics_port` None: no metrics and status over HTTP."""

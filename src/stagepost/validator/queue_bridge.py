@@ -26,7 +26,7 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue.collation import NotAskedFor, Report
+from stagepost.remp.queue.collation import Report, UnusedMessage
 from stagepost.remp.queue.message_cache import Standing
 from stagepost.remp.queue.message_states import FINAL, place_of
 from stagepost.remp.receipts.message_status import Accepted
@@ -204,7 +204,7 @@ class QueueBridge:
         runner = self._runner(session_id)
         if runner is None:
             return
-        said: dict[bytes, Report] = {message.message_id: NotAskedFor() for message in taken}
+        said: dict[bytes, Report] = {message.message_id: UnusedMessage() for message in taken}
         said.update(reports)
         runner.perform(runner.queue.collated(said.items(), self._clock.unix_s()))
 
@@ -226,7 +226,7 @@ class QueueBridge:
         for message in messages:
             runner.perform(runner.queue.body_came(message, now))
         message_ids = [message.message_id for message in messages]
-        return any(cache.get(one) is None for one in message_ids) or runner.queue.has_unspoken(message_ids)
+        return any(cache.get(one) is None for one in message_ids) or runner.queue.has_unannounced(message_ids)
 
     def fault_in(self, session_id: bytes, messages: Sequence[ExternalMessage]) -> str | None:
         """Return why the queue declines a candidate with these messages, in this order; None if it does not."""

@@ -23,7 +23,7 @@ from stagepost.remp.links.overlay import ValidatorLinks
 from stagepost.remp.queue.effects import Introduce, Tell, Telling
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, New, kind_of
-from stagepost.remp.receipts.packing import ImmediatePacking, Packing
+from stagepost.remp.receipts.packing import ImmediatePacketQueue, PacketQueue
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import FIRST_KINDS, is_legal_step
 from stagepost.validator.session_store import SessionStore, StatementRow
@@ -171,7 +171,7 @@ def _packed(receipts: Sequence[Receipt]) -> bytes:
     return CombinedReceipt(receipts[0].source_id, tuple(receipts)).encode()
 
 
-class ReceiptSending:
+class ReceiptSender:
     """Later receipts of a message have later dates, even within one millisecond: readers order them by date."""
 
     def __init__(
@@ -180,7 +180,7 @@ class ReceiptSending:
         links: ValidatorLinks,
         clock: Clock,
         statements: Statements,
-        packing: Packing | None = None,
+        packing: PacketQueue | None = None,
     ) -> None:
         self._seed = seed
         self._public_key = ed25519.public_key(seed)
@@ -189,7 +189,7 @@ class ReceiptSending:
         self._links = links
         self._clock = clock
         self._statements = statements
-        self._packing: Packing = packing or ImmediatePacking()
+        self._packing: PacketQueue = packing or ImmediatePacketQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._is_put_off = False
         self._is_stopped = False

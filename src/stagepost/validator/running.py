@@ -45,7 +45,7 @@ PLAN_EVERY_S = 0.5
 SPLIT_AFTER_MS = 500
 
 
-class Between:
+class LinkLayer:
     """The layer between a validator and its links, which here changes nothing. A devnet that shows faults
     puts its own there.
     """
@@ -72,7 +72,7 @@ class RunningValidator:
         *,
         shards: int,
         message_timeout_s: float,
-        between: Between,
+        between: LinkLayer,
     ) -> None:
         self.watchers: list[OnSessionEvent] = []
         make_private(data, "data folder", advice="choose another folder with --data")
@@ -149,7 +149,7 @@ async def start_validator(
     random: Random | None = None,
     shards: int = 1,
     message_timeout_s: float = MESSAGE_TIMEOUT_S,
-    between: Between | None = None,
+    between: LinkLayer | None = None,
 ) -> RunningValidator:
     """Start a validator. `listener`: a listener that listens already, at the address that the network has for
     this validator.
@@ -165,7 +165,7 @@ async def start_validator(
         listener,
         shards=shards,
         message_timeout_s=message_timeout_s,
-        between=between or Between(),
+        between=between or LinkLayer(),
     )
     validator.start()
     return validator

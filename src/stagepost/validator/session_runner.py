@@ -55,7 +55,7 @@ from stagepost.remp.queue.message_states import ENTERING, place_of
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.validator.held_messages import EarlyBodies, HeldBack
+from stagepost.validator.held_messages import EarlyBodies, PostponedMessages
 from stagepost.validator.session_plan import Parse, SessionCounters, SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import BodyRow, SessionStore, SessionWriting
 
@@ -65,7 +65,7 @@ QUORUM_EVERY_S = 2.0
 _BLOCK, _BODY, _QUERY = (constructor_bytes(one) for one in (UPDATE_ID, BODY_ID, QUERY_ID))
 
 
-class Resuming(NamedTuple):
+class EarlierReceipts(NamedTuple):
     """`said`: the last receipts of messages from an earlier run of this node, until a session resumes the
     messages; `repeat` sends receipts as they are, each to the full node beside it.
     """
@@ -93,7 +93,7 @@ class SessionRunner:
         options: SessionOptions | None = None,
         on_event: Callable[[SessionEvent], None] = lambda event: None,
         untold: dict[bytes, list[Telling]] | None = None,
-        resuming: Resuming | None = None,
+        resuming: EarlierReceipts | None = None,
     ) -> None:
         self.plan = plan
         self.counters = SessionCounters()
@@ -109,10 +109,10 @@ class SessionRunner:
         self._tell = tell
         self._on_event = on_event
         self._early = EarlyBodies()
-        self._held_back = HeldBack(self._release)
+        self._held_back = PostponedMessages(self._release)
         self._writing = SessionWriting(store, plan.session_id)
         self._untold = {} if untold is None else untold
-        self._resuming = resuming or Resuming({}, lambda spoken: None)
+        self._resuming = resuming or EarlierReceipts({}, lambda spoken: None)
         self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0

@@ -17,12 +17,12 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.effects import Telling
-from stagepost.remp.queue.message_cache import Collected, MessageCache
+from stagepost.remp.queue.message_cache import ExpiredMessages, MessageCache
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
-from stagepost.remp.receipts.packing import Packing
-from stagepost.validator.receipts import ReceiptSending, Statements
+from stagepost.remp.receipts.packing import PacketQueue
+from stagepost.validator.receipts import ReceiptSender, Statements
 from stagepost.validator.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
-from stagepost.validator.session_runner import Resuming, SessionRunner
+from stagepost.validator.session_runner import EarlierReceipts, SessionRunner
 from stagepost.validator.session_store import BodyRow, SessionStore
 
 LINGER_S = 15.0
@@ -51,7 +51,7 @@ class ValidatorCounters(msgspec.Struct):
     refused: Counter[str] = msgspec.field(default_factory=Counter)
 
 
-class _Ended(msgspec.Struct, frozen=True):
+class _EndedSession(msgspec.Struct, frozen=True):
     """A session that is over and that this validator has not left yet."""
 
     leave_at: float
@@ -75,14 +75,14 @@ class Validator:
         *,
         cache: MessageCache | None = None,
         options: SessionOptions | None = None,
-        packing: Packing | None = None,
+        packing: PacketQueue | None = None,
         full_node_keys: Mapping[bytes, bytes] | None = None,
         on_event: OnSessionEvent = lambda plan, event: None,
     ) -> None:
         self.cache = cache or MessageCache()
         self.counters = ValidatorCounters()
         self.statements = Statements(store, lambda: self.cache.window.current)
-        self.receipts = ReceiptSending(seed, links, clock, self.statements, packing)
+        self.receipts = ReceiptSender(seed, links, clock, self.statements, packing)
         self._seed = seed
         self._store = store
         self._make_overlay = make_overlay
@@ -96,7 +96,7 @@ class Validator:
         self._untold: dict[bytes, list[Telling]] = {}
         self._has_lived_before = bool(store.sessions)
         self._current: list[bytes] = []
-        self._ended: dict[bytes, _Ended] = {}
+        self._ended: dict[bytes, _EndedSession] = {}
         # Left, but messages that were received there are still open: each of them must come to an end.
         self._left: dict[bytes, SessionRunner] = {}
         self._care_timer: asyncio.TimerHandle | None = None
@@ -140,7 +140,7 @@ class Validator:
             else self._options,
             on_event,
             self._untold,
-            Resuming(self.statements.earlier, self.receipts.repeat),
+            EarlierReceipts(self.statements.earlier, self.receipts.repeat),
         )
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay
@@ -166,7 +166,7 @@ class Validator:
             runners.append(runner)
         self._current.remove(session_id)
         followers = tuple(plan.session_id for plan in following)
-        self._ended[session_id] = _Ended(self._clock.mono_s() + LINGER_S, followers)
+        self._ended[session_id] = _EndedSession(self._clock.mono_s() + LINGER_S, followers)
         self._care_later()
         return runners
 
@@ -219,7 +219,7 @@ class Validator:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    def master_advanced(self, masterchain_seqno: int) -> Collected:
+    def master_advanced(self, masterchain_seqno: int) -> ExpiredMessages:
         """Advance the clock of all messages: a master block rotated. Return the messages that expired."""
         now = self._clock.unix_s()
         if self._has_lived_before:

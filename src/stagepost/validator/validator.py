@@ -29,7 +29,7 @@ from stagepost.chain.node.validator import Answer, ChainOptions, ChainValidator
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
+from stagepost.remp.ledger import CollatedBlock, LedgerEvent, LedgerSession
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import ExternalMessage
 from stagepost.validator.queue_bridge import QueueBridge
@@ -194,7 +194,7 @@ class RempValidator:
             asyncio.get_running_loop().call_soon(self._give_back, session.session_id)
         return taken
 
-    def collated(self, session: LedgerSession, collated: Collated) -> None:
+    def collated(self, session: LedgerSession, collated: CollatedBlock) -> None:
         taken = self._taken.pop(session.session_id, [])
         self.bridge.collated(session.session_id, taken, collated.reports)
 

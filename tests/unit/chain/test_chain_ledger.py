@@ -10,10 +10,10 @@ import pytest
 
 from rigs.chain_messages import a_transfer, address, external, some_primes
 from stagepost.chain.contracts import ContractKind, primes_body
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.following import ENDED_MAX, WAITING_MAX
 from stagepost.chain.history import KeptBlock
-from stagepost.chain.ledger import EmbeddedLedger, Unanswered
+from stagepost.chain.ledger import EmbeddedLedger, NoAnswer
 from stagepost.chain.master_state import MASTER_SHARD, PlanKind
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
@@ -153,7 +153,7 @@ def test_a_candidate_may_be_refused_by_validators() -> None:
     chain.ledger.switches.refuses = lambda block_id: block_id == collated.block_id
     answer = chain.ledger.check(session, b"c" * 32, session, collated.payload, chain.now_ms)
 
-    assert isinstance(answer, Declined)
+    assert isinstance(answer, DeclinedCandidate)
     assert answer.rule is Rule.BY_SWITCH
     assert chain.heard() == [CandidateRefused(session, collated.block_id)]
 
@@ -174,7 +174,7 @@ def test_a_candidate_with_a_replay_is_refused_and_the_message_named() -> None:
     payload = replayed.encode()
     answer = chain.ledger.check(session, b"c" * 32, top.top_hash, payload, chain.now_ms)
 
-    assert isinstance(answer, Declined)
+    assert isinstance(answer, DeclinedCandidate)
     assert answer.rule is Rule.REPLAY
     assert chain.heard() == [CandidateRefused(session, replayed.block_id(payload), (message.message_id,))]
 
@@ -186,7 +186,7 @@ def test_a_candidate_may_be_ignored_and_is_lost_when_another_takes_its_place() -
     assert collated is not None
     chain.ledger.switches.ignores = lambda _: True
     answer = chain.ledger.check(session, b"c" * 32, session, collated.payload, chain.now_ms)
-    assert isinstance(answer, Unanswered)
+    assert isinstance(answer, NoAnswer)
     chain.ledger.switches.ignores = lambda _: False
     chain.heard()
     other = chain.shard_block(session, [])
@@ -234,7 +234,7 @@ def test_a_block_that_becomes_final_after_its_session_is_dropped() -> None:
     assert chain.propose(chain.whole.session_id, []) is not None
     assert chain.ledger.collate(session, session, [], chain.now_ms) is None
     answer = chain.ledger.check(session, b"c" * 32, session, late.payload, chain.now_ms)
-    assert isinstance(answer, Declined)
+    assert isinstance(answer, DeclinedCandidate)
     assert answer.rule is Rule.WRONG_SESSION
 
 
@@ -262,7 +262,7 @@ def test_a_shard_block_waits_for_the_master_block_it_refers_to() -> None:
     chain.shard_block(chain.whole.session_id, [])
     master, shard = chain.kept.blocks()
     answer = other.check(shard.session_id, shard.candidate, shard.session_id, shard.payload, chain.now_ms)
-    assert isinstance(answer, Declined)
+    assert isinstance(answer, DeclinedCandidate)
     other.finalised(shard.session_id, shard.candidate, shard.payload, b"")
     assert other.events() == []
     other.finalised(master.session_id, master.candidate, master.payload, b"")
@@ -402,7 +402,7 @@ def test_an_unknown_parent_is_nothing_to_build_upon() -> None:
     payload = chain.master_payload()
     for one, data in ((session, payload), (master, payload)):
         answer = chain.ledger.check(one, b"c" * 32, b"p" * 32, data, chain.now_ms)
-        assert isinstance(answer, Declined)
+        assert isinstance(answer, DeclinedCandidate)
         assert answer.rule is Rule.WRONG_PARENT
 
 
@@ -458,7 +458,7 @@ def test_a_session_of_the_masterchain_is_closed_by_blocks_that_say_nothing() -> 
     assert ledger.check(session, second, first, b"", chain.now_ms) == answer
     assert ledger.collate_master(session, second, chain.now_ms) == b""
     too_early = ledger.check(session, b"3" * 32, session, b"", chain.now_ms)
-    assert isinstance(too_early, Declined)
+    assert isinstance(too_early, DeclinedCandidate)
     assert too_early.rule is Rule.MALFORMED
     ledger.finalised(session, first, rotating, b"notarised")
     ledger.finalised(session, second, b"", b"final")

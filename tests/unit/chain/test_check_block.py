@@ -19,7 +19,7 @@ from stagepost.chain.configuration import (
     Ordering,
 )
 from stagepost.chain.contracts import CALL_WEIGHT, ContractKind, primes_body, transfer_body
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.execution import DUES_MAX, MasterView, are_crowded
 from stagepost.chain.message_values import NEVER
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
@@ -32,7 +32,7 @@ from stagepost.chain.shard_blocks import (
 )
 from stagepost.chain.shard_state import Due, ShardState
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.collation import Executed, LeftOut, Refused
+from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage, SkippedMessage
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.chain_oracle import Oracle
 from tests.worlds.chain.chain_world import DecidedChain, a_configuration, a_genesis
@@ -70,7 +70,7 @@ class Bench:
         )
         return applied, [report for _, report in collated.reports]
 
-    def check(self, payload: bytes, now_ms: int | None = None) -> AppliedBlock | Declined:
+    def check(self, payload: bytes, now_ms: int | None = None) -> AppliedBlock | DeclinedCandidate:
         views = self.chain.ledger.following.views
         return check_block(
             self.state, self.session, self.configuration, views, payload, now_ms or self.now_ms
@@ -78,7 +78,7 @@ class Bench:
 
     def rule(self, block: ShardBlock) -> Rule:
         result = self.check(block.encode())
-        assert isinstance(result, Declined)
+        assert isinstance(result, DeclinedCandidate)
         assert result.text
         return result.rule
 
@@ -108,9 +108,9 @@ def test_what_a_contract_rejects_is_not_in_the_block_and_is_reported() -> None:
 
     assert applied.message_ids == (wanted.message_id,)
     assert reports == [
-        Refused(block_id, "Contract rejected message with error code 52"),
-        Executed(block_id),
-        Refused(block_id, "Contract rejected message with error code 40"),
+        RefusedMessage(block_id, "Contract rejected message with error code 52"),
+        ExecutedMessage(block_id),
+        RefusedMessage(block_id, "Contract rejected message with error code 40"),
     ]
 
 
@@ -126,7 +126,7 @@ def test_the_first_message_that_does_not_fit_is_the_last_that_is_asked_for() -> 
     applied, reports = bench.collate(messages())
 
     assert asked == [0, 1, 2]
-    assert reports == [Executed(applied.block_id)] * 2 + [LeftOut(applied.block_id)]
+    assert reports == [ExecutedMessage(applied.block_id)] * 2 + [SkippedMessage(applied.block_id)]
     assert isinstance(bench.check(applied.payload), AppliedBlock)
 
 
@@ -134,10 +134,10 @@ def test_a_heavy_message_fills_a_block_of_its_own() -> None:
     bench = Bench()
     heavy = external(address(ContractKind.HEAVY), b"x")
     first, reports = bench.collate([some_primes(1), heavy, some_primes(2)])
-    assert reports == [Executed(first.block_id), LeftOut(first.block_id)]
+    assert reports == [ExecutedMessage(first.block_id), SkippedMessage(first.block_id)]
 
     second, reports = bench.collate([heavy, some_primes(2)])
-    assert reports == [Executed(second.block_id), LeftOut(second.block_id)]
+    assert reports == [ExecutedMessage(second.block_id), SkippedMessage(second.block_id)]
     assert second.weight == bench.configuration.limits.weight_max
 
 
@@ -145,7 +145,7 @@ def test_a_message_of_another_shard_is_left_for_its_own() -> None:
     bench = Bench()
     applied, reports = bench.collate([external(RICH, b"x", workchain=3)])
 
-    assert reports == [LeftOut(applied.block_id)]
+    assert reports == [SkippedMessage(applied.block_id)]
 
 
 ANY_MESSAGE = st.builds(
@@ -170,7 +170,7 @@ def test_whatever_is_collated_is_reported_once_and_checks_and_counts_as_the_plai
     chain.master_block()
     taken = chain.ledger.messages_of(collated.payload)
 
-    executed = [message_id for message_id, report in collated.reports if isinstance(report, Executed)]
+    executed = [message_id for message_id, report in collated.reports if isinstance(report, ExecutedMessage)]
     assert executed == [one.message_id for one in taken]
     asked = [message_id for message_id, _ in collated.reports]
     given_ids = [one.message_id for one in messages]
@@ -348,7 +348,7 @@ def test_a_bad_candidate_is_declined_by_its_rule(bad: Callable[[Bench], ShardBlo
 def test_bytes_that_are_no_block_are_declined(payload: bytes) -> None:
     result = Bench().check(payload)
 
-    assert isinstance(result, Declined)
+    assert isinstance(result, DeclinedCandidate)
     assert result.rule is Rule.MALFORMED
 
 
@@ -358,7 +358,7 @@ def test_a_block_cannot_be_cut_or_lengthened() -> None:
 
     for data in (payload[:-1], payload[:-33], payload + b"\0\0\0\0"):
         result = bench.check(data)
-        assert isinstance(result, Declined)
+        assert isinstance(result, DeclinedCandidate)
         assert result.rule is Rule.MALFORMED
 
 
@@ -367,7 +367,7 @@ def test_a_replay_names_the_messages_that_were_the_reason() -> None:
     again = some_primes(1)
     result = bench.check(included_before(bench).encode())
 
-    assert isinstance(result, Declined)
+    assert isinstance(result, DeclinedCandidate)
     assert result.replayed == (again.message_id,)
 
 
@@ -380,7 +380,7 @@ def test_a_clock_may_differ_by_five_seconds() -> None:
     time_ms = decode_shard_block(payload).time_ms
 
     assert isinstance(bench.check(payload, now_ms=time_ms - CLOCK_AHEAD_MS_MAX), AppliedBlock)
-    assert isinstance(bench.check(payload, now_ms=time_ms - CLOCK_AHEAD_MS_MAX - 1), Declined)
+    assert isinstance(bench.check(payload, now_ms=time_ms - CLOCK_AHEAD_MS_MAX - 1), DeclinedCandidate)
 
 
 @pytest.mark.parametrize("allowed", [1, 5])
@@ -410,7 +410,7 @@ def test_a_message_may_expire_as_late_as_the_window_remembers_it() -> None:
     first = external(account, primes_body(2), expires_at_s=bench.now_ms // 1_000 + 1)
     applied, reports = bench.collate([first, last])
 
-    assert reports == [Executed(applied.block_id)] * 2
+    assert reports == [ExecutedMessage(applied.block_id)] * 2
     assert NEVER not in (at_s, bench.now_ms)
 
 
@@ -424,7 +424,9 @@ def test_no_contract_sends_more_when_the_way_is_crowded() -> None:
     applied, collated = make_block(
         bench.state, bench.session, bench.configuration, crowded, [a_transfer(RICH, POOR, 1)], bench.now_ms
     )
-    assert collated.reports[0][1] == Refused(applied.block_id, "Contract rejected message with error code 38")
+    assert collated.reports[0][1] == RefusedMessage(
+        applied.block_id, "Contract rejected message with error code 38"
+    )
 
 
 # Order
@@ -466,7 +468,7 @@ def test_a_message_is_remembered_for_two_catchains_and_as_long_as_it_could_live(
         collated = chain.propose(session, [again])
         assert collated is not None
         under = chain.ledger.master.catchain_seqno
-        if isinstance(collated.reports[0][1], Executed):
+        if isinstance(collated.reports[0][1], ExecutedMessage):
             # The block that forgets is the one before: a message is taken again only after that.
             assert under >= 3
             assert chain.now_ms > included_at_ms + 200_000
@@ -486,13 +488,13 @@ def test_uids_stand_in_the_way_only_where_the_chain_says_so() -> None:
     free_block, free_reports = free.collate(pair)
     guarded_block, reports = Bench(guarded).collate(pair)
 
-    assert free_reports == [Executed(free_block.block_id)] * 2
-    assert reports[0] == Executed(guarded_block.block_id)
-    assert isinstance(reports[1], Refused)
+    assert free_reports == [ExecutedMessage(free_block.block_id)] * 2
+    assert reports[0] == ExecutedMessage(guarded_block.block_id)
+    assert isinstance(reports[1], RefusedMessage)
 
 
 def test_the_same_body_for_another_account_is_another_message() -> None:
     bench = Bench()
     applied, reports = bench.collate([some_primes(1), some_primes(2)])
 
-    assert reports == [Executed(applied.block_id)] * 2
+    assert reports == [ExecutedMessage(applied.block_id)] * 2

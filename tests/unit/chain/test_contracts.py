@@ -17,8 +17,8 @@ from stagepost.chain.contracts import (
     NOT_FUNDED,
     PRIMES_UP_TO_MAX,
     TOO_LITTLE,
+    CallResult,
     ContractKind,
-    Ran,
     Rejection,
     primes_body,
     run,
@@ -47,7 +47,7 @@ def test_a_sum_of_primes_takes_the_same_message_again_and_again() -> None:
     account, here = EMPTY_ACCOUNT, address(ContractKind.SUM_OF_PRIMES)
     for times in range(1, 4):
         outcome = run(here, account, primes_body(10), LIMIT)
-        assert isinstance(outcome, Ran)
+        assert isinstance(outcome, CallResult)
         account = msgspec.structs.replace(account, memory=outcome.memory)
         assert sum_in(account.memory) == (17 * times, times)
 
@@ -56,7 +56,7 @@ def test_primes_have_a_greatest_number() -> None:
     here = address(ContractKind.SUM_OF_PRIMES)
     outcome = run(here, EMPTY_ACCOUNT, primes_body(PRIMES_UP_TO_MAX), LIMIT)
 
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, CallResult)
     assert outcome.weight <= CALL_WEIGHT_MAX
     assert run(here, EMPTY_ACCOUNT, primes_body(PRIMES_UP_TO_MAX + 1), LIMIT) == Rejection(BAD_BODY)
 
@@ -64,7 +64,7 @@ def test_primes_have_a_greatest_number() -> None:
 def test_a_transfer_takes_what_is_there_and_no_more() -> None:
     outcome = run(HERE, having(10), transfer_body(THERE, 10), LIMIT)
 
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, CallResult)
     assert (outcome.balance, outcome.transfers) == (0, (Transfer(THERE, 10),))
     assert run(HERE, having(10), transfer_body(THERE, 11), LIMIT) == Rejection(TOO_LITTLE)
 
@@ -93,14 +93,14 @@ def test_one_rejects_until_it_is_funded_and_then_counts() -> None:
 
     assert run(here, EMPTY_ACCOUNT, b"", LIMIT) == Rejection(NOT_FUNDED)
     outcome = run(here, having(1), b"", LIMIT)
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, CallResult)
     assert (outcome.balance, int.from_bytes(outcome.memory, "little")) == (1, 1)
 
 
 def test_a_heavy_one_weighs_a_whole_block() -> None:
     outcome = run(address(ContractKind.HEAVY), EMPTY_ACCOUNT, b"", LIMIT)
 
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, CallResult)
     assert outcome.weight == LIMIT
 
 

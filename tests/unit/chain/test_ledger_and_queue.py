@@ -16,7 +16,7 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.collation import NotAskedFor
+from stagepost.remp.queue.collation import UnusedMessage
 from stagepost.remp.queue.effects import QueueEffect, Tell
 from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.reliable_queue import ReliableQueue
@@ -61,7 +61,7 @@ class Station:
         collated = self.chain.propose(self.chain.whole.session_id, iter(messages))
         assert collated is not None
         asked = {message_id for message_id, _ in collated.reports}
-        rest = [(one.message_id, NotAskedFor()) for one in messages if one.message_id not in asked]
+        rest = [(one.message_id, UnusedMessage()) for one in messages if one.message_id not in asked]
         self.do(self.queue.collated([*collated.reports, *rest], self.now))
         return collated.payload
 

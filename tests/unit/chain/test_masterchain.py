@@ -10,7 +10,7 @@ import pytest
 from rigs.chain_messages import a_transfer, address, some_primes
 from stagepost.chain.configuration import SHARD_BITS_MAX, Configuration
 from stagepost.chain.contracts import ContractKind
-from stagepost.chain.declined import Declined, Rule
+from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.master_block import (
     COMMIT_BLOCKS_MAX,
     COMMITTED_MAX,
@@ -37,7 +37,7 @@ POOR = address(ContractKind.BALANCE, 2, first_bits=0xF0)
 
 def check(
     chain: DecidedChain, payload: bytes, now_ms: int | None = None, wanted: Sequence[bytes] = ()
-) -> AppliedMaster | Declined:
+) -> AppliedMaster | DeclinedCandidate:
     following = chain.ledger.following
     session = chain.ledger.master.session.session_id
     return check_master_block(
@@ -292,7 +292,7 @@ def test_a_bad_master_block_is_declined_by_its_rule(
     chain = DecidedChain()
     result = check(chain, bad(chain).encode())
 
-    assert isinstance(result, Declined)
+    assert isinstance(result, DeclinedCandidate)
     assert result.rule is rule
     assert result.text
 
@@ -303,7 +303,7 @@ def test_an_honest_master_block_is_declined_by_nobody() -> None:
     payload = chain.master_payload()
 
     assert isinstance(check(chain, payload), AppliedMaster)
-    assert isinstance(check(chain, payload[:-4]), Declined)
+    assert isinstance(check(chain, payload[:-4]), DeclinedCandidate)
 
 
 def test_a_configuration_is_taken_by_those_who_want_it() -> None:
@@ -337,7 +337,7 @@ def test_a_block_of_a_session_that_has_ended_is_not_committed() -> None:
     )
     result = check_master_block(master, master.session.session_id, known, late.encode(), None)
 
-    assert isinstance(result, Declined)
+    assert isinstance(result, DeclinedCandidate)
     assert result.rule is Rule.BAD_COMMIT
 
 
@@ -360,7 +360,7 @@ def test_a_plan_that_cannot_be_is_refused_and_left_out(plans: list[Plan], text: 
     block = msgspec.structs.replace(honest(chain), plans=tuple(plans))
     result = check(chain, block.encode())
 
-    assert isinstance(result, Declined)
+    assert isinstance(result, DeclinedCandidate)
     assert result.rule is Rule.BAD_PLAN
     assert text in result.text
     made = decode_master_block(chain.master_payload(plans))
@@ -496,5 +496,5 @@ def test_a_configuration_by_which_no_chain_can_run_is_declined(change: dict[str,
     block = msgspec.structs.replace(honest(chain), configuration=bad.encode())
     result = check(chain, block.encode(), wanted=[bad.hash])
 
-    assert isinstance(result, Declined)
+    assert isinstance(result, DeclinedCandidate)
     assert result.rule is Rule.BAD_CONFIGURATION

@@ -18,7 +18,7 @@ from stagepost.catchain.block import (
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
 from stagepost.chain.node.switchboard import read_said, said
-from stagepost.devnet.behaviours import Behaviour, EquivocatingOverlay, Faulty
+from stagepost.devnet.behaviours import Behaviour, EquivocatingOverlay, FaultyLayer
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.devnet.faults import LOSS, with_faults
 from stagepost.full_node.complaints import ComplaintKind, broken
@@ -114,7 +114,7 @@ def told(behaviour: Behaviour, status: MessageStatus) -> list[Receipt]:
     links = Links()
     receipt = Receipt(ExternalMessageId(bytes(32)), status, 1_000, b"").sign(SEED)
     packet = CombinedReceipt(receipt.source_id, (receipt,)).encode()
-    assert Faulty(SEED, Random(1), 0.0, behaviour).links(links).tell(FULL_NODE, packet)
+    assert FaultyLayer(SEED, Random(1), 0.0, behaviour).links(links).tell(FULL_NODE, packet)
     receipts = [one for data in links.told for one in CombinedReceipt.decode(data).receipts]
     assert all(one.is_signed_by(PUBLIC_KEY) for one in receipts)
     return receipts
@@ -131,7 +131,7 @@ def test_what_a_lying_one_and_an_equivocating_one_tell_proves_it_against_them() 
 def test_a_silent_one_says_and_answers_nothing() -> None:
     async def main() -> None:
         links, answers = Links(), list[bytes | None]()
-        faulty = Faulty(SEED, Random(1), 0.0, Behaviour.SILENT)
+        faulty = FaultyLayer(SEED, Random(1), 0.0, Behaviour.SILENT)
         overlay = faulty.overlay(links)
         assert overlay.push(1, b"frame")
         overlay.ask(1, b"query", answers.append, 2.0)
@@ -144,7 +144,7 @@ def test_a_silent_one_says_and_answers_nothing() -> None:
 
 def test_links_lose_as_much_as_they_are_told_to() -> None:
     links = Links()
-    overlay = Faulty(SEED, Random(1), 0.25).overlay(links)
+    overlay = FaultyLayer(SEED, Random(1), 0.25).overlay(links)
     assert all(overlay.push(1, b"frame") for _ in range(1_000))
     assert 700 < len(links.pushed) < 800
 

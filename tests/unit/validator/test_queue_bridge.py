@@ -18,7 +18,7 @@ from rigs.chain_messages import address, external
 from stagepost.catchain.member import MemberOptions
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet
 from stagepost.chain.contracts import ContractKind, primes_body
-from stagepost.chain.declined import Declined
+from stagepost.chain.declined import DeclinedCandidate
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import PlanKind
@@ -245,7 +245,7 @@ def test_a_message_that_stands_in_a_committed_block_is_declined_and_never_taken_
             # The very block may be asked about late, and is fine; upon itself the ledger knows it for a replay.
             assert node.bridge.fault_in(session, [message]) is None
             answer = node.ledger.check(session, b"x" * 32, chain.top_hash, payload, world.now_ms)
-            assert isinstance(answer, Declined)
+            assert isinstance(answer, DeclinedCandidate)
             fault = node.bridge.fault_in(session, [message, primes(7)])
             assert fault is not None
             assert "before" in fault

@@ -23,7 +23,7 @@ from stagepost.remp.queue.staged_sending import OLDER_NETWORKS
 from stagepost.remp.queue.state import QueueOptions, RecordLimits
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
-from stagepost.remp.receipts.packing import CoalescingPacking
+from stagepost.remp.receipts.packing import CoalescingPacketQueue
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
@@ -37,7 +37,7 @@ from stagepost.validator.held_messages import (
     LAGS_WAITED,
     EarlyBodies,
 )
-from stagepost.validator.receipts import ReceiptSending
+from stagepost.validator.receipts import ReceiptSender
 from stagepost.validator.session_plan import SessionOptions
 from stagepost.validator.session_runner import SessionRunner
 
@@ -257,7 +257,7 @@ def test_dates_are_remembered_of_so_many_messages_and_no_more(monkeypatch: pytes
 
 def overheard(
     world: OverlayWorld, monkeypatch: pytest.MonkeyPatch
-) -> tuple[ReceiptSending, list[tuple[bytes, Receipt]]]:
+) -> tuple[ReceiptSender, list[tuple[bytes, Receipt]]]:
     """How a validator gives receipts, and the list to which they go, each beside its full node."""
     receipts = world.houses[0].running.receipts
     spoken: list[tuple[bytes, Receipt]] = []
@@ -345,7 +345,7 @@ def test_the_numbers_of_older_networks_work_as_well_only_slower() -> None:
 
     records = RecordLimits(RECORDS_MAX_OLDER, PAYLOAD_BYTES_MAX_OLDER, older_records=True)
     options = SessionOptions(member=OPTIONS.member, queue=QueueOptions(records=records))
-    in_world(act, options=options, sending=OLDER_NETWORKS, make_packing=lambda: CoalescingPacking(0.0))
+    in_world(act, options=options, sending=OLDER_NETWORKS, make_packing=lambda: CoalescingPacketQueue(0.0))
 
 
 # What is refused

@@ -9,7 +9,7 @@ import pytest
 from rigs.remp_overlay_world import SEQNO, House, OverlayWorld, message_bytes, parse
 from rigs.remp_world import shard_block
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.queue.collation import Executed, Refused
+from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
 from stagepost.remp.receipts.status import Level, Status
@@ -33,7 +33,10 @@ async def two_sessions(world: OverlayWorld) -> set[bytes]:
         runner.perform(effects)
         block = shard_block(1 << 63)
         reports = [
-            (one.message_id, Refused(block, "no") if one.message_id == refused else Executed(block))
+            (
+                one.message_id,
+                RefusedMessage(block, "no") if one.message_id == refused else ExecutedMessage(block),
+            )
             for one in taken
         ]
         runner.perform(runner.queue.collated(reports, world.clock.unix_s()))

@@ -20,20 +20,20 @@ from rigs.agreement_keys import public_key_of, seed_of
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import (
     Ask,
-    Blamed,
+    BlamedValidator,
     Broadcast,
     CheckCandidate,
-    Disputed,
+    DisputedBlock,
     Effect,
-    Finalised,
+    FinalisedBlock,
     Halt,
     Persist,
     Propose,
     Record,
-    Recovered,
-    Refused,
+    RecoveredVotes,
+    RefusedPeer,
     Reply,
-    Stalled,
+    StalledSlot,
 )
 from stagepost.chain.agreement.evidence import Evidence
 from stagepost.chain.agreement.member import FinalPoint, Member
@@ -88,7 +88,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.chain: list[Finalised] = []
+        self.chain: list[FinalisedBlock] = []
         self.ever_written: set[bytes] = set()
 
     def image(self) -> Disk:
@@ -101,7 +101,7 @@ class Disk:
         self.records += records
         self.ever_written.update(record.frame for record in records)
 
-    def write_block(self, block: Finalised) -> None:
+    def write_block(self, block: FinalisedBlock) -> None:
         self.chain.append(block)
         self.records = [one for one in self.records if one.slot is None or one.slot > block.slot]
 
@@ -117,12 +117,12 @@ class Peer:
         self.is_up = False
         self.has_old_disk = False
         self.to_say: list[bytes] = []
-        self.chain: list[Finalised] = []
+        self.chain: list[FinalisedBlock] = []
         self.heights: dict[bytes, int] = {}
         self.evidence: list[Evidence] = []
-        self.refused: list[Refused] = []
-        self.disputed: list[Disputed] = []
-        self.stalled: list[Stalled] = []
+        self.refused: list[RefusedPeer] = []
+        self.disputed: list[DisputedBlock] = []
+        self.stalled: list[StalledSlot] = []
         self.recovered = 0
         self.halted: str | None = None
         self.disk_free_at = 0.0
@@ -207,17 +207,17 @@ class Peer:
                 world.after(0.002, partial(self.propose, life, slot, parent_hash, is_wanted))
             case CheckCandidate():
                 world.after(0.002, partial(self.check, life, effect))
-            case Finalised():
+            case FinalisedBlock():
                 self.finalised(effect)
-            case Blamed(evidence):
+            case BlamedValidator(evidence):
                 self.evidence.append(evidence)
-            case Refused():
+            case RefusedPeer():
                 self.refused.append(effect)
-            case Disputed():
+            case DisputedBlock():
                 self.disputed.append(effect)
-            case Stalled():
+            case StalledSlot():
                 self.stalled.append(effect)
-            case Recovered():
+            case RecoveredVotes():
                 self.recovered += 1
             case Halt(text):
                 self.halted = text
@@ -278,7 +278,7 @@ class Peer:
             self.heights[asked.block_hash] = known + 1
         self.perform(self.member.checked(asked.block_hash, reason, self.world.now))
 
-    def finalised(self, block: Finalised) -> None:
+    def finalised(self, block: FinalisedBlock) -> None:
         self.heights[block.block_hash] = len(self.chain) + 1
         self.chain.append(block)
         self.world.note_final(self, block)
@@ -428,7 +428,7 @@ class World:
         )
         assert vote.encode() in peer.disk.ever_written, f"validator {peer.index} spoke before it wrote"
 
-    def note_final(self, peer: Peer, block: Finalised) -> None:
+    def note_final(self, peer: Peer, block: FinalisedBlock) -> None:
         if not peer.is_honest:
             return
         known = self.final.setdefault(block.slot, block.block_hash)

@@ -14,7 +14,7 @@ import msgspec
 from rigs.chain_messages import a_transfer, address, external
 from stagepost.chain.configuration import CALL_WEIGHT_MAX, Limits
 from stagepost.chain.contracts import ContractKind, primes_body
-from stagepost.chain.declined import Declined, Switches
+from stagepost.chain.declined import DeclinedCandidate, Switches
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import PlanKind
@@ -30,7 +30,7 @@ from stagepost.remp.ledger import (
     ShardDropped,
 )
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.collation import Executed, LeftOut, Refused
+from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage, SkippedMessage
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.chain_oracle import Oracle
@@ -110,7 +110,7 @@ class LoadedChain(DecidedChain):
             session.session_id, chain.top_hash, [self.messages[message_id]], self.now_ms + 1
         )
         if collated is not None:
-            assert not isinstance(collated.reports[0][1], Executed), "taken again, within its window"
+            assert not isinstance(collated.reports[0][1], ExecutedMessage), "taken again, within its window"
         self.take_in(self.heard())
 
     # Blocks
@@ -129,18 +129,18 @@ class LoadedChain(DecidedChain):
             return
         for message_id, report in collated.reports:
             match report:
-                case Executed(block_id):
+                case ExecutedMessage(block_id):
                     self.in_block[message_id] = block_id, self.pending.pop(message_id)
-                case Refused(_, error):
+                case RefusedMessage(_, error):
                     self.rejected[message_id] = error
                     del self.pending[message_id]
-                case LeftOut():
+                case SkippedMessage():
                     pass
         candidate = sha256(session + parent + collated.payload).digest()
         answer = self.ledger.check(session, candidate, parent, collated.payload, self.now_ms)
         if isinstance(answer, BlockId):
             self.ledger.finalised(session, candidate, collated.payload, b"certified")
-        elif not isinstance(answer, Declined):
+        elif not isinstance(answer, DeclinedCandidate):
             # Ignored by everybody: the slot passes, and whatever comes next takes its place.
             pass
         self.take_in(self.heard())

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from rigs.chain_messages import some_primes
-from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Recovered
+from stagepost.chain.agreement.effects import BlamedValidator, DisputedBlock, Halt, RecoveredVotes
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.node.follower import ChainFollower
@@ -93,7 +93,11 @@ def _is_settled(world: ChainOverlayWorld) -> bool:
 def _check(world: ChainOverlayWorld) -> None:
     world.check()
     for house in world.houses:
-        bad = [one for _, one in house.notices if isinstance(one, Blamed | Disputed | Halt | Recovered)]
+        bad = [
+            one
+            for _, one in house.notices
+            if isinstance(one, BlamedValidator | DisputedBlock | Halt | RecoveredVotes)
+        ]
         assert bad == [], f"among honest validators: {bad[0]}"
         if world.keeps_all:
             assert house.store is not None

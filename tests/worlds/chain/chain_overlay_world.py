@@ -14,7 +14,7 @@ from random import Random
 from rigs.agreement_keys import public_key_of, seed_of
 from rigs.remp_overlay_world import Wires
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
-from stagepost.chain.agreement.effects import Finalised
+from stagepost.chain.agreement.effects import FinalisedBlock
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.genesis import Genesis
@@ -29,7 +29,7 @@ from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
     CandidateRefused,
-    Collated,
+    CollatedBlock,
     LedgerEvent,
     LedgerSession,
     MasterApplied,
@@ -126,7 +126,7 @@ class ChainHouse:
         self.done: set[bytes] = set()
         self.events: list[LedgerEvent] = []
         self.notices: list[tuple[LedgerSession, Notice]] = []
-        self.finals: dict[bytes, list[Finalised]] = {}
+        self.finals: dict[bytes, list[FinalisedBlock]] = {}
 
     @property
     def running(self) -> ChainFollower:
@@ -191,7 +191,7 @@ class ChainHouse:
             if message_id not in held and session.shard.holds(one.workchain, one.account)
         ]
 
-    def collated(self, session: LedgerSession, collated: Collated) -> None:
+    def collated(self, session: LedgerSession, collated: CollatedBlock) -> None:
         pass
 
     # What happens
@@ -217,7 +217,7 @@ class ChainHouse:
                         self.done.add(message_id)
                         self.pending.pop(message_id, None)
 
-    def finalised(self, session: LedgerSession, block: Finalised) -> None:
+    def finalised(self, session: LedgerSession, block: FinalisedBlock) -> None:
         certificate = block.certificate.encode()
         agreement_checker.read_certificate(certificate, session.public_keys, session.session_id)
         known = self.world.final.setdefault((session.session_id, block.slot), block.block_hash)

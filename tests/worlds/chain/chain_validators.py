@@ -18,19 +18,19 @@ from stagepost.chain.agreement.effects import (
     Ask,
     Broadcast,
     CheckCandidate,
-    Disputed,
+    DisputedBlock,
     Effect,
-    Finalised,
+    FinalisedBlock,
     Persist,
     Propose,
     Reply,
-    Stalled,
+    StalledSlot,
 )
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet
-from stagepost.chain.declined import MAY_WAIT, Declined
+from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import MemoryHistory
 from stagepost.chain.ledger import EmbeddedLedger
@@ -68,7 +68,7 @@ class Seat:
         self.index = session.public_keys.index(key)
         self.peers = [world.by_key[one] for one in session.public_keys]
         self.waiting: list[CheckCandidate] = []
-        self.archive: list[Finalised] = []
+        self.archive: list[FinalisedBlock] = []
         self.member = Member(
             Session(session.session_id, session.public_keys, session.session_id),
             self.index,
@@ -111,10 +111,10 @@ class Seat:
                     self.propose(slot, parent, is_wanted)
                 case CheckCandidate():
                     self.check(effect)
-                case Finalised():
+                case FinalisedBlock():
                     self.archive.append(effect)
                     self.validator.finalised(self, effect)
-                case Disputed() | Stalled() if self.session_id not in self.validator.at_work:
+                case DisputedBlock() | StalledSlot() if self.session_id not in self.validator.at_work:
                     pass  # others may not have heard yet that the session has ended
                 case _:
                     raise AssertionError(f"among honest validators: {effect}")
@@ -135,13 +135,13 @@ class Seat:
         answer = validator.ledger.check(
             self.session_id, asked.block_hash, asked.parent_hash, asked.payload, validator.world.now_ms
         )
-        if isinstance(answer, Declined):
+        if isinstance(answer, DeclinedCandidate):
             if answer.rule in MAY_WAIT:
                 self.waiting.append(asked)
                 return
             if self.session_id in validator.at_work:
                 validator.declined.append(answer)
-        reason = answer.reason if isinstance(answer, Declined) else None
+        reason = answer.reason if isinstance(answer, DeclinedCandidate) else None
         self.perform(self.member.checked(asked.block_hash, reason, validator.world.now))
 
     def check_again(self) -> None:
@@ -159,7 +159,7 @@ class ChainNode:
         self.pending: dict[bytes, ExternalMessage] = {}
         self.seats: dict[bytes, Seat] = {}
         self.early: dict[bytes, list[Callable[[], None]]] = {}
-        self.declined: list[Declined] = []
+        self.declined: list[DeclinedCandidate] = []
         self.plans: list[Plan] = []
         self.applied: list[MasterApplied] = []
 
@@ -214,7 +214,7 @@ class ChainNode:
 
     # What is final
 
-    def finalised(self, seat: Seat, block: Finalised) -> None:
+    def finalised(self, seat: Seat, block: FinalisedBlock) -> None:
         self.ledger.finalised(seat.session_id, block.block_hash, block.payload, block.certificate.encode())
         for event in self.ledger.events():
             match event:

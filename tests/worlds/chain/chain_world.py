@@ -17,7 +17,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import MemoryHistory
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.rotation import Plan
-from stagepost.remp.ledger import Collated, LedgerEvent, LedgerSession
+from stagepost.remp.ledger import CollatedBlock, LedgerEvent, LedgerSession
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 
@@ -86,7 +86,7 @@ class DecidedChain:
         assert session is not None
         return session
 
-    def propose(self, session: bytes, messages: Iterable[ExternalMessage]) -> Collated | None:
+    def propose(self, session: bytes, messages: Iterable[ExternalMessage]) -> CollatedBlock | None:
         self.now_ms += 100
         chain = self.ledger.chain(session)
         assert chain is not None
@@ -95,7 +95,7 @@ class DecidedChain:
     def finalise(self, session: bytes, payload: bytes) -> None:
         self.ledger.finalised(session, sha256(payload).digest(), payload, b"certified")
 
-    def shard_block(self, session: bytes, messages: Iterable[ExternalMessage]) -> Collated:
+    def shard_block(self, session: bytes, messages: Iterable[ExternalMessage]) -> CollatedBlock:
         collated = self.propose(session, messages)
         assert collated is not None
         self.finalise(session, collated.payload)

@@ -11,7 +11,7 @@ from stagepost.chain.accounts import EMPTY_ACCOUNT, Account
 from stagepost.chain.hash_tree import HashTree
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.shard_blocks import make_block
-from stagepost.remp.ledger import Collated
+from stagepost.remp.ledger import CollatedBlock
 from stagepost.remp.message import ExternalMessage
 
 
@@ -21,7 +21,7 @@ def replay_everything(ledger: EmbeddedLedger, random: Random) -> None:
 
     def collate(
         session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
-    ) -> Collated | None:
+    ) -> CollatedBlock | None:
         chain = ledger.chain(session)
         state = None if chain is None else chain.state_after(parent)
         if chain is None or state is None or session not in ledger.following.view.sessions:

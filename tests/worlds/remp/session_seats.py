@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagepost.catchain.catching_up import SyncOptions
 from stagepost.catchain.member import MemberOptions
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.collation import Executed, LeftOut, NotAskedFor, Refused, Report
+from stagepost.remp.queue.collation import (
+    ExecutedMessage,
+    RefusedMessage,
+    Report,
+    SkippedMessage,
+    UnusedMessage,
+)
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.reliable_queue import ReliableQueue
@@ -154,13 +160,13 @@ class Seat(Validator):
             refusal = world.verdict(one, self.number)
             chance = world.random.random()
             if chance < 0.05:
-                reports.append((one.message_id, LeftOut(block_id)))
+                reports.append((one.message_id, SkippedMessage(block_id)))
             elif chance < 0.1:
-                reports.append((one.message_id, NotAskedFor()))
+                reports.append((one.message_id, UnusedMessage()))
             elif refusal is not None:
-                reports.append((one.message_id, Refused(block_id, refusal)))
+                reports.append((one.message_id, RefusedMessage(block_id, refusal)))
             else:
-                reports.append((one.message_id, Executed(block_id)))
+                reports.append((one.message_id, ExecutedMessage(block_id)))
                 included.append(one)
         self.do(self.queue.collated(reports, self.world.now))
         return included

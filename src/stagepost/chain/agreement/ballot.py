@@ -7,7 +7,7 @@ from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import Broadcast, Persist, Record
 from stagepost.chain.agreement.evidence import Evidence
-from stagepost.chain.agreement.hearing import Hearing
+from stagepost.chain.agreement.hearing import BookKeeper
 from stagepost.chain.agreement.messages import PROOFS_MAX, Message, Proposal
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind, signed_bytes
@@ -21,12 +21,12 @@ final.
 
 
 class Ballot:
-    def __init__(self, session: Session, index: int, seed: bytes, book: Book, hearing: Hearing) -> None:
+    def __init__(self, session: Session, index: int, seed: bytes, book: Book, keeper: BookKeeper) -> None:
         self._session = session
         self._index = index
         self._seed = seed
         self._book = book
-        self._hearing = hearing
+        self._keeper = keeper
         self._number = 0
         self._records: list[Record] = []
         self._held: list[tuple[int, Vote, Proposal | None]] = []
@@ -101,7 +101,7 @@ class Ballot:
             if proposal is not None:
                 self._book.add_candidate(vote.block, proposal)
                 self._book.at(vote.slot).verdicts[vote.block] = None
-            self._hearing.count_own(vote)
+            self._keeper.count_own(vote)
             spoken.append(Broadcast((proposal or vote).encode()))
         return spoken
 

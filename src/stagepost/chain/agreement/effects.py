@@ -11,7 +11,7 @@ from stagepost.chain.agreement.evidence import Evidence
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record for the disk. It may be deleted once a block of `slot` or later, reported as `Finalised`,
+    """A record for the disk. It may be deleted once a block of `slot` or later, reported as `FinalisedBlock`,
     cannot be lost any more; with slot None it must stay as long as the session lives.
     """
 
@@ -79,7 +79,7 @@ class CheckCandidate(msgspec.Struct, frozen=True):
     is_notarised: bool = False
 
 
-class Finalised(msgspec.Struct, frozen=True):
+class FinalisedBlock(msgspec.Struct, frozen=True):
     """The next block of the chain, reported once and in order.
 
     Its certificate is of kind FINALISE, or else NOTARISE: then the block is final by the next block in order
@@ -94,13 +94,13 @@ class Finalised(msgspec.Struct, frozen=True):
     record: bytes
 
 
-class Blamed(msgspec.Struct, frozen=True):
+class BlamedValidator(msgspec.Struct, frozen=True):
     """A validator signed two votes that no honest one signs both."""
 
     evidence: Evidence
 
 
-class Disputed(msgspec.Struct, frozen=True):
+class DisputedBlock(msgspec.Struct, frozen=True):
     """A quorum voted for a block that we find bad: they or we are wrong. We build on nothing that rests on
     it.
     """
@@ -110,7 +110,7 @@ class Disputed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedPeer(msgspec.Struct, frozen=True):
     """A peer sent what no honest validator sends. The fault is reported for the link: the peer need not be
     the author.
     """
@@ -120,13 +120,13 @@ class Refused(msgspec.Struct, frozen=True):
     text: str
 
 
-class Recovered(msgspec.Struct, frozen=True):
+class RecoveredVotes(msgspec.Struct, frozen=True):
     """Other validators have votes of ours that our disk does not have: the disk is older than what we sent."""
 
     slot: int
 
 
-class Stalled(msgspec.Struct, frozen=True):
+class StalledSlot(msgspec.Struct, frozen=True):
     """No slot was decided for long. `heard`: the validators that were heard in this slot; `needed`: how many
     are needed.
     """
@@ -145,6 +145,6 @@ class Halt(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = (
-    Persist | Broadcast | Ask | Reply | Propose | CheckCandidate | Finalised
-    | Blamed | Disputed | Refused | Recovered | Stalled | Halt
+    Persist | Broadcast | Ask | Reply | Propose | CheckCandidate | FinalisedBlock
+    | BlamedValidator | DisputedBlock | RefusedPeer | RecoveredVotes | StalledSlot | Halt
 )  # fmt: skip

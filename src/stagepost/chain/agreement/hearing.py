@@ -23,7 +23,7 @@ class Refusal(msgspec.Struct, frozen=True):
     text: str
 
 
-class Hearing:
+class BookKeeper:
     """The caller takes away `certified`, `blamed`, `of_ours` and `broken`: new certificates, new evidence,
     votes with our key that we do not remember, and a contradiction that cannot arise while fewer than a third
     are faulty.

@@ -24,7 +24,7 @@ class _Question(msgspec.Struct):
     is_answered: bool = False
 
 
-class Leading:
+class SlotLeader:
     def __init__(self, session: Session, index: int, book: Book) -> None:
         self._session = session
         self._index = index

@@ -19,23 +19,23 @@ from stagepost.chain.agreement.ballot import Ballot, own_vote
 from stagepost.chain.agreement.book import Book
 from stagepost.chain.agreement.certificate import Certificate, Verify, subject_of
 from stagepost.chain.agreement.effects import (
-    Blamed,
+    BlamedValidator,
     Broadcast,
-    Disputed,
+    DisputedBlock,
     Effect,
-    Finalised,
+    FinalisedBlock,
     Halt,
-    Recovered,
-    Refused,
+    RecoveredVotes,
+    RefusedPeer,
     Reply,
-    Stalled,
+    StalledSlot,
 )
 from stagepost.chain.agreement.evidence import Evidence
-from stagepost.chain.agreement.hearing import Hearing, Refusal
-from stagepost.chain.agreement.leading import Leading, due_checks, is_justified
+from stagepost.chain.agreement.hearing import BookKeeper, Refusal
+from stagepost.chain.agreement.leading import SlotLeader, due_checks, is_justified
 from stagepost.chain.agreement.messages import FRAME_BYTES_MAX, Message, Proposal, Want, decode_message
 from stagepost.chain.agreement.pacing import NEVER, MemberOptions, SlotClock, Wishes
-from stagepost.chain.agreement.progress import Archive, Asking, answer
+from stagepost.chain.agreement.progress import Archive, ProgressQueries, answer
 from stagepost.chain.agreement.queries import decode_answer, decode_query
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind
@@ -70,10 +70,10 @@ class Member:
         final = final or FinalPoint(0, session.start_hash)
         self.book = Book(final.slot, final.block_hash)
         self._archive = archive
-        self._hearing = Hearing(session, index, self.book, verify)
-        self._ballot = Ballot(session, index, seed, self.book, self._hearing)
-        self._asking = Asking(session, index, self.book, random, self.options)
-        self._leading = Leading(session, index, self.book)
+        self._keeper = BookKeeper(session, index, self.book, verify)
+        self._ballot = Ballot(session, index, seed, self.book, self._keeper)
+        self._queries = ProgressQueries(session, index, self.book, random, self.options)
+        self._leader = SlotLeader(session, index, self.book)
         self._clock = SlotClock(session, self.options, now)
         self._wishes = Wishes(session, index, self.options.want_pause_s)
         self._effects: list[Effect] = []
@@ -95,12 +95,12 @@ class Member:
     @property
     def answered_by(self) -> frozenset[int]:
         """Other validators whose answers counted at the start."""
-        return frozenset(self._asking.answered_by)
+        return frozenset(self._queries.answered_by)
 
     @property
     def answers_needed(self) -> int:
         """Number of other validators whose answers are needed before this one speaks."""
-        return self._asking.answers_needed
+        return self._queries.answers_needed
 
     @property
     def slot(self) -> int:
@@ -113,38 +113,38 @@ class Member:
     @property
     def evidence(self) -> dict[int, list[Evidence]]:
         """Evidence, by validator."""
-        return self._hearing.evidence
+        return self._keeper.evidence
 
     @property
     def next_wake(self) -> float:
         """Time at which `tick` must be called at the latest, in seconds."""
-        asking_at = self._asking.next_at
+        asking_at = self._queries.next_at
         if self._is_halted:
             return asking_at
         if not self._is_started:
-            return min(asking_at, self._starts_at if self._asking.has_quorum else self._start_stalls_at)
+            return min(asking_at, self._starts_at if self._queries.has_quorum else self._start_stalls_at)
         return min(asking_at, self._clock.next_wake)
 
     # Events
 
     def restore(self, records: Iterable[bytes], now: float) -> list[Effect]:
         """Read the frames on our disk, in the order in which they were written: once, before any other call."""
-        hearing = self._hearing
-        hearing.is_trusted = True
+        keeper = self._keeper
+        keeper.is_trusted = True
         for frame in records:
             message = decode_message(frame)
             own = own_vote(message, self.index, self.session)
             if own is not None and self.book.is_open(own.slot):
                 self.book.at(own.slot).own[own.kind] = own.block
-                hearing.count_own(own)
+                keeper.count_own(own)
             self._hear(message)
-            for certificate in hearing.certified:
+            for certificate in keeper.certified:
                 self._leave(certificate, now)
-            hearing.certified.clear()
-        hearing.is_trusted = False
-        for kept in hearing.evidence.values():
-            self._effects += [Blamed(one) for one in kept]
-        hearing.blamed.clear()
+            keeper.certified.clear()
+        keeper.is_trusted = False
+        for kept in keeper.evidence.values():
+            self._effects += [BlamedValidator(one) for one in kept]
+        keeper.blamed.clear()
         self._finalise(now)
         return self._taken()
 
@@ -165,7 +165,7 @@ class Member:
 
     def answered(self, peer: int, number: int, data: bytes | None, now: float) -> list[Effect]:
         """Take in the answer to an `Ask`; None if the query failed, timed out or was dropped, which is not an answer."""
-        if not self._asking.ended(peer, number) or data is None:
+        if not self._queries.ended(peer, number) or data is None:
             return self._taken()
         try:
             progress = decode_answer(data)
@@ -177,12 +177,12 @@ class Member:
             if not self._take_in(peer, frame, now):
                 break
         else:
-            self._asking.count_answer(peer)
+            self._queries.count_answer(peer)
         self._go_on(now)
         after = self.book.final_slot, self.book.first_unknown
         if after > before and progress.slot > after[1]:
             # The peer knows more, so another question is worth its while.
-            self._effects += self._asking.ask(peer, now)
+            self._effects += self._queries.ask(peer, now)
         return self._taken()
 
     def persisted(self, number: int, now: float) -> list[Effect]:
@@ -193,7 +193,7 @@ class Member:
 
     def proposed(self, slot: int, payload: bytes | None, now: float) -> list[Effect]:
         """Take the answer to `Propose`. An answer that comes too late is ignored."""
-        candidate = self._leading.answered(slot, payload) if self._can_speak else None
+        candidate = self._leader.answered(slot, payload) if self._can_speak else None
         if candidate is not None:
             self._has_wish = False
             self._wishes.fulfil(self.index)
@@ -215,19 +215,19 @@ class Member:
     def wants_block(self, now: float) -> list[Effect]:
         """Note that the part above has something for a block."""
         self._has_wish = True
-        self._leading.ask_again()
+        self._leader.ask_again()
         self._go_on(now)
         return self._taken()
 
     def tick(self, now: float) -> list[Effect]:
-        if not self._is_started and now >= self._starts_at and self._asking.has_quorum:
+        if not self._is_started and now >= self._starts_at and self._queries.has_quorum:
             self._start(now)
         if self._clock.passed(now) and self._can_speak:
             self._give_up()
         if self._clock.has_stalled(now) or (not self._is_started and now >= self._start_stalls_at):
             self._start_stalls_at = NEVER
-            self._effects.append(Stalled(self.book.current, self._heard, self.session.quorum))
-        if now >= self._asking.next_at:
+            self._effects.append(StalledSlot(self.book.current, self._heard, self.session.quorum))
+        if now >= self._queries.next_at:
             self._ask_around(now)
         self._go_on(now)
         return self._taken()
@@ -263,13 +263,13 @@ class Member:
     def _hear(self, message: Message) -> Refusal | None:
         match message:
             case Vote():
-                return self._hearing.hear_vote(message)
+                return self._keeper.hear_vote(message)
             case Certificate():
-                return self._hearing.hear_certificate(message)
+                return self._keeper.hear_certificate(message)
             case Proposal():
-                return self._hearing.hear_proposal(message)
+                return self._keeper.hear_proposal(message)
             case Evidence():
-                return self._hearing.hear_evidence(message)
+                return self._keeper.hear_evidence(message)
             case Want():
                 return None
 
@@ -277,21 +277,21 @@ class Member:
         """Act on everything that the last messages revealed: contradictions, votes of ours, evidence and
         certificates.
         """
-        hearing = self._hearing
-        if hearing.broken is not None:
-            self._halt(hearing.broken)
-        for vote in hearing.of_ours:
+        keeper = self._keeper
+        if keeper.broken is not None:
+            self._halt(keeper.broken)
+        for vote in keeper.of_ours:
             self._take_back(vote)
-        hearing.of_ours.clear()
-        for evidence in hearing.blamed:
+        keeper.of_ours.clear()
+        for evidence in keeper.blamed:
             self._ballot.keep(evidence, None)
-            self._effects.append(Blamed(evidence))
-            if len(hearing.evidence[evidence.validator]) == 1:
+            self._effects.append(BlamedValidator(evidence))
+            if len(keeper.evidence[evidence.validator]) == 1:
                 self._effects.append(Broadcast(evidence.encode()))
-        hearing.blamed.clear()
-        while hearing.certified:
+        keeper.blamed.clear()
+        while keeper.certified:
             self._is_moved = True
-            certificate = hearing.certified.pop(0)
+            certificate = keeper.certified.pop(0)
             self._ballot.keep(certificate, certificate.slot)
             if self._leave(certificate, now) and certificate.kind is not VoteKind.FINALISE:
                 self._effects.append(Broadcast(certificate.encode()))
@@ -300,7 +300,7 @@ class Member:
             slot = self.book.at(certificate.slot)
             if slot.notarised is not None and slot.block is None:
                 signers = [who for who, _ in certificate.signatures]
-                self._effects += self._asking.hurry(signers, certificate.slot, now)
+                self._effects += self._queries.ask_signer(signers, certificate.slot, now)
 
     def _take_back(self, vote: Vote) -> None:
         """Take back a vote with our key that we do not remember."""
@@ -312,8 +312,8 @@ class Member:
             self._halt(f"two votes {vote.kind.name} in slot {vote.slot} are signed with our key")
             return
         self._ballot.keep(vote, vote.slot)
-        self._effects.append(Recovered(vote.slot))
-        self._hearing.count_own(vote)
+        self._effects.append(RecoveredVotes(vote.slot))
+        self._keeper.count_own(vote)
 
     def _leave(self, certificate: Certificate, now: float) -> bool:
         """Leave the current slot if this certificate ends it. Return whether it does."""
@@ -340,14 +340,16 @@ class Member:
             self._vote(now)
             self._make_wish(now)
             self._watch(now)
-            self._effects += self._leading.ask(self._is_wanted(now))
+            self._effects += self._leader.ask(self._is_wanted(now))
 
     def _finalise(self, now: float) -> None:
         before = self.book.current
         for block in self.book.settle():
             candidate, certificate = block.candidate, block.certificate
             self._effects.append(
-                Finalised(candidate.slot, certificate.block, candidate.payload, certificate, block.encode())
+                FinalisedBlock(
+                    candidate.slot, certificate.block, candidate.payload, certificate, block.encode()
+                )
             )
         if self.book.current != before:
             self._clock.enter(now)
@@ -363,7 +365,7 @@ class Member:
         if first is None or proposal is None:
             return
         if not is_justified(book, proposal.candidate):
-            self._effects += self._asking.hurry([leader], book.current, now)
+            self._effects += self._queries.ask_signer([leader], book.current, now)
         elif slot.is_good(first.block):
             self._ballot.keep(proposal, book.current)
             self._ballot.vote(book.current, VoteKind.NOTARISE, first.block)
@@ -405,14 +407,14 @@ class Member:
         if (
             self._has_wish
             and self._wishes.wish(self.index, self.book.current, now)
-            and not self._leading.is_ours
+            and not self._leader.is_ours
         ):
             self._effects.append(Broadcast(Want(self.book.current).encode()))
 
     @property
     def _heard(self) -> tuple[int, ...]:
         if not self._is_started:
-            return tuple(sorted(self._asking.answered_by | {self.index}))
+            return tuple(sorted(self._queries.answered_by | {self.index}))
         slot = self.book.at(self.book.current)
         return tuple(sorted({who for votes in slot.votes.values() for who in votes}))
 
@@ -421,7 +423,7 @@ class Member:
     def _start(self, now: float) -> None:
         """Begin to speak. Votes that a crash kept from being sent are sent now, as they stand on disk."""
         self._is_started = True
-        self._asking.is_starting = False
+        self._queries.is_starting = False
         self._clock.enter(now)
         if self._is_halted:
             return
@@ -431,8 +433,8 @@ class Member:
 
     def _ask_around(self, now: float) -> None:
         is_busy = self._clock.is_awaited or self.book.is_unfinished
-        self._effects += self._asking.ask_around(is_busy, now)
-        if self._can_speak and self._has_wish and self._clock.is_awaited and not self._leading.is_ours:
+        self._effects += self._queries.ask_around(is_busy, now)
+        if self._can_speak and self._has_wish and self._clock.is_awaited and not self._leader.is_ours:
             self._effects.append(Broadcast(Want(self.book.current).encode()))
 
     # Details
@@ -450,10 +452,10 @@ class Member:
         if slot is not None and certificate is not None and reason is not None:
             if certificate.block not in slot.asked_again:
                 return  # what we had against it may not count any more
-            self._effects.append(Disputed(number, certificate.block, reason))
+            self._effects.append(DisputedBlock(number, certificate.block, reason))
 
     def _refuse(self, peer: int, rule: str, text: str) -> None:
-        self._effects.append(Refused(peer, rule, text))
+        self._effects.append(RefusedPeer(peer, rule, text))
 
     def _halt(self, text: str) -> None:
         if not self._is_halted:

@@ -39,7 +39,7 @@ gave it; None if there is none.
 """
 
 
-class Asking:
+class ProgressQueries:
     """The queries under way; nothing here outlives a restart. `answered_by`: validators whose answers counted
     at the start.
     """
@@ -54,7 +54,7 @@ class Asking:
         self._others = [peer for peer in range(session.size) if peer != index]
         self._number = 0
         self._asked: dict[int, tuple[int, float]] = {}
-        self._hurried = 0
+        self._signer_asked_in = 0
         self.is_starting = True
         self.answered_by: set[int] = set()
         self.next_at = 0.0
@@ -79,12 +79,16 @@ class Asking:
             return [ask for peer in left for ask in self.ask(peer, now)]
         return self.ask(self._random.choice(self._others), now) if self._others else []
 
-    def hurry(self, whom: Iterable[int], slot: int, now: float) -> list[Ask]:
-        """Ask one signer of the slot's certificate for the block that we lack. At most once per slot."""
-        others = [peer for peer in whom if peer in self._others]
-        if not others or slot <= self._hurried:
+    def ask_signer(self, signers: Iterable[int], slot: int, now: float) -> list[Ask]:
+        """Ask one of `signers` for what we lack in `slot`. At most once per slot.
+
+        They signed the slot's certificate, and have its block; or its proposal, and can show why its parent may be
+        built upon.
+        """
+        others = [peer for peer in signers if peer in self._others]
+        if not others or slot <= self._signer_asked_in:
             return []
-        self._hurried = slot
+        self._signer_asked_in = slot
         return self.ask(self._random.choice(others), now)
 
     def ask(self, peer: int, now: float) -> list[Ask]:

@@ -20,19 +20,19 @@ import msgspec
 
 from stagepost.chain.agreement.effects import (
     Ask,
-    Blamed,
+    BlamedValidator,
     Broadcast,
     CheckCandidate,
-    Disputed,
+    DisputedBlock,
     Effect,
-    Finalised,
+    FinalisedBlock,
     Halt,
     Persist,
     Propose,
-    Recovered,
-    Refused,
+    RecoveredVotes,
+    RefusedPeer,
     Reply,
-    Stalled,
+    StalledSlot,
 )
 from stagepost.chain.agreement.member import FinalPoint, Member
 from stagepost.chain.agreement.pacing import MemberOptions
@@ -51,10 +51,10 @@ WRITE_LATE_S = 0.1
 _VOTE = constructor_bytes(VOTE_ID)
 """First bytes of a vote: the only votes among records are our own."""
 
-Notice: TypeAlias = Blamed | Disputed | Refused | Recovered | Stalled | Halt
+Notice: TypeAlias = BlamedValidator | DisputedBlock | RefusedPeer | RecoveredVotes | StalledSlot | Halt
 
 
-class Above(Protocol):
+class BlockAuthority(Protocol):
     """The part that makes and judges the blocks."""
 
     def propose(self, runner: AgreementRunner, asked: Propose) -> None:
@@ -63,7 +63,7 @@ class Above(Protocol):
     def check(self, runner: AgreementRunner, asked: CheckCandidate) -> None:
         """Check a candidate; call `runner.checked` with the result, now or later."""
 
-    def finalised(self, runner: AgreementRunner, number: int, block: Finalised) -> None:
+    def finalised(self, runner: AgreementRunner, number: int, block: FinalisedBlock) -> None:
         """Take the session's final block of this number, counted from 1: each once, in order."""
 
     def noticed(self, runner: AgreementRunner, notice: Notice) -> None:
@@ -90,7 +90,7 @@ class AgreementRunner:
         store: ChainStore,
         clock: Clock,
         random: Random,
-        above: Above,
+        above: BlockAuthority,
         options: MemberOptions | None = None,
     ) -> None:
         self.session = session
@@ -228,14 +228,14 @@ class AgreementRunner:
                 self._above.propose(self, effect)
             case CheckCandidate():
                 self._above.check(self, effect)
-            case Finalised():
+            case FinalisedBlock():
                 self._number += 1
                 self._above.finalised(self, self._number, effect)
-            case Refused(peer, rule, text):
+            case RefusedPeer(peer, rule, text):
                 self.counters.refused[rule] += 1
                 self._overlay.refuse(peer, rule, text)
                 self._above.noticed(self, effect)
-            case Blamed() | Disputed() | Recovered() | Stalled() | Halt():
+            case BlamedValidator() | DisputedBlock() | RecoveredVotes() | StalledSlot() | Halt():
                 self._above.noticed(self, effect)
 
     def _answered(self, peer: int, number: int, answer: bytes | None) -> None:

@@ -12,7 +12,7 @@ from stagepost.chain.configuration import Configuration
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import MASTER_SHARD
 from stagepost.chain.rotation import Plan, planned
-from stagepost.remp.ledger import Collated, LedgerSession
+from stagepost.remp.ledger import CollatedBlock, LedgerSession
 from stagepost.remp.message import ExternalMessage
 
 
@@ -24,11 +24,11 @@ class Collator(Protocol):
     def take(self, session: LedgerSession) -> Iterable[ExternalMessage]:
         """Return messages in order; the caller reads while the block has room."""
 
-    def collated(self, session: LedgerSession, collated: Collated) -> None:
+    def collated(self, session: LedgerSession, collated: CollatedBlock) -> None:
         """Take the report on each message that the block maker read."""
 
 
-class BlockMaking:
+class BlockMaker:
     """`plans`: splits and merges that we propose until the masterchain takes them or they become impossible."""
 
     def __init__(self, ledger: EmbeddedLedger, collator: Collator | None) -> None:

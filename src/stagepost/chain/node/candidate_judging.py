@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stagepost.chain.agreement.effects import CheckCandidate
-from stagepost.chain.declined import MAY_WAIT, Declined
+from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate
 from stagepost.chain.following import CLOSING
-from stagepost.chain.ledger import EmbeddedLedger, Unanswered
+from stagepost.chain.ledger import EmbeddedLedger, NoAnswer
 from stagepost.chain.master_state import MASTER_SHARD
 from stagepost.chain.node.agreement_runner import AgreementRunner
 from stagepost.errors import DecodeError
@@ -45,7 +45,7 @@ class Seat:
         self.messages_proposed = 0
 
 
-class CandidateJudging:
+class CandidateJudge:
     """`tell` is called after every step, because the ledger may have events then."""
 
     def __init__(
@@ -108,12 +108,12 @@ class CandidateJudging:
             seat.session.session_id, asked.block_hash, asked.parent_hash, asked.payload, self._now_ms()
         )
         self._tell()
-        if isinstance(answer, Unanswered):
+        if isinstance(answer, NoAnswer):
             return
-        if isinstance(answer, Declined) and answer.rule in MAY_WAIT:
+        if isinstance(answer, DeclinedCandidate) and answer.rule in MAY_WAIT:
             seat.waiting.append(asked)
             return
-        reason = answer.reason if isinstance(answer, Declined) else None
+        reason = answer.reason if isinstance(answer, DeclinedCandidate) else None
         self.declined += reason is not None
         seat.runner.checked(asked.block_hash, reason)
 

@@ -53,7 +53,7 @@ from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.shard import BlockId
 
 
-class SnapshotKeeping:
+class SnapshotKeeper:
     """Takes a snapshot when sessions rotate, and gives it to the store when no message from before it can
     matter any more: a restart from it must still learn of every block that could hold a living message.
     """
@@ -135,7 +135,7 @@ class ChainFollower:
         self._random = random
         self._on_events = on_events
         self._options = options or FollowerOptions()
-        self._snapshots = SnapshotKeeping(store)
+        self._snapshots = SnapshotKeeper(store)
         store.on_error = self._disk_failed
         self._committed: dict[BlockId, None] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -40,7 +40,7 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
 
 
-class SessionShown(msgspec.Struct, frozen=True):
+class SessionSummary(msgspec.Struct, frozen=True):
     """`height`: the number of its last block in its shard; `certificates` by kind. `fault`: why its proofs do
     not hold; `is_checked`: False for a session that ended before the snapshot, whose validators this reader
     does not know.
@@ -63,7 +63,7 @@ class SessionShown(msgspec.Struct, frozen=True):
     """
 
 
-class ShardShown(msgspec.Struct, frozen=True):
+class ShardSummary(msgspec.Struct, frozen=True):
     """`height` is that of the last block in the masterchain, `final` that of the last final block."""
 
     shard: str
@@ -74,7 +74,7 @@ class ShardShown(msgspec.Struct, frozen=True):
     state_hash: str
 
 
-class ChainShown(msgspec.Struct, frozen=True):
+class ChainSummary(msgspec.Struct, frozen=True):
     folder: str
     network: str
     name: str
@@ -84,8 +84,8 @@ class ChainShown(msgspec.Struct, frozen=True):
     master_state_hash: str
     from_snapshot: int | None
     blocks: int
-    shards: tuple[ShardShown, ...]
-    sessions: tuple[SessionShown, ...]
+    shards: tuple[ShardSummary, ...]
+    sessions: tuple[SessionSummary, ...]
     damage: tuple[str, ...] = ()
 
     @property
@@ -166,12 +166,12 @@ def read_ledger(folder: Path) -> EmbeddedLedger:
     return _played(read_chain(folder))[0]
 
 
-def show_chain(folder: Path) -> ChainShown:
+def show_chain(folder: Path) -> ChainSummary:
     content = read_chain(folder)
     ledger, sessions = _played(content)
     master = ledger.master
     at_work = {master.session.session_id, *ledger.following.chains}
-    return ChainShown(
+    return ChainSummary(
         str(folder),
         content.genesis.hash.hex(),
         content.genesis.name,
@@ -215,10 +215,10 @@ def _id_of(kept: KeptBlock) -> BlockId | None:
     return id_of(kept.payload) or decode_master_block(kept.payload).block_id(kept.payload)
 
 
-def _shards(ledger: EmbeddedLedger) -> Iterable[ShardShown]:
+def _shards(ledger: EmbeddedLedger) -> Iterable[ShardSummary]:
     for entry in ledger.master.shards:
         chain = ledger.following.chains[entry.session.session_id]
-        yield ShardShown(
+        yield ShardSummary(
             _name(entry.shard),
             entry.session.session_id.hex(),
             entry.session.catchain_seqno,
@@ -230,7 +230,7 @@ def _shards(ledger: EmbeddedLedger) -> Iterable[ShardShown]:
 
 def _sessions(
     kept: Sequence[KeptBlock], known: dict[bytes, LedgerSession], at_work: set[bytes]
-) -> Iterable[SessionShown]:
+) -> Iterable[SessionSummary]:
     of_session: dict[bytes, list[KeptBlock]] = {session_id: [] for session_id in known}
     for one in kept:
         of_session.setdefault(one.session_id, []).append(one)
@@ -240,7 +240,7 @@ def _sessions(
         shard, height = _place(blocks)
         proofs = [Proof.decode(one.certificate).certificate for one in blocks]
         kinds = Counter(certificate.kind.name.lower() for certificate in proofs)
-        yield SessionShown(
+        yield SessionSummary(
             session_id.hex(),
             _name(shard if session is None else session.shard),
             None if session is None else session.catchain_seqno,

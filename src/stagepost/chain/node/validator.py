@@ -38,7 +38,7 @@ from random import Random
 import msgspec
 
 from stagepost.chain.agreement.candidate import Candidate
-from stagepost.chain.agreement.effects import CheckCandidate, Finalised, Propose
+from stagepost.chain.agreement.effects import CheckCandidate, FinalisedBlock, Propose
 from stagepost.chain.agreement.messages import decode_final_block
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
@@ -48,8 +48,8 @@ from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.agreement_runner import AgreementRunner, Notice
-from stagepost.chain.node.block_making import BlockMaking, Collator
-from stagepost.chain.node.candidate_judging import Answer, CandidateJudging, CheckMessages, Seat
+from stagepost.chain.node.block_making import BlockMaker, Collator
+from stagepost.chain.node.candidate_judging import Answer, CandidateJudge, CheckMessages, Seat
 from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEvents
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Switchboard
@@ -120,7 +120,7 @@ class ChainValidator:
     ) -> None:
         self.public_key = ed25519.public_key(seed)
         self.counters = ChainCounters()
-        self.on_finalised: Callable[[LedgerSession, Finalised], None] | None = None
+        self.on_finalised: Callable[[LedgerSession, FinalisedBlock], None] | None = None
         self._options = options or ChainOptions()
         self._seed = seed
         self._store = store
@@ -145,8 +145,8 @@ class ChainValidator:
             self._options.follower,
             switches,
         )
-        self.making = BlockMaking(self.ledger, collator)
-        self.judging = CandidateJudging(self.ledger, check_messages, self.follower.tell, lambda: self._now_ms)
+        self.making = BlockMaker(self.ledger, collator)
+        self.judging = CandidateJudge(self.ledger, check_messages, self.follower.tell, lambda: self._now_ms)
 
     @property
     def plans(self) -> list[Plan]:
@@ -286,7 +286,7 @@ class ChainValidator:
     def check(self, runner: AgreementRunner, asked: CheckCandidate) -> None:
         self.judging.check(self._seats[runner.session_id], asked)
 
-    def finalised(self, runner: AgreementRunner, number: int, block: Finalised) -> None:
+    def finalised(self, runner: AgreementRunner, number: int, block: FinalisedBlock) -> None:
         seat = self._seats[runner.session_id]
         if self.on_finalised is not None:
             self.on_finalised(seat.session, block)

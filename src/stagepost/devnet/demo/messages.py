@@ -125,7 +125,7 @@ def _refused(seed: int, number: int) -> DemoMessage:
     return DemoMessage(CanonicalMessage(account, primes_body(2), salt=number).encode(), Fate.REFUSED)
 
 
-class Followed:
+class MessageWatch:
     """Messages that are under way. Ends are: final, refused by the full node, or refused or given up by two
     thirds of the validators.
     """

@@ -33,7 +33,7 @@ from stagepost.devnet.demo.dmq import (
     dmq_nodes,
     make_pools,
 )
-from stagepost.devnet.demo.messages import DemoMessage, Fate, Followed, demo_messages
+from stagepost.devnet.demo.messages import DemoMessage, Fate, MessageWatch, demo_messages
 from stagepost.devnet.devnet import Devnet, DevnetPlan, HereValidator, devnet
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
@@ -96,7 +96,7 @@ async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent,
     messages = demo_messages(plan.messages, plan.seed)
     good = [group[0] for group in messages.groups if group[0].fate is Fate.GOOD]
     close_up = good[len(good) // 2]
-    followed = Followed(VALIDATORS)
+    followed = MessageWatch(VALIDATORS)
     async with _parts(plan, data, followed) as (network, nodes, publisher):
         lie = _Lie(network, close_up.message_id)
         followed.listeners.append(lie.heard)
@@ -122,7 +122,7 @@ async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent,
 
 @asynccontextmanager
 async def _parts(
-    plan: DemoPlan, data: Path, followed: Followed
+    plan: DemoPlan, data: Path, followed: MessageWatch
 ) -> AsyncIterator[tuple[Devnet, Sequence[DemoNode], ReliablePublisher]]:
     pools = make_pools(data, plan.seed)
     async with AsyncExitStack() as stack:
@@ -164,7 +164,7 @@ class _Sender:
     """Publishes reliably, so many at a time that the network keeps up."""
 
     def __init__(
-        self, publisher: ReliablePublisher, followed: Followed, count: int, progress: Progress
+        self, publisher: ReliablePublisher, followed: MessageWatch, count: int, progress: Progress
     ) -> None:
         self.sent = 0
         self._publisher = publisher

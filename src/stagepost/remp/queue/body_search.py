@@ -92,7 +92,7 @@ class BodySearch:
             search.again_at = now + ASK_AGAIN_S
         return fresh
 
-    def hurry(self, now: float) -> None:
+    def ask_soon(self, now: float) -> None:
         """Make every search ask again at the next tick: a member can be reached that could not be reached
         before.
         """

@@ -23,26 +23,26 @@ messages then stay as they are until they expire.
 """
 
 
-class Executed(msgspec.Struct, frozen=True):
+class ExecutedMessage(msgspec.Struct, frozen=True):
     block_id: BlockId
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedMessage(msgspec.Struct, frozen=True):
     block_id: BlockId
     error: str
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class SkippedMessage(msgspec.Struct, frozen=True):
     """The block was full, or its time was over."""
 
     block_id: BlockId
 
 
-class NotAskedFor(msgspec.Struct, frozen=True):
+class UnusedMessage(msgspec.Struct, frozen=True):
     """The collator never looked at the message, so its status stays what it was."""
 
 
-Report: TypeAlias = Executed | Refused | LeftOut | NotAskedFor
+Report: TypeAlias = ExecutedMessage | RefusedMessage | SkippedMessage | UnusedMessage
 
 
 class Collation:
@@ -57,7 +57,7 @@ class Collation:
         for entry in self._state.newest_open_entries():
             cached = entry.cached
             if (
-                entry.is_spoken_of
+                entry.is_announced
                 and is_collatable(cached.status)
                 and cached.body is not None
                 and is_for(cached.body)
@@ -76,7 +76,7 @@ class Collation:
         waiting = [
             entry
             for entry in state.entries.values()
-            if entry.is_spoken_of and is_collatable(entry.cached.status)
+            if entry.is_announced and is_collatable(entry.cached.status)
         ]
         for entry in sorted(waiting, key=lambda entry: entry.order):
             if len(found) >= count_max:
@@ -104,17 +104,17 @@ class Collation:
     def _report(self, cached: CachedMessage, report: Report, before: MessageStatus | None) -> None:
         state, header = self._state, cached.header
         match report:
-            case Executed(block_id):
+            case ExecutedMessage(block_id):
                 if state.apply(cached, Event.EXECUTED, block_id=block_id):
                     self._note(block_id, cached.message_id)
                     self._say(Accept(header.message_id, header.uid, header.masterchain_seqno, block_id))
-            case Refused(block_id, error):
+            case RefusedMessage(block_id, error):
                 if state.apply(cached, Event.REFUSED_BY_CONTRACT, block_id=block_id, error=error):
                     said = cut_error(error)
                     self._say(Reject(header.message_id, header.uid, header.masterchain_seqno, said))
-            case LeftOut(block_id):
+            case SkippedMessage(block_id):
                 state.apply(cached, Event.LEFT_OUT, block_id=block_id)
-            case NotAskedFor():
+            case UnusedMessage():
                 if before is not None and place_of(cached.status) == TAKEN:
                     state.set_status(cached, before)
 
@@ -150,10 +150,10 @@ class Collation:
             last = max(last or (0, b""), (entry.timestamp_ms, message_id))
         return None
 
-    def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
+    def has_unannounced(self, message_ids: Iterable[bytes]) -> bool:
         """Return whether this queue holds one of `message_ids` that no catchain block has announced yet."""
         entries = map(self._state.entries.get, message_ids)
-        return any(entry is not None and not entry.is_spoken_of for entry in entries)
+        return any(entry is not None and not entry.is_announced for entry in entries)
 
     def candidate_seen(self, block_id: BlockId, message_ids: Sequence[bytes]) -> None:
         for message_id in message_ids:
@@ -169,7 +169,7 @@ class Collation:
         """
         for block_id in list(self._candidates):
             self.candidate_lost(block_id)
-        self.collated([(message_id, NotAskedFor()) for message_id in self._before])
+        self.collated([(message_id, UnusedMessage()) for message_id in self._before])
 
     def candidate_refused(self, block_id: BlockId, replayed: Sequence[bytes]) -> None:
         for message_id in replayed:

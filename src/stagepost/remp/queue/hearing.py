@@ -35,7 +35,7 @@ OVERLOADED = "the queue of this shard is full; send it again later"
 REJECTED_BEFORE = "rejected in an earlier session"
 
 
-class Hearing:
+class RecordIntake:
     """This validator's own knowledge outranks what others forward; a message that one member forwards as open
     outranks the claim of another that it was processed.
     """

@@ -129,7 +129,7 @@ class Absent(msgspec.Struct, frozen=True):
 Freshness: TypeAlias = Fresh | UidTaken | Absent
 
 
-class Collected(NamedTuple):
+class ExpiredMessages(NamedTuple):
     """The messages that left the cache together with their shelves, and counts of how they ended."""
 
     messages: list[CachedMessage]
@@ -278,7 +278,7 @@ class MessageCache:
         cached.standing = Standing.OWN
         self.give_body(cached, message)
 
-    def advance(self, masterchain_seqno: int, start_s: float) -> Collected:
+    def advance(self, masterchain_seqno: int, start_s: float) -> ExpiredMessages:
         """Start catchain `masterchain_seqno`, the next tick of the clock of all messages. Return the messages
         that expire with it.
         """
@@ -295,7 +295,7 @@ class MessageCache:
         with_body = [cached for cached in gone if cached.body is not None]
         accepted = sum(_is_in_chain(cached) for cached in with_body)
         rejected = sum(place_of(cached.status) in CLOSED for cached in with_body)
-        return Collected(gone, len(gone), accepted, rejected, len(gone) - len(with_body))
+        return ExpiredMessages(gone, len(gone), accepted, rejected, len(gone) - len(with_body))
 
     def _forget_uid(self, key: UidKey, message_id: bytes) -> None:
         ids = self._by_uid.get(key)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Collation, Report
 from stagepost.remp.queue.effects import QueueEffect, Tell
-from stagepost.remp.queue.hearing import OVERLOADED, Hearing
+from stagepost.remp.queue.hearing import OVERLOADED, RecordIntake
 from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
 from stagepost.remp.queue.records import Record
@@ -33,7 +33,7 @@ class ReliableQueue:
         self.session = session
         self.cache = cache
         self._state = QueueState(session, cache, options or QueueOptions())
-        self._hearing = Hearing(self._state)
+        self._intake = RecordIntake(self._state)
         self._collation = Collation(self._state)
         self._payload_number = 0
 
@@ -74,7 +74,7 @@ class ReliableQueue:
     @property
     def next_wake(self) -> float | None:
         """Time at which `tick` must be called at the latest, in seconds; None if nothing waits."""
-        times = [self._hearing.search.next_wake]
+        times = [self._intake.search.next_wake]
         oldest_s = self._state.oldest_open_s()
         if oldest_s is not None:
             times.append(oldest_s + self._state.options.message_timeout_s)
@@ -99,11 +99,11 @@ class ReliableQueue:
         elif cached.standing is Standing.FORWARDED_FINAL:
             # Other validators say that it was processed. We have no proof, and this full node waits for the message.
             cached.add_origin(origin)
-            self._hearing.reopen(cached, header_of(message, origin, state.masterchain_seqno))
+            self._intake.reopen(cached, header_of(message, origin, state.masterchain_seqno))
             state.put(cached.header)
         elif cached.add_origin(origin):
             state.introduce(cached, source_key_id)
-        self._hearing.body_is_here(cached, message)
+        self._intake.body_is_here(cached, message)
         is_new_here = message.message_id not in state.entries
         if is_new_here:
             state.enter(cached, cached.header.timestamp_ms)
@@ -121,7 +121,7 @@ class ReliableQueue:
 
     def block_delivered(self, source: int, payload: bytes, now: float) -> list[QueueEffect]:
         """Apply the payload of a block that member `source` made; `source` may be this validator itself."""
-        self._hearing.block_delivered(source, payload, now)
+        self._intake.block_delivered(source, payload, now)
         return self._state.taken()
 
     def body_came(self, message: ExternalMessage, now: float) -> list[QueueEffect]:
@@ -130,22 +130,22 @@ class ReliableQueue:
         """
         cached = self.cache.get(message.message_id)
         if cached is not None:
-            self._hearing.body_is_here(cached, message)
+            self._intake.body_is_here(cached, message)
         return self._state.taken()
 
     def body_not_had(self, message_id: bytes, now: float) -> list[QueueEffect]:
         """Note that the member asked for the body does not have it, or cannot be asked."""
-        self._hearing.body_not_had(message_id, now)
+        self._intake.body_not_had(message_id, now)
         return self._state.taken()
 
     def member_reached(self, now: float) -> list[QueueEffect]:
         """Note that a member can be reached again: it may have the bodies that are missing here."""
-        self._hearing.search.hurry(now)
-        self._hearing.ask_again(now)
+        self._intake.search.ask_soon(now)
+        self._intake.ask_again(now)
         return self._state.taken()
 
     def member_blamed(self, source: int, now: float) -> list[QueueEffect]:
-        self._hearing.member_blamed(source)
+        self._intake.member_blamed(source)
         return self._state.taken()
 
     # The collator and other validators' candidates
@@ -163,9 +163,9 @@ class ReliableQueue:
         """Return why a candidate with these external messages must be declined; None if it may stand."""
         return self._collation.check_candidate(message_ids)
 
-    def has_unspoken(self, message_ids: Iterable[bytes]) -> bool:
+    def has_unannounced(self, message_ids: Iterable[bytes]) -> bool:
         """Return whether this queue holds one of `message_ids` that no catchain block has announced yet."""
-        return self._collation.has_unspoken(message_ids)
+        return self._collation.has_unannounced(message_ids)
 
     def candidate_seen(
         self, block_id: BlockId, message_ids: Sequence[bytes], now: float
@@ -218,7 +218,7 @@ class ReliableQueue:
         seqno = self._state.masterchain_seqno if masterchain_seqno is None else masterchain_seqno
         for message in messages:
             self.cache.index_final(message, seqno, block_id, master_id, now)
-            self._hearing.search.end(message.message_id)
+            self._intake.search.end(message.message_id)
             cached = self.cache.get(message.message_id)
             assert cached is not None, "it was indexed just now"
             self._state.set_status(cached, cached.status)
@@ -244,7 +244,7 @@ class ReliableQueue:
     def tick(self, now: float) -> list[QueueEffect]:
         for cached in self._state.open_since(now - self._state.options.message_timeout_s):
             self._state.apply(cached, Event.LIFE_OVER)
-        self._hearing.ask_again(now)
+        self._intake.ask_again(now)
         return self._state.taken()
 
     def lives_over(self, gone: Iterable[CachedMessage], now: float) -> list[QueueEffect]:
@@ -253,7 +253,7 @@ class ReliableQueue:
             if cached.message_id in self._state.entries:
                 self._state.apply(cached, Event.LIFE_OVER)
                 self._state.leave(cached.message_id)
-            self._hearing.search.end(cached.message_id)
+            self._intake.search.end(cached.message_id)
             self._state.pending.drop_header(cached.message_id)
         return self._state.taken()
 
@@ -274,10 +274,10 @@ class ReliableQueue:
         They stand here at once: this session, too, may end before a block of ours has announced them.
         """
         for record in records:
-            self._hearing.forward(record, now)
+            self._intake.forward(record, now)
         for body in bodies:
             cached = self.cache.get(body.message_id)
             if cached is not None:
-                self._hearing.body_is_here(cached, body)
+                self._intake.body_is_here(cached, body)
                 self._state.broadcast(cached)
         return self._state.taken()

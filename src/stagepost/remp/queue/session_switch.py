@@ -22,7 +22,7 @@ from stagepost.remp.shard import Shard as Shard
 CATCHAINS_OF_LIFE = 2
 
 
-class Forwarding(msgspec.Struct, frozen=True):
+class Handover(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     bodies: tuple[ExternalMessage, ...]
     left_behind: int
@@ -35,7 +35,7 @@ def to_forward(
     is_known_there: Callable[[bytes], bool],
     *,
     older_records: bool = False,
-) -> Forwarding:
+) -> Handover:
     """Return the records and bodies that `queue` hands to a queue that follows it, under catchain
     `next_seqno`, for `next_shard`.
 
@@ -70,7 +70,7 @@ def to_forward(
                 headers.append(cached.header.in_older_form if older_records else cached.header)
                 bodies.append(cached.body)
     digests = _digests(rejected, accepted, older_records)
-    return Forwarding((*headers, *digests), tuple(bodies), left_behind)
+    return Handover((*headers, *digests), tuple(bodies), left_behind)
 
 
 def _digests(

@@ -154,7 +154,7 @@ class Entry:
         self.timestamp_ms, self.latest_ms = min(known), max(known)
 
     @property
-    def is_spoken_of(self) -> bool:
+    def is_announced(self) -> bool:
         """Return whether a member has announced the message in a block, or called it processed there.
 
         Before that nobody knows which time orders it: it came to each node at another time, and only

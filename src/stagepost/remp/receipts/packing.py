@@ -61,7 +61,7 @@ class Packet(msgspec.Struct, frozen=True):
         return CombinedReceipt(source_id, self.receipts).encode()
 
 
-class Packing(Protocol):
+class PacketQueue(Protocol):
     """A queue of receipts. Call `put_back` with a packet that could not be sent, `linked` when its full node
     is there again.
     """
@@ -82,7 +82,7 @@ class Packing(Protocol):
         """Time at which `packets` returns something, in seconds; a time in the past means now."""
 
 
-class ImmediatePacking:
+class ImmediatePacketQueue:
     def __init__(self) -> None:
         self.lost = 0
         self._ready: dict[bytes, deque[Receipt]] = {}
@@ -151,7 +151,7 @@ class _Latest:
         self.is_waiting = True
 
 
-class CoalescingPacking:
+class CoalescingPacketQueue:
     """Profile `ever-node`: the latest receipt of each message, spaced, in small packets that are built every
     100 ms.
     """

@@ -17,17 +17,17 @@ from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX, Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import (
     Ask,
-    Blamed,
+    BlamedValidator,
     Broadcast,
     CheckCandidate,
-    Disputed,
+    DisputedBlock,
     Effect,
-    Finalised,
+    FinalisedBlock,
     Halt,
     Persist,
     Propose,
-    Recovered,
-    Refused,
+    RecoveredVotes,
+    RefusedPeer,
     Reply,
 )
 from stagepost.chain.agreement.evidence import EVIDENCE_PER_VALIDATOR_MAX
@@ -286,12 +286,12 @@ def test_a_block_is_final_with_a_quorum_and_its_ancestors_with_it_in_order() -> 
     driven.hear(certified(1, VoteKind.NOTARISE, first.candidate.hash))
     driven.hear(second)
     final = certified(2, VoteKind.FINALISE, second.candidate.hash)
-    told = all_of(Finalised, driven.hear(final))
+    told = all_of(FinalisedBlock, driven.hear(final))
     assert [(one.slot, one.block_hash, one.certificate.kind) for one in told] == [
         (1, first.candidate.hash, VoteKind.NOTARISE),
         (2, second.candidate.hash, VoteKind.FINALISE),
     ]
-    assert not all_of(Finalised, driven.hear(final))
+    assert not all_of(FinalisedBlock, driven.hear(final))
     assert driven.member.book.final_slot == 2
     assert [number for number, _ in driven.member.book.slots()] == [3], "of what is final nothing remains"
 
@@ -321,13 +321,13 @@ def test_what_a_quorum_notarised_is_asked_about_again_and_built_upon_unless_it_i
     driven.hear(first)
     driven.take(driven.member.checked(first.candidate.hash, "its order is not ours", driven.now))
     effects = driven.hear(certified(1, VoteKind.NOTARISE, first.candidate.hash))
-    assert not all_of(Disputed, effects)
+    assert not all_of(DisputedBlock, effects)
     (again,) = all_of(CheckCandidate, effects)
     assert (again.block_hash, again.is_notarised) == (first.candidate.hash, True)
     reason = "its state is wrong" if is_still_bad else None
     effects = driven.take(driven.member.checked(first.candidate.hash, reason, driven.now))
-    disputed = [Disputed(1, first.candidate.hash, "its state is wrong")] if is_still_bad else []
-    assert all_of(Disputed, effects) == disputed
+    disputed = [DisputedBlock(1, first.candidate.hash, "its state is wrong")] if is_still_bad else []
+    assert all_of(DisputedBlock, effects) == disputed
     # An answer to the first question that comes late makes no good block bad.
     driven.take(driven.member.checked(first.candidate.hash, "its state is wrong", driven.now))
     effects = driven.hear(proposal(2, first.candidate.hash))
@@ -397,7 +397,7 @@ def test_cheap_checks_come_before_signatures() -> None:
     driven.hear(Certificate(SESSION_ID, 5, VoteKind.SKIP, NO_BLOCK, ((0, bytes(64)), (1, bytes(64)))))
     driven.hear(Certificate(START, 5, VoteKind.SKIP, NO_BLOCK, tuple((one, bytes(64)) for one in range(4))))
     assert driven.verified == 0
-    assert [one.rule for one in all_of(Refused, driven.effects)] == [
+    assert [one.rule for one in all_of(RefusedPeer, driven.effects)] == [
         "UnknownValidator", "NotLeader", "NoQuorum", "WrongSession",
     ]  # fmt: skip
 
@@ -409,23 +409,23 @@ def test_forged_votes_certificates_candidates_and_evidence_are_refused() -> None
     driven.hear(Vote(1, 1, VoteKind.SKIP, NO_BLOCK, bytes(64)))
     driven.hear(forged)
     driven.hear(Proposal(Candidate(1, START, b""), bytes(64)))
-    assert [one.rule for one in all_of(Refused, driven.effects)] == ["Signature"] * 3
+    assert [one.rule for one in all_of(RefusedPeer, driven.effects)] == ["Signature"] * 3
     assert driven.member.slot == 1
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0" * 40, bytes(FRAME_BYTES_MAX + 1)])
 def test_garbage_is_refused(frame: bytes) -> None:
     driven = follower()
-    (refused,) = all_of(Refused, driven.take(driven.member.frame_received(2, frame, driven.now)))
+    (refused,) = all_of(RefusedPeer, driven.take(driven.member.frame_received(2, frame, driven.now)))
     assert (refused.peer, refused.rule) == (2, "TooLarge" if len(frame) > FRAME_BYTES_MAX else "Malformed")
 
 
 def test_garbage_in_place_of_a_query_or_an_answer_is_refused() -> None:
     driven = follower()
-    assert all_of(Refused, driven.member.query_received(1, 1, b"?", driven.now))
+    assert all_of(RefusedPeer, driven.member.query_received(1, 1, b"?", driven.now))
     (ask,) = all_of(Ask, driven.wait(OPTIONS.ask_when_idle_s * 2))
     assert not driven.member.answered((ask.peer + 1) % 4, ask.number, b"?", driven.now), "nobody asked him"
-    assert all_of(Refused, driven.member.answered(ask.peer, ask.number, b"?", driven.now))
+    assert all_of(RefusedPeer, driven.member.answered(ask.peer, ask.number, b"?", driven.now))
 
 
 def test_votes_are_taken_in_for_16_slots_ahead_and_no_more() -> None:
@@ -445,7 +445,7 @@ def test_of_two_candidates_the_first_is_kept_and_the_other_only_with_a_certifica
     driven = follower()
     first, second = proposal(1), proposal(1, payload=b"another")
     driven.hear(first)
-    (blamed,) = all_of(Blamed, driven.hear(second))
+    (blamed,) = all_of(BlamedValidator, driven.hear(second))
     assert blamed.evidence.validator == leading(1)
     assert set(driven.member.book.at(1).candidates) == {first.candidate.hash}
     effects = driven.hear(certified(1, VoteKind.NOTARISE, second.candidate.hash))
@@ -460,7 +460,7 @@ def test_of_contradictions_four_are_kept_and_no_more_are_looked_at() -> None:
     bad = leading(1)
     for number in range(EVIDENCE_PER_VALIDATOR_MAX + 3):
         driven.hear(signed(bad, 1, VoteKind.NOTARISE, bytes([number]) * 32))
-    assert len(all_of(Blamed, driven.effects)) == EVIDENCE_PER_VALIDATOR_MAX
+    assert len(all_of(BlamedValidator, driven.effects)) == EVIDENCE_PER_VALIDATOR_MAX
     assert len(driven.member.evidence[bad]) == EVIDENCE_PER_VALIDATOR_MAX
     driven.verified = 0
     driven.hear(signed(bad, 1, VoteKind.NOTARISE, bytes([99]) * 32))
@@ -470,7 +470,7 @@ def test_of_contradictions_four_are_kept_and_no_more_are_looked_at() -> None:
 
     again = Driven(driven.index)
     effects = again.take(again.member.restore(driven.disk, 0.0))
-    assert len(all_of(Blamed, effects)) == EVIDENCE_PER_VALIDATOR_MAX, "it is remembered"
+    assert len(all_of(BlamedValidator, effects)) == EVIDENCE_PER_VALIDATOR_MAX, "it is remembered"
 
 
 def test_votes_of_slots_long_past_are_forgotten_and_ours_are_not() -> None:
@@ -500,7 +500,7 @@ def test_a_vote_of_ours_that_we_do_not_remember_is_taken_back_while_we_listen() 
     driven = Driven(FOLLOWER)
     own = signed(driven.index, 1, VoteKind.SKIP)
     effects = driven.hear(own)
-    assert all_of(Recovered, effects) == [Recovered(1)]
+    assert all_of(RecoveredVotes, effects) == [RecoveredVotes(1)]
     driven.start()
     offered = proposal(1)
     driven.hear(offered)
@@ -563,4 +563,4 @@ def test_an_answer_shows_a_starting_validator_its_own_votes() -> None:
     ask = next(one for one in all_of(Ask, other.take(other.member.tick(0.0))) if one.peer == driven.index)
     (reply,) = all_of(Reply, driven.member.query_received(leading(1), 1, ask.query, driven.now))
     effects = other.take(other.member.answered(driven.index, ask.number, reply.answer, 0.0))
-    assert all_of(Recovered, effects) == [Recovered(1)]
+    assert all_of(RecoveredVotes, effects) == [RecoveredVotes(1)]

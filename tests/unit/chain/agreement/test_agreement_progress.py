@@ -9,7 +9,7 @@ from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.messages import FinalBlock, Proposal, decode_message
 from stagepost.chain.agreement.pacing import MemberOptions
-from stagepost.chain.agreement.progress import ASKED_AT_ONCE_MAX, OWN_VOTES_SHOWN_MAX, Asking, answer
+from stagepost.chain.agreement.progress import ASKED_AT_ONCE_MAX, OWN_VOTES_SHOWN_MAX, ProgressQueries, answer
 from stagepost.chain.agreement.queries import GetProgress, decode_answer
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind
 from tests.worlds.chain.agreement_world import SESSION_ID, START, session_of
@@ -43,7 +43,7 @@ def shown(book: Book, query: GetProgress, asker: int = 1) -> list[object]:
 
 
 def test_eight_are_asked_at_once_nobody_twice_and_again_after_two_seconds() -> None:
-    asking = Asking(session_of(13), 12, Book(0, START), Random(1), OPTIONS)
+    asking = ProgressQueries(session_of(13), 12, Book(0, START), Random(1), OPTIONS)
     asking.is_starting = False
     asked = [peer for peer in (*range(12), 0) if asking.ask(peer, now=0.0)]
     assert asked == list(range(ASKED_AT_ONCE_MAX))
@@ -52,7 +52,7 @@ def test_eight_are_asked_at_once_nobody_twice_and_again_after_two_seconds() -> N
 
 
 def test_at_the_start_everybody_is_asked_until_he_answers() -> None:
-    asking = Asking(session_of(13), 12, Book(0, START), Random(1), OPTIONS)
+    asking = ProgressQueries(session_of(13), 12, Book(0, START), Random(1), OPTIONS)
     asks = asking.ask_around(False, now=0.0)
     assert [ask.peer for ask in asks] == list(range(12))
     for ask in asks[:8]:
@@ -65,7 +65,7 @@ def test_at_the_start_everybody_is_asked_until_he_answers() -> None:
 
 
 def test_a_query_that_ended_without_an_answer_does_not_count() -> None:
-    asking = Asking(session_of(4), 0, Book(0, START), Random(1), OPTIONS)
+    asking = ProgressQueries(session_of(4), 0, Book(0, START), Random(1), OPTIONS)
     for ask in asking.ask_around(False, now=0.0):
         assert asking.ended(ask.peer, ask.number)
     assert not asking.answered_by
@@ -74,7 +74,7 @@ def test_a_query_that_ended_without_an_answer_does_not_count() -> None:
 
 
 def test_an_answer_of_somebody_else_is_none() -> None:
-    asking = Asking(session_of(4), 0, Book(0, START), Random(1), OPTIONS)
+    asking = ProgressQueries(session_of(4), 0, Book(0, START), Random(1), OPTIONS)
     (ask,) = asking.ask(2, now=0.0)
     assert not asking.ended(1, ask.number)
     assert asking.ended(2, ask.number)
@@ -128,7 +128,7 @@ def test_below_an_orphan_both_the_next_final_block_and_the_next_unknown_one_are_
     book = Book(0, START)
     add_block(book, 1, START)
     add_block(book, 5, bytes([9]) * 32)
-    asking = Asking(session_of(4), 0, book, Random(1), OPTIONS)
+    asking = ProgressQueries(session_of(4), 0, book, Random(1), OPTIONS)
     assert {asking.query().from_slot for _ in range(20)} == {1, 2}
 
 

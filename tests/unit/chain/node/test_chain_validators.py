@@ -16,7 +16,14 @@ from rigs.chain_messages import address, external, some_primes
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
-from stagepost.chain.agreement.effects import Blamed, Disputed, Halt, Record, Recovered, Stalled
+from stagepost.chain.agreement.effects import (
+    BlamedValidator,
+    DisputedBlock,
+    Halt,
+    Record,
+    RecoveredVotes,
+    StalledSlot,
+)
 from stagepost.chain.agreement.messages import FinalBlock
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.votes import VoteKind
@@ -163,7 +170,7 @@ def test_a_lone_validator_signs_nothing_until_a_quorum_has_answered() -> None:
         assert not is_started(alone)
         assert alone.store is not None
         assert not [one for session in alone.store.sessions for one in alone.store.load_records(session)]
-        assert {type(one) for _, one in alone.notices} == {Stalled}
+        assert {type(one) for _, one in alone.notices} == {StalledSlot}
         world.houses[1].start()
         await asyncio.sleep(10.0)
         assert not is_started(alone), "two of four are not a quorum"
@@ -193,7 +200,7 @@ def test_who_speaks_before_the_disk_is_found_out_and_nobody_else(is_safe: bool) 
         victim.start()
         await asyncio.sleep(5.0)
         await world.close()
-        kinds = Recovered | Blamed | Halt
+        kinds = RecoveredVotes | BlamedValidator | Halt
         return [one for house in world.houses for _, one in house.notices if isinstance(one, kinds)]
 
     found = [one for seed in range(5) for one in run_in_virtual_time(notices(seed))]
@@ -220,7 +227,7 @@ def test_who_restarts_from_an_older_disk_catches_up_and_never_contradicts_itself
         await settled(world)
         for house in world.houses:
             assert included(house, world.genesis) == Counter(dict.fromkeys(world.offered, 1)), f"seed {seed}"
-            bad = [one for _, one in house.notices if isinstance(one, Blamed | Disputed | Halt)]
+            bad = [one for _, one in house.notices if isinstance(one, BlamedValidator | DisputedBlock | Halt)]
             assert bad == [], f"seed {seed}"
         world.check()
         await world.close()
@@ -490,7 +497,12 @@ def test_a_disk_that_fails_for_a_while_makes_a_validator_silent_and_nothing_else
         world.offer(some_primes(100))
         await settled(world)
         assert included(victim, world.genesis) == Counter(dict.fromkeys(world.offered, 1))
-        bad = [one for house in world.houses for _, one in house.notices if isinstance(one, Blamed | Halt)]
+        bad = [
+            one
+            for house in world.houses
+            for _, one in house.notices
+            if isinstance(one, BlamedValidator | Halt)
+        ]
         assert bad == []
         world.check()
         await world.close()

@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue.collation import Executed
+from stagepost.remp.queue.collation import ExecutedMessage
 from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, Tell
 from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import Digest, Header, Ids, Record, Reject, decode_payload, encode_payload
@@ -148,7 +148,7 @@ def test_a_further_full_node_hears_of_it_from_the_beginning() -> None:
     assert introduced == [Introduce(OTHER_NODE, ONE.message_id, (New(),))], (
         "what the collator took is in the queue"
     )
-    queue.collated([(ONE.message_id, Executed(BLOCK))], 1.0)
+    queue.collated([(ONE.message_id, ExecutedMessage(BLOCK))], 1.0)
     third = sha256(b"H").digest()
     statuses = New(), Accepted(Level.COLLATOR, BLOCK)
     assert hear(queue, 2, header(ONE, node=third)) == [Introduce(third, ONE.message_id, statuses)]

@@ -8,7 +8,13 @@ from hashlib import sha256
 import pytest
 
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue.collation import Executed, LeftOut, NotAskedFor, Refused, Report
+from stagepost.remp.queue.collation import (
+    ExecutedMessage,
+    RefusedMessage,
+    Report,
+    SkippedMessage,
+    UnusedMessage,
+)
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import (
@@ -116,7 +122,7 @@ def test_the_same_message_again_is_no_news_but_another_full_node_hears_how_far_i
     assert queue.offer(ONE, FULL_NODE, 1.0) == []
     assert queue.offer(ONE, OTHER_NODE, 1.0) == [Introduce(OTHER_NODE, ONE.message_id, (New(),))]
     take(queue)
-    effects = queue.collated([(ONE.message_id, Executed(B1))], 2.0)
+    effects = queue.collated([(ONE.message_id, ExecutedMessage(B1))], 2.0)
     assert {effect.full_node for effect in effects if isinstance(effect, Tell)} == {FULL_NODE, OTHER_NODE}
 
 
@@ -224,7 +230,12 @@ def test_each_report_of_the_collator_has_its_receipt_and_its_record() -> None:
     while records(queue):
         pass
     assert len(take(queue)) == 4
-    reports: list[Report] = [Executed(B1), Refused(B1, "code 52"), LeftOut(B1), NotAskedFor()]
+    reports: list[Report] = [
+        ExecutedMessage(B1),
+        RefusedMessage(B1, "code 52"),
+        SkippedMessage(B1),
+        UnusedMessage(),
+    ]
     effects = queue.collated(zip((one.message_id for one in ones), reports, strict=True), 1.0)
     assert told(effects) == ["IncludedIntoBlock", "RejectedByCollator", "IgnoredByCollator", "PutIntoQueue"]
     assert [type(record) for record in records(queue)] == [Accept, Reject]
@@ -237,7 +248,7 @@ def test_records_of_the_collation_can_be_switched_off() -> None:
     queue.offer(ONE, FULL_NODE, 0.0)
     records(queue)
     take(queue)
-    queue.collated([(ONE.message_id, Refused(B1, "no"))], 1.0)
+    queue.collated([(ONE.message_id, RefusedMessage(B1, "no"))], 1.0)
     assert records(queue) == []
 
 
@@ -300,7 +311,7 @@ def test_a_committed_block_ends_its_rivals_and_their_messages_come_again() -> No
         queue.entries()[0].message_id if isinstance(queue.entries()[0].status, Accepted) else TWO.message_id
     )
     other = TWO.message_id if mine == ONE.message_id else ONE.message_id
-    queue.collated([(mine, Executed(B1))], 1.0)
+    queue.collated([(mine, ExecutedMessage(B1))], 1.0)
     queue.candidate_seen(B2, [other], 1.0)
     effects = queue.shard_committed(B2, [other], 2.0)
     assert told(effects) == ["IncludedIntoAcceptedBlock", "IgnoredByShardchain", "PutIntoQueue"]
@@ -357,11 +368,11 @@ def test_what_nobody_has_announced_is_not_taken_for_its_place_is_not_known() -> 
     hear(queue, 1, header(TWO, at_ms=20))
     queue.body_came(TWO, 0.0)
     queue.offer(ONE, FULL_NODE, 0.010)
-    assert queue.has_unspoken([ONE.message_id, TWO.message_id])
+    assert queue.has_unannounced([ONE.message_id, TWO.message_id])
     assert queue.take(0.0, 10)[0] == [TWO]
     had_more = queue.has_collatable
     records(queue)
-    assert not queue.has_unspoken([ONE.message_id, TWO.message_id])
+    assert not queue.has_unannounced([ONE.message_id, TWO.message_id])
     assert (had_more, queue.has_collatable) == (False, True)
     assert queue.take(0.0, 10)[0] == [ONE]
 
@@ -467,7 +478,7 @@ def test_open_messages_travel_whole_and_processed_ones_as_ids() -> None:
     queue.shard_committed(B1, [ones[0].message_id], 1.0)
     queue.master_committed(B1, MASTER, ones[:1], 1.0)
     take(queue)
-    queue.collated([(ones[1].message_id, Refused(B2, "no"))], 2.0)
+    queue.collated([(ones[1].message_id, RefusedMessage(B2, "no"))], 2.0)
     handed = to_forward(queue, SEQNO + 1, WHOLE, lambda _: False)
     headers = [record for record in handed.records if isinstance(record, Header)]
     digests = [record for record in handed.records if isinstance(record, Digest)]
@@ -525,7 +536,7 @@ def test_children_of_a_shard_share_it_out(prefix: int) -> None:
 def test_older_networks_hand_over_rejected_ones_only_one_to_a_record() -> None:
     queue = queued(ONE, TWO)
     take(queue)
-    queue.collated([(one.message_id, Refused(B1, "no")) for one in (ONE, TWO)], 1.0)
+    queue.collated([(one.message_id, RefusedMessage(B1, "no")) for one in (ONE, TWO)], 1.0)
     handed = to_forward(queue, SEQNO + 1, WHOLE, lambda _: False, older_records=True)
     assert [type(record) for record in handed.records] == [OlderDigest, OlderDigest]
 
@@ -572,7 +583,7 @@ def test_what_we_know_to_be_processed_stays_so_whatever_is_forwarded(end: str) -
         queue.master_committed(B1, MASTER, [ONE], 1.0)
     else:
         take(queue)
-        queue.collated([(ONE.message_id, Refused(B1, "no"))], 1.0)
+        queue.collated([(ONE.message_id, RefusedMessage(B1, "no"))], 1.0)
     before = queue.status(ONE.message_id)
     following = next_queue(queue)
     assert told(hear(following, 3, header(ONE))) == []
@@ -630,7 +641,7 @@ def test_every_path_of_receipts_ends_or_stays_open_in_the_queue() -> None:
     note(queue.candidate_seen(B1, [ONE.message_id], 1.0))
     note(queue.candidate_refused(B1, 2.0))
     take(queue)
-    note(queue.collated([(ONE.message_id, Executed(B2))], 3.0))
+    note(queue.collated([(ONE.message_id, ExecutedMessage(B2))], 3.0))
     note(queue.candidate_lost(B2, 4.0))
     note(queue.tick(240.0))
     names = [kind_of(status).name for status in heard]
@@ -649,7 +660,7 @@ def test_a_long_error_is_cut_in_the_record_and_whole_in_the_receipt(letter: str)
     queue.offer(ONE, FULL_NODE, 0.0)
     records(queue)
     take(queue)
-    effects = queue.collated([(ONE.message_id, Refused(B1, error))], 1.0)
+    effects = queue.collated([(ONE.message_id, RefusedMessage(B1, error))], 1.0)
     statuses = [effect.status for effect in effects if isinstance(effect, Tell)]
     assert statuses == [Rejected(Level.COLLATOR, error, B1)]
     (said,) = records(queue)

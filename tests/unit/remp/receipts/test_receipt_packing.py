@@ -20,10 +20,10 @@ from stagepost.remp.receipts.packing import (
     SERVE_EVERY_S,
     TRY_AGAIN_S,
     WAITING_MAX,
-    CoalescingPacking,
-    ImmediatePacking,
+    CoalescingPacketQueue,
+    ImmediatePacketQueue,
     Packet,
-    Packing,
+    PacketQueue,
 )
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
@@ -42,12 +42,12 @@ def block(number: int) -> BlockId:
     return BlockId(0, 1 << 63, number, bytes(32), bytes(32))
 
 
-def wake_of(packing: Packing) -> float | None:
+def wake_of(packing: PacketQueue) -> float | None:
     return packing.next_wake
 
 
 def test_every_receipt_leaves_at_once_and_what_comes_together_leaves_together() -> None:
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     assert wake_of(packing) is None
     one, again = receipt(1), receipt(1, Ignored(Level.COLLATOR))
     packing.add(NODE, one, 5.0)
@@ -77,7 +77,7 @@ def test_a_packet_says_what_its_receipts_say_signatures_included() -> None:
     ids=["many", "long texts", "many blocks", "texts of several bytes"],
 )
 def test_packets_are_cut_so_that_they_fit(statuses: list[MessageStatus]) -> None:
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     given = [receipt(number, status) for number, status in enumerate(statuses)]
     for one in given:
         packing.add(NODE, one, 0.0)
@@ -91,7 +91,7 @@ def test_packets_are_cut_so_that_they_fit(statuses: list[MessageStatus]) -> None
 
 
 def test_a_packet_is_filled_to_its_limit() -> None:
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     for number in range(2 * RECEIPTS_MAX):
         packing.add(NODE, receipt(number), 0.0)
     first = packing.packets(0.0)[0]
@@ -99,7 +99,7 @@ def test_a_packet_is_filled_to_its_limit() -> None:
 
 
 def test_what_could_not_be_sent_waits_for_its_full_node_in_order() -> None:
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     first, second, third, other = (receipt(number) for number in range(4))
     packing.add(NODE, first, 0.0)
     (packet,) = packing.packets(0.0)
@@ -115,7 +115,7 @@ def test_what_could_not_be_sent_waits_for_its_full_node_in_order() -> None:
 
 
 def test_a_link_without_room_is_tried_again_soon() -> None:
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     packing.put_back(Packet(NODE, (receipt(1),)), 1.0)
     assert wake_of(packing) == 1.0 + TRY_AGAIN_S
     assert packing.packets(1.0 + TRY_AGAIN_S - 0.001) == []
@@ -129,7 +129,7 @@ def test_a_link_without_room_is_tried_again_soon() -> None:
 def test_what_waits_has_a_limit_and_what_goes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WAITING_MAX >= RECEIPTS_MAX
     monkeypatch.setattr(receipt_packing, "WAITING_MAX", 3)
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     packing.put_back(Packet(b"quiet", (receipt(100),)), 0.0)
     packing.put_back(Packet(NODE, (receipt(0), receipt(1))), 0.0)
     assert packing.lost == 0
@@ -141,7 +141,7 @@ def test_what_waits_has_a_limit_and_what_goes_is_counted(monkeypatch: pytest.Mon
 
 
 def test_full_nodes_that_wait_have_a_limit_too() -> None:
-    packing = ImmediatePacking()
+    packing = ImmediatePacketQueue()
     for number in range(FULL_NODES_MAX):
         packing.put_back(Packet(b"%d" % number, (receipt(number),)), 0.0)
     assert packing.lost == 0
@@ -156,7 +156,7 @@ def test_full_nodes_that_wait_have_a_limit_too() -> None:
 # Older networks
 
 
-def sent(packing: CoalescingPacking, until: float, *, since: float = 0.0) -> list[tuple[float, Receipt]]:
+def sent(packing: CoalescingPacketQueue, until: float, *, since: float = 0.0) -> list[tuple[float, Receipt]]:
     """Everything that leaves, with the time, at the packing's own pace."""
     found: list[tuple[float, Receipt]] = []
     now = since
@@ -167,7 +167,7 @@ def sent(packing: CoalescingPacking, until: float, *, since: float = 0.0) -> lis
 
 
 def test_older_networks_build_packets_every_100_ms_and_send_the_latest_of_a_message() -> None:
-    packing = CoalescingPacking(0.0)
+    packing = CoalescingPacketQueue(0.0)
     packing.add(NODE, receipt(1), 0.0)
     packing.add(NODE, receipt(1, Ignored(Level.COLLATOR)), 0.05)
     assert packing.packets(BUILD_EVERY_S - 0.001) == []
@@ -175,7 +175,7 @@ def test_older_networks_build_packets_every_100_ms_and_send_the_latest_of_a_mess
 
 
 def test_older_networks_space_the_receipts_of_a_message_by_1_2_5_and_5_s() -> None:
-    packing = CoalescingPacking(0.0)
+    packing = CoalescingPacketQueue(0.0)
     times: list[float] = []
     now = 0.0
     for number in range(600):
@@ -189,7 +189,7 @@ def test_older_networks_space_the_receipts_of_a_message_by_1_2_5_and_5_s() -> No
 
 
 def test_older_networks_never_lose_the_last_word() -> None:
-    packing = CoalescingPacking(0.0)
+    packing = CoalescingPacketQueue(0.0)
     packing.add(NODE, receipt(1), 0.0)
     assert [one for _, one in sent(packing, 0.2)] == [receipt(1)]
     packing.add(NODE, receipt(1, Ignored(Level.COLLATOR)), 0.3)
@@ -198,7 +198,7 @@ def test_older_networks_never_lose_the_last_word() -> None:
 
 
 def test_older_networks_send_small_packets_and_hold_one_that_is_not_full_for_a_second() -> None:
-    packing = CoalescingPacking(0.0)
+    packing = CoalescingPacketQueue(0.0)
     for number in range(30):
         packing.add(NODE, receipt(number), 0.0)
     first = packing.packets(BUILD_EVERY_S)
@@ -208,14 +208,14 @@ def test_older_networks_send_small_packets_and_hold_one_that_is_not_full_for_a_s
     assert [at for at, _ in sent(packing, 5.0, since=0.2)] == [
         pytest.approx(BUILD_EVERY_S + SERVE_EVERY_S, abs=BUILD_EVERY_S)
     ]
-    large = CoalescingPacking(0.0)
+    large = CoalescingPacketQueue(0.0)
     large.add(NODE, receipt(1, Rejected(Level.QUEUE, "x" * 1_000)), 0.0)
     (alone,) = large.packets(1.0)
     assert len(alone.encode(SOURCE)) > PACKET_BYTES_OLDER
 
 
 def test_older_networks_forget_what_has_not_changed_for_30_s_but_not_what_was_never_sent() -> None:
-    packing = CoalescingPacking(0.0)
+    packing = CoalescingPacketQueue(0.0)
     packing.add(NODE, receipt(1), 0.0)
     assert len(packing.packets(1.0)) == 1
     packing.packets(FORGET_AFTER_S - 0.1)
@@ -231,7 +231,7 @@ def test_older_networks_forget_what_has_not_changed_for_30_s_but_not_what_was_ne
 
 def test_older_networks_keep_as_many_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipt_packing, "WAITING_MAX", 2)
-    packing = CoalescingPacking(0.0)
+    packing = CoalescingPacketQueue(0.0)
     for number in range(3):
         packing.add(NODE, receipt(number), 0.0)
     assert packing.lost == 1
