@@ -8,13 +8,19 @@ CHECKED := $(wildcard src rigs tests tools bench examples)
 SCALE ?= commit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench bench-full bench-large docs fuzz requirements clean FORCE
+.PHONY: help demo quick test check soak bench bench-full bench-large docs fuzz requirements clean FORCE
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
 
 demo: $(VENV)/demo.stamp ## install with the spark and web extras, then run the demo
 	$(BIN)/stagepost demo
+
+quick: $(VENV)/test.stamp ## while you write: format, lint, types, tidiness, and the unit and property tests that are not slow; under 90 s on two idle cores
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict $(CHECKED)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow and not fuzz' --hypothesis-profile=quick tests/unit tests/property
 
 test: check ## checks, then the whole suite on two cores; SEED=n repeats a run
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(if $(SEED),--hypothesis-seed=$(SEED))

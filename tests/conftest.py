@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,11 @@ from rigs.results import revision
 if TYPE_CHECKING:
     from rigs.kafka_world import WorldBroker
 
+SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
+
 # No deadline: a busy machine is no defect. Every failure prints the blob that replays it.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=15)
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=2_000)
 settings.load_profile("ci")
 
@@ -40,6 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Called by pytest-xdist for each worker, in the process that started the run."""
     node.workerinput["run_seed"] = node.config.option.hypothesis_seed
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the tests that were measured to be slow, and those of a group, which share what is dear to start."""
+    slow = frozenset(SLOW_TESTS.read_text().splitlines())
+    for item in items:
+        name = item.nodeid.partition("[")[0].partition("@")[0]
+        if name in slow or item.get_closest_marker("xdist_group") is not None:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -47,7 +47,7 @@ delivery.stores.outbox_rows OutboxRows.insert
 delivery.stores.outbox_rules OutboxBook.insert
 ground.storage.group_writer GroupWriter.do
 ground.storage.table_file   TableFile.commit
-ground.storage.sqlite_file  SqliteFile.commit
+ground.storage.sqlite_file  SqliteFile.write
 delivery.shell.acceptance   PublisherStoring._accept
 delivery.shell.sender       PublisherSending._flush_forever PublisherSending._take_next
 delivery.publisher          PublisherCore.begin_send
@@ -72,7 +72,7 @@ dmq.endpoints.connection    initiate
 dmq.endpoints.local_submission LocalMessageSubmissionClient.submit_message
 ground.net.conversation     Conversation.send
 ground.wire.codec           Codec.encode
-ground.net.bearer           BearerChannel.write Bearer.buffer_updated
+ground.net.bearer           BearerChannel.write_now Bearer.buffer_updated
 ground.wire.mux             SegmentReader.received
 ground.wire.framing         Framer.next_item
 ground.net.conversation     Conversation.receive
@@ -86,7 +86,7 @@ ground.signatures.worker    serve
 dmq.validation              Validator.claims Validator.conclude
 dmq.node.intake             Intake._judged Intake._commit
 dmq.validation              Validator.commit
-dmq.mempool                 Mempool.add
+dmq.mempool                 Mempool.insert
 dmq.node.stored_messages    SqliteStore.write
 dmq.node.stored_rows        write_message
 dmq.node.intake             Intake._written

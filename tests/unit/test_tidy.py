@@ -31,6 +31,7 @@ from tests.worlds.ground.tidiness import (
     stray_notes,
     unchecked_rules,
     unit_of,
+    untrue_folders,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,15 @@ def test_tests_and_benchmarks_do_not_import_each_other() -> None:
     assert_none(
         chain.from_iterable(crossed_folders(path.read_text(), path.relative_to(ROOT)) for path in paths)
     )
+
+
+def test_the_page_for_contributors_names_the_folders_of_tests() -> None:
+    folders = {
+        f"tests/{path.relative_to(ROOT / 'tests').parts[0]}" for path in (ROOT / "tests").rglob("*/*.*")
+    }
+    folders -= {"tests/__pycache__"}
+
+    assert_none(untrue_folders((ROOT / "CONTRIBUTING.md").read_text(), folders))
 
 
 def test_core_does_not_touch_the_outside_world() -> None:
@@ -260,6 +270,15 @@ def test_a_circle_of_imports_is_found() -> None:
 
     assert cycles(imports) == [["a", "b", "c"], ["d", "e"]]
     assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_a_folder_that_is_gone_or_not_named_is_found() -> None:
+    text = "| `tests/unit` | ? |\n| `tests/gone` | ? |\n`tests/unit/test_tidy.py`"
+
+    assert untrue_folders(text, {"tests/unit"}) == ["tests/gone: there is no such folder"]
+    assert untrue_folders(text, {"tests/unit", "tests/gone", "tests/new"}) == [
+        "tests/new: the page does not name it"
+    ]
 
 
 def test_a_crowded_folder_is_found() -> None:

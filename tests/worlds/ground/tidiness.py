@@ -184,6 +184,14 @@ def crossed_folders(source: str, path: Path) -> list[str]:
     return [f"{path}: may not import {name}" for name in imported if name.split(".")[0] in forbidden]
 
 
+def untrue_folders(text: str, folders: set[str]) -> list[str]:
+    """Compare the folders of tests that a page names with those that exist, both ways."""
+    named = set(re.findall(r"`(tests/\w+)`", text))
+    return [f"{one}: there is no such folder" for one in sorted(named - folders)] + [
+        f"{one}: the page does not name it" for one in sorted(folders - named)
+    ]
+
+
 def outside_world(source: str, module: str) -> list[str]:
     """Uses of clocks, randomness, files, threads or logs in a core module."""
     if not is_rule(module):
