@@ -1,6 +1,6 @@
-"""Where accepted messages are kept so that a restart neither forgets one nor accepts it a second time.
+"""Stores of accepted messages, which are kept so that a restart neither forgets one nor accepts it a second time.
 
-What a node takes over from its message store when it starts: messages, pools' memories and the time.
+At its start a node takes over from its message store: messages, pools' memories and the time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from stagepost.ground.loop.clock import FlooredClock
 
 STORED_TIME_AHEAD_MAX_S = 3_600
 ACCEPT_STORED_TIME = "unsafe-accept-stored-time"
-"""How configuration and command line call the override."""
+"""Name of the override in configuration and command line."""
 
 StoredMessage: TypeAlias = Entry
 Written: TypeAlias = Callable[[StorageError | None], None]
 
 
 class StoredPool(msgspec.Struct, frozen=True):
-    """What a pool's messages have settled: kept after the messages themselves have expired."""
+    """Memory of a pool's messages: kept after the messages themselves have expired."""
 
     pool_id: PoolId
     issue_number: int
@@ -51,7 +51,7 @@ def pool_of(entry: Entry) -> StoredPool:
 
 @dataclass(frozen=True)
 class StoredState:
-    """What a store held when it was opened. `damage` is for people: one sentence for each thing that was wrong."""
+    """Content of a store at its opening. `damage` is for people: one sentence for each thing that was wrong."""
 
     messages: tuple[StoredMessage, ...] = ()
     pools: tuple[StoredPool, ...] = ()
@@ -61,15 +61,15 @@ class StoredState:
 
 
 class MessageStore(Protocol):
-    """One owner at a time. A failure is a `StorageError`; the store may be asked again at any time."""
+    """Durable store of one owner at a time. A failure is a `StorageError`; the store may be asked again at any time."""
 
     @property
     def fault(self) -> str | None:
-        """Why the last write failed; None after one that went well."""
+        """Reason why the last write failed; None after one that went well."""
         ...
 
     def load(self) -> StoredState:
-        """Everything, in order of arrival. Called once, before anything else."""
+        """Return everything, in order of arrival. Called once, before anything else."""
         ...
 
     def write(self, records: Sequence[StoredMessage], written: Written) -> None:
@@ -80,7 +80,7 @@ class MessageStore(Protocol):
         ...
 
     def forget(self, records: Sequence[StoredMessage], unix_s: float) -> None:
-        """These expired, as was seen at `unix_s`. Done in the background, in order with `put`, and not lost by errors.
+        """Forget `records`, which expired, as was seen at `unix_s`: in the background, in order with `write`, despite errors.
 
         Their pools are remembered, and so is the time: a clock that was set back must not revive them.
         """
@@ -123,7 +123,7 @@ def check_stored_time(highest_ms: int, now_unix_s: float) -> None:
 
 @dataclass(frozen=True)
 class Restored:
-    """For the log and the status page. `unkept` is what only a wrong clock can have let in."""
+    """Counts for the log and the status page. `unkept` messages can only have come in by a wrong clock."""
 
     messages: int
     expired: int

@@ -43,7 +43,7 @@ _CHECKED_BYTES_OF_HEADER = 24
 
 
 def damage_in(log: Path) -> str | None:
-    """One sentence, or None if the log is whole up to its end."""
+    """Return one sentence about damage in the log; None if the log is whole up to its end."""
     try:
         if log.stat().st_size > LOG_BYTES_MAX:
             raise StorageError(f"{log} has more than {LOG_BYTES_MAX} bytes")

@@ -24,12 +24,12 @@ from stagepost.ground.storage.tables import Draft
 
 GROUP_JOBS_MAX = 4_096
 SOON_S = 0.1
-"""How long something may wait for company that nobody waits for."""
+"""Seconds, at most: the wait for company of a change that no caller waits for."""
 SYNC_EVERY_S = 0.5
-"""Half of what is promised, so that a slow disk has the other half."""
+"""Seconds: half of what is promised, so that a slow disk has the other half."""
 REST_MAX_S = 0.05
 CALM_SHARE, BUSY_SHARE = 0.5, 0.8
-"""Of the loop's time: up to the first nothing rests, from the second on for as long as it may."""
+"""Shares of the loop's time: up to the first no write rests, from the second on each rests for `REST_MAX_S`."""
 RETRY_S = 1.0
 LAST_ATTEMPTS = 2
 """The second one opens the file anew."""
@@ -47,7 +47,7 @@ class Book(Protocol):
 
 
 class Writer(Protocol[B_co]):
-    """How a store asks for rows to be changed."""
+    """Face of a writer by which a store asks for rows to be changed."""
 
     async def do(self, act: Callable[[B_co], R]) -> R: ...
 
@@ -60,7 +60,7 @@ class Writer(Protocol[B_co]):
 
 class Backend(Protocol):
     def rest_s(self) -> float:
-        """How long after the beginning of one write the next should not begin yet, so that more comes together."""
+        """Return the seconds from the beginning of one write to that of the next, so that more changes come together."""
         ...
 
     def write(self, fill: Callable[[Draft], None], is_synced: bool, settled: Settled) -> None:
@@ -125,7 +125,7 @@ class GroupWriter(Generic[B]):
     ) -> None:
         self.counters = WriterCounters()
         self.fault: StorageError | None = None
-        """Why the last group was not written; None since a group was."""
+        """Error of the last group; None if that group was written."""
         self._backend = backend
         self._open_book = open_book
         self._fsync = fsync
@@ -140,7 +140,7 @@ class GroupWriter(Generic[B]):
         self._is_sync_due = False
         self._is_sync_written = False
         self._is_repair_due = False
-        """A write failed that may have happened all the same: the backend has to undo it, even if nobody asks."""
+        """True after a failed write that may have happened all the same: the backend has to undo it, even if nobody asks."""
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._idle: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -166,7 +166,7 @@ class GroupWriter(Generic[B]):
             self._put_off(self._begin)
 
     def soon(self, act: Callable[[B], object]) -> None:
-        """With the next group, or a little later; `act` must bear to be tried again."""
+        """Do `act` with the next group, or a little later; `act` must bear to be tried again."""
         self._require_open()
         self._jobs.append(_Job(act))
         if not self._is_asked and self._written is None:
@@ -200,7 +200,7 @@ class GroupWriter(Generic[B]):
         self._backend.kill()
 
     async def _wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait until no group is being written."""
         while self._written is not None:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -296,7 +296,7 @@ class GroupWriter(Generic[B]):
 
 
 class FileBackend:
-    """A thread that writes to a file. Its first use starts it; `close` ends it, closes the file and calls `release`.
+    """Thread that writes to a file. The first write starts it; `close` ends it, closes the file and calls `release`.
 
     `rests`: where many stores share a loop, and the loop has hardly any time left, each write waits for company: it costs the
     same however much is in it."""

@@ -101,11 +101,11 @@ class CheckedFile(NamedTuple):
 
 
 class StoreRefused(StorageError):
-    """A store that cannot be opened without a change to a file that somebody may still want. Nothing was changed."""
+    """Store that cannot be opened without a change to a file that somebody may still want. Nothing was changed."""
 
 
 class UnreadableLayout(StoreRefused):
-    """A file that does not say what is in it: no SQLite database, or one whose description of its tables is damaged."""
+    """File that does not say what is in it: no SQLite database, or one whose description of its tables is damaged."""
 
 
 def refusal(

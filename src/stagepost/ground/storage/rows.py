@@ -15,11 +15,11 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class DamagedRow(Exception):
-    """What is wrong with a row; never leaves the store."""
+    """Damage of a row; never leaves the store."""
 
 
 class UnknownRow(StorageError):
-    """A row that is whole, since its checksum fits, and that this release cannot read: another release wrote it."""
+    """Row that is whole, since its checksum fits, and that this release cannot read: another release wrote it."""
 
 
 def checksum_of(*parts: bytes) -> bytes:
@@ -27,6 +27,6 @@ def checksum_of(*parts: bytes) -> bytes:
 
 
 def content_of(row: Row) -> bytes:
-    """A row of any shape as bytes, for people who look into what was set aside."""
+    """Return a row of any shape as bytes, for people who look into the rows that were set aside."""
     blobs = [value for value in row if isinstance(value, bytes)]
     return max(blobs, key=len) if blobs else repr(row).encode()

@@ -78,7 +78,7 @@ class TablesDisk(SimulatedDisk[Held]):
         self._owner = None
 
     def put_at_once(self, draft: Draft) -> None:
-        """As part of opening, which either happens or is done again by the next owner."""
+        """Apply a draft as part of opening, which either happens or is done again by the next owner."""
         settle(self._synced, draft.changes)
 
     @property

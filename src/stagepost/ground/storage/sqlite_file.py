@@ -106,15 +106,15 @@ class SqliteFile:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def run(self, statement: str, rows: Iterable[Row]) -> int:
-        """How many rows of the file changed."""
+        """Run the statement for each row; return how many rows of the file changed."""
         return self._connection.executemany(statement, rows).rowcount
 
     def call(self, statement: str, values: Sequence[object]) -> None:
-        """Once, with all of the values."""
+        """Run the statement once, with all of the values."""
         self._connection.execute(statement, values)
 
     def write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> None:
-        """All of them as one transaction; returns when it is durable."""
+        """Run all statements as one transaction; return when the transaction is durable."""
         is_one_by_itself = len(statements) == 1
         if not is_one_by_itself:
             self.begin()
@@ -124,11 +124,11 @@ class SqliteFile:
             self.commit()
 
     def commit(self) -> None:
-        """Returns when the transaction is durable."""
+        """End the transaction; return when it is durable."""
         self._connection.execute("COMMIT")
 
     def sync_commits(self, is_on: bool) -> None:
-        """Whether a commit waits for the disk. Without it a power cut costs the newest commits, never the file."""
+        """Let commits wait for the disk, or not. Without the wait a power cut costs the newest commits, never the file."""
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if is_on else 'NORMAL'}")
 
     def empty_log(self) -> None:

@@ -52,7 +52,7 @@ from stagepost.ground.storage.tables import AnyTable, Draft, Held, RowTable, Tab
 
 ROWS_AT_ONCE_MAX = 64
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, ROWS_AT_ONCE_MAX)
-"""How many rows a call takes: few sizes, so that all of them stay prepared."""
+"""Rows in a call: few sizes, so that the statements of all of them stay prepared."""
 
 PlacedRow: TypeAlias = tuple[Any, ...]
 """Number of a table, and the columns of a row, None in those that the table lacks; with a key alone the row goes."""
@@ -68,7 +68,7 @@ class JoinedTables:
         }
 
     def set_up(self) -> Iterator[str]:
-        """What a connection runs once."""
+        """Give the statements that a connection runs once."""
         yield "PRAGMA temp_store = MEMORY"
         columns = "".join(f", x'' AS c{number}" for number in range(self._width))
         yield f"CREATE TEMP VIEW joined_tables AS SELECT 0 AS place{columns}"
@@ -143,7 +143,7 @@ class BadRow(NamedTuple):
 
 @dataclass
 class Found:
-    """What a file holds, and what of it is damaged."""
+    """Rows of a file, those that are damaged, and a sentence about each damage."""
 
     held: Held
     bad: list[BadRow] = field(default_factory=list)
@@ -343,11 +343,11 @@ class TableFile:
 
     @property
     def is_suspect(self) -> bool:
-        """After an error, until the next commit has looked at the file and made it equal to what is held."""
+        """True after an error, until the next commit has made the file equal to the rows that are held."""
         return self._file is None
 
     def commit(self, draft: Draft, *, is_synced: bool) -> None:
-        """Returns when the draft is in the file, and with `is_synced` on the disk; `StorageError`, and it is not."""
+        """Write the draft; return when it is in the file, and with `is_synced` on the disk. `StorageError`: it is not."""
         try:
             if self._file is None:
                 self._file = self._reopened()

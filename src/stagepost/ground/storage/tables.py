@@ -14,7 +14,7 @@ from stagepost.ground.storage.rows import CHECKSUM_BYTES, DamagedRow, Row, Unkno
 
 Key: TypeAlias = int | bytes | str
 Held: TypeAlias = dict[str, dict[Any, Any]]
-"""For each table its values by key, the oldest first."""
+"""Values by key for each table, the oldest first."""
 
 K = TypeVar("K", bound=Key)
 V = TypeVar("V")
@@ -131,7 +131,7 @@ class Draft:
     def __init__(self, held: Held) -> None:
         self._held = held
         self.changes: Held = {}
-        """By table and key; None is a row that is gone."""
+        """Values by table and key; None for a row that is gone."""
         self.is_settled = False
 
     def get(self, table: RowTable[K, V], key: K) -> V | None:
@@ -178,7 +178,7 @@ class Draft:
             self.drop(table, key)
 
     def settle(self) -> None:
-        """It has happened."""
+        """Make the changes to the rows that are held: the transaction has happened."""
         settle(self._held, self.changes)
         self.is_settled = True
 
