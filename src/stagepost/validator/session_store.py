@@ -90,21 +90,19 @@ class SessionBook:
         for place, row in enumerate(rows):
             self._draft.put(STATEMENTS, number + place, row)
 
-    def remove_statements(self, held: Held, before: int) -> None:
-        """Those of older catchains."""
-        rows = {**held[STATEMENTS.name], **self._draft.changes.get(STATEMENTS.name, {})}
-        for number, row in rows.items():
-            if row is not None and row.catchain_seqno < before:
+    def remove_statements(self, before: int) -> None:
+        """Drop the statements of catchains older than `before`."""
+        for number, row in self._draft.items(STATEMENTS):
+            if row.catchain_seqno < before:
                 self._draft.drop(STATEMENTS, number)
 
-    def remove(self, held: Held, sessions: Sequence[bytes]) -> None:
-        """Sessions that are over, with all that is kept of them."""
+    def remove(self, sessions: Sequence[bytes]) -> None:
+        """Drop sessions that are over, with all that is kept of them."""
         gone = frozenset(sessions)
         tables: tuple[AnyTable, ...] = (BLOCKS, BODIES)
         for table in tables:
-            rows = {**held[table.name], **self._draft.changes.get(table.name, {})}
-            for key, row in rows.items():
-                if row is not None and row.session_id in gone:
+            for key, row in self._draft.items(table):
+                if row.session_id in gone:
                     self._draft.drop(table, key)
         for session_id in gone:
             self._draft.drop(SESSIONS, session_id)
@@ -196,7 +194,7 @@ class SessionStore:
 
     def remove_statements(self, before: int) -> None:
         """Those of older catchains of the masterchain."""
-        self._writer.soon(lambda book: book.remove_statements(self._held, before))
+        self._writer.soon(lambda book: book.remove_statements(before))
 
     def remove(self, sessions: Sequence[bytes]) -> None:
         for session_id in sessions:
@@ -204,7 +202,7 @@ class SessionStore:
             for row in self._found.pop(session_id, SessionContent()).bodies:
                 self._found_bodies.pop(row.message_id, None)
         gone = tuple(sessions)
-        self._writer.soon(lambda book: book.remove(self._held, gone))
+        self._writer.soon(lambda book: book.remove(gone))
 
     async def close(self) -> None:
         await self._writer.close()
