@@ -206,7 +206,7 @@ class FullNode:
                 self._report_end(message_id, record)
             raise _known_already(message_id, "is final already")
         reason = None
-        if message_id not in self.sending:
+        if not record.is_in_process:
             reason = self._ledger.dry_run(message, self.now_ms)
         if reason is None:
             self._send(message, earlier)  # which raises if the message is in processing
@@ -226,7 +226,7 @@ class FullNode:
         record = self._records.setdefault(message_id, MessageRecord(earlier))
         # A record in processing belongs to another message: only these bytes were refused under its id.
         receipt = self._signed(message_id, Rejected(Level.FULLNODE, reason))
-        self._publish(receipt, record, None, earlier, is_settling=message_id not in self.sending)
+        self._publish(receipt, record, None, earlier, is_settling=not record.is_in_process)
 
     def _require_disk(self) -> None:
         fault = self._statuses.fault or self._disk_fault()

@@ -118,6 +118,10 @@ class MessageRecord:
             self.earlier_ids = earlier_ids or EarlierIds()
 
     @property
+    def is_in_process(self) -> bool:
+        return self.state in IN_PROCESS
+
+    @property
     def is_final(self) -> bool:
         return self.state in FINALS
 
