@@ -32,7 +32,7 @@ from stagepost.delivery.transports.dmq_connectivity import (
     DmqConnectivity,
     NodePeers,
 )
-from stagepost.delivery.transports.dmq_sending import DmqSending, SubmissionLanes
+from stagepost.delivery.transports.dmq_sending import DmqSubmitter, SubmissionLanes
 from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
 from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.message_stream import ListenLimits
@@ -154,7 +154,7 @@ class DmqTransport:
         self._on_connectivity: list[OnConnectivity] = []
         self._on_message: list[OnMessage] = []
         self._listener: LocalClient | None = None
-        self._sending: DmqSending | None = None
+        self._sending: DmqSubmitter | None = None
         self._watching: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._somebody_listens = asyncio.Event()
@@ -166,7 +166,7 @@ class DmqTransport:
             raise LocalProtocolError("this transport was started already")
         lanes = SubmissionLanes(self._make_client, self._limits.lanes)
         unreachable = self._connectivity.note_unreachable
-        self._sending = DmqSending(self._signer, lanes, self._clock, unreachable)
+        self._sending = DmqSubmitter(self._signer, lanes, self._clock, unreachable)
         self._listener = self._make_client()
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._connectivity.run(), name="delivery-peers")

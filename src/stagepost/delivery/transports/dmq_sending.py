@@ -90,7 +90,7 @@ REFUSED_ADVICE = "the node's operator can say more; `stagepost keys show` tells 
 log = logging.getLogger(__name__)
 
 
-class DmqSending:
+class DmqSubmitter:
     """The way into a node. It raises `SendFailed` and `SendRefused`; `on_unreachable` is called if no node answers."""
 
     def __init__(
