@@ -244,6 +244,36 @@ def a_slow_transport(network: MemoryNetwork, name: str) -> SlowTransport:
     return transport
 
 
+def test_a_caller_who_left_during_the_send_is_not_cancelled_again_by_the_end_of_the_message() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        transport = a_slow_transport(network, "alice")
+        Peer(network, "bob")
+        async with a_publisher(transport, an_acked_config("bob")) as publisher:
+
+            async def leave_and_go_on() -> str:
+                try:
+                    await publisher.publish_with_ack(TOPIC, b"x", key="k", timeout=3)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(10)
+                return "went on"
+
+            first = asyncio.ensure_future(leave_and_go_on())
+            await settle()
+            second = asyncio.ensure_future(publisher.publish_with_ack(TOPIC, b"x", key="k"))
+            await asyncio.sleep(0.5)
+            assert transport.begun == [b"x"]
+            network.cut("alice")
+            first.cancel()
+
+            with pytest.raises(ErrNoConnectedPeers):
+                await second
+            assert now() == pytest.approx(3.0)
+            assert await first == "went on"
+
+    virtually(main)
+
+
 def test_a_second_flush_joins_the_running_one() -> None:
     async def main() -> None:
         network = MemoryNetwork()

@@ -585,6 +585,31 @@ def test_stop_cancels_handlers_after_the_drain_and_they_are_not_answered() -> No
     virtually(main)
 
 
+def test_every_handler_that_ends_within_the_drain_is_stored_and_answered() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        alice = Sender(network)
+
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(int(message.data))
+
+        config = ReceiverConfig(handlers_per_sender=2, ack_delay=0.0)
+        disk = MemoryInboxDisk()
+        inbox = MemoryInbox(disk, clock=clock())
+        receiver = Receiver(network.join("bob"), {TOPIC: handle}, config=config, clock=clock(), inbox=inbox)
+        await receiver.start()
+        said = [alice.say(b"1"), alice.say(b"2")]
+        await settle()
+        await receiver.stop(drain=3)
+        await settle()
+
+        ids = {id_of(message) for message in said}
+        assert {answer.message_id for answer in alice.answers} == ids
+        assert {record.delivery_id for record in MemoryInbox(disk, clock=clock()).load().records} == ids
+
+    virtually(main)
+
+
 def test_receipts_that_cannot_be_sent_are_counted_and_not_repeated() -> None:
     async def main() -> None:
         network = MemoryNetwork()
