@@ -16,12 +16,13 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
+from stagepost.pipeline.tables.export import Exported, FileFormat
 from stagepost.pipeline.tables.filter import NAMES, MessageFilter
 from stagepost.remp.verdict.words import verdict_words
 from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix, trace_object
 from stagepost.web.access.forms import require_own_form
 from stagepost.web.access.problems import problem_response
-from stagepost.web.export import MEDIA_TYPES, Form, Table, exported, written
+from stagepost.web.export import MEDIA_TYPES, exported, written
 from stagepost.web.figures import as_objects, sessions_of
 from stagepost.web.listing import Cursor, Source, page_of
 from stagepost.web.live import read_event_id
@@ -160,15 +161,15 @@ def message(request: Request, message_id: MessageId) -> dict[str, Any]:
 def receipts(
     request: Request,
     message_id: MessageId,
-    to: Annotated[Form | None, Query(description="csv or jsonl for a file; JSON otherwise")] = None,
+    to: Annotated[FileFormat | None, Query(description="csv or jsonl for a file; JSON otherwise")] = None,
 ) -> Response:
     found = traced(_sources(request), message_id)
     if to is None:
         return JSONResponse(found["all_receipts"])
-    if to is Form.PARQUET:
+    if to is FileFormat.PARQUET:
         raise ConfigError("the receipts of one message come as csv or jsonl", advice="choose one of them")
     rows = found["all_receipts"]
-    if to is Form.CSV:
+    if to is FileFormat.CSV:
         rows = [{name: row.get(name) for name in RECEIPT_COLUMNS} for row in rows]
     name = f"{found['message_id'][:16]}-receipts.{to}"
     return _file(written(rows, list(RECEIPT_COLUMNS), to), to, name)
@@ -235,8 +236,8 @@ async def stream(
 def export(
     request: Request,
     wanted: Wanted,
-    to: Form = Form.CSV,
-    table: Table = Table.MESSAGES,
+    to: FileFormat = FileFormat.CSV,
+    table: Exported = Exported.MESSAGES,
     source: SourceGiven = Source.LIVE,
 ) -> Response:
     parts = exported(_sources(request), table, wanted, source, to)
@@ -261,7 +262,7 @@ def require_delivery_id(text: str | None) -> str | None:
     return text.lower()
 
 
-def _file(parts: Iterator[bytes], form: Form, name: str) -> StreamingResponse:
+def _file(parts: Iterator[bytes], form: FileFormat, name: str) -> StreamingResponse:
     # What goes wrong with the first part can still be said; behind it only the connection can be broken off.
     parts = chain([next(parts, b"")], parts)
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}

@@ -1,4 +1,4 @@
-"""Rows as files, as long as they are: CSV, JSON lines, Parquet; a part at a time, whoever many there are."""
+"""Rows as files of any length: CSV, JSON lines, Parquet, written a part at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from stagepost.errors import ConfigError
+from stagepost.pipeline.tables.export import Exported, FileFormat, query_of
 from stagepost.pipeline.tables.filter import MessageFilter
+from stagepost.pipeline.tables.reader import csv_cell
 from stagepost.web.listing import COLUMNS, Source, live_messages, tables_query
 from stagepost.web.message_book import row_of
 from stagepost.web.outcomes import Nothing, Unreadable
@@ -22,7 +23,7 @@ from stagepost.web.sources import Sources, UnreadableSource
 ROWS_AT_A_TIME = 500
 CHUNK_BYTES = 64 * 1024
 EXPORT_TIME_MAX_S = 600.0
-"""Whoever takes a file slowly must not keep it open for ever."""
+"""Seconds: a reader who takes a file slowly must not keep it open for ever."""
 
 _PARQUET_TYPES = {
     **dict.fromkeys(COLUMNS, "BIGINT"),
@@ -32,30 +33,19 @@ _PARQUET_TYPES = {
 }
 
 
-class Form(StrEnum):
-    CSV = "csv"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-
-
-class Table(StrEnum):
-    MESSAGES = "messages"
-    RECEIPTS = "receipts"
-
-
 MEDIA_TYPES = {
-    Form.CSV: "text/csv; charset=utf-8",
-    Form.JSONL: "application/x-ndjson",
-    Form.PARQUET: "application/vnd.apache.parquet",
+    FileFormat.CSV: "text/csv; charset=utf-8",
+    FileFormat.JSONL: "application/x-ndjson",
+    FileFormat.PARQUET: "application/vnd.apache.parquet",
 }
 
 
 def exported(
-    sources: Sources, table: Table, wanted: MessageFilter, source: Source, form: Form
+    sources: Sources, table: Exported, wanted: MessageFilter, source: Source, form: FileFormat
 ) -> Iterator[bytes]:
-    """Everything that can be refused is refused before the first part."""
+    """Yield the file in parts. Everything that can be refused is refused before the first part."""
     if source is Source.LIVE:
-        if table is Table.RECEIPTS:
+        if table is Exported.RECEIPTS:
             raise ConfigError(
                 "receipts of many messages come from the tables",
                 advice="ask with source=tables, or for one message: /api/v1/messages/ID/receipts?to=csv",
@@ -74,23 +64,19 @@ def exported(
     return _of_tables(sources, query, parameters, names, form)
 
 
-def _query(table: Table, wanted: MessageFilter) -> tuple[str, list[Any], list[str]]:
-    if table is Table.MESSAGES:
+def _query(table: Exported, wanted: MessageFilter) -> tuple[str, list[Any], list[str]]:
+    if table is Exported.MESSAGES:
         inner, parameters = tables_query(wanted, None)
         return f"SELECT {', '.join(COLUMNS)} FROM ({inner})", parameters, list(COLUMNS)
-    condition = wanted.receipts()
-    query = (
-        "SELECT r.* FROM receipts r JOIN messages m USING (message_id) "
-        f"WHERE {condition.text} ORDER BY r.message_id, r.timestamp_ms, r.source_id, r.kind"
-    )
-    return query, list(condition.parameters), []
+    condition = query_of(table, wanted)
+    return condition.text, list(condition.parameters), []
 
 
 def _of_tables(
-    sources: Sources, query: str, parameters: list[Any], names: list[str], form: Form
+    sources: Sources, query: str, parameters: list[Any], names: list[str], form: FileFormat
 ) -> Iterator[bytes]:
     with sources.tables.asking(EXPORT_TIME_MAX_S) as asking:
-        if form is Form.PARQUET:
+        if form is FileFormat.PARQUET:
             with tempfile.TemporaryDirectory(prefix="stagepost-export-") as folder:
                 path = Path(folder) / "export.parquet"
                 asking.copy(query, parameters, path, "FORMAT parquet")
@@ -109,14 +95,14 @@ def _chained(
     yield from rest
 
 
-def written(rows: Iterable[dict[str, Any]], columns: list[str], form: Form) -> Iterator[bytes]:
-    if form is Form.PARQUET:
+def written(rows: Iterable[dict[str, Any]], columns: list[str], form: FileFormat) -> Iterator[bytes]:
+    if form is FileFormat.PARQUET:
         return _parquet(rows)
-    return _csv(rows, columns) if form is Form.CSV else _json_lines(rows)
+    return _csv(rows, columns) if form is FileFormat.CSV else _json_lines(rows)
 
 
 def _csv(rows: Iterable[dict[str, Any]], columns: list[str]) -> Iterator[bytes]:
-    """Lists are JSON, nothing is an empty field."""
+    """Yield CSV: lists are JSON, a missing value is an empty field, and no text is a formula."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -128,6 +114,8 @@ def _csv(rows: Iterable[dict[str, Any]], columns: list[str]) -> Iterator[bytes]:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return csv_cell(value)
     return json.dumps(list(value), separators=(",", ":")) if isinstance(value, list | tuple) else value
 
 
@@ -148,7 +136,7 @@ def _taken(text: io.StringIO) -> bytes:
 
 
 def _parquet(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """Through a file: Parquet is finished by its end."""
+    """Yield Parquet by way of a file: the end of a Parquet file completes it."""
     import duckdb
 
     with ExitStack() as parts:

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from stagepost.pipeline.tables.export import FileFormat
+from stagepost.web.export import written
+
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 
@@ -103,6 +106,15 @@ def test_the_same_rows_come_as_csv_json_lines_and_parquet(api: Api, tmp_path: Pa
         assert of_csv == [row[0] for row in found]
         assert set(of_csv) == expected
         assert all(isinstance(row[1], list) for row in found)
+
+
+def test_no_text_in_a_csv_answer_is_a_formula() -> None:
+    rows: list[dict[str, object]] = [
+        {"error": "=1+1", "silent": [1, 2], "queued_ms": -1},
+        {"error": "plain", "silent": [], "queued_ms": None},
+    ]
+    parts = written(rows, ["error", "silent", "queued_ms"], FileFormat.CSV)
+    assert b"".join(parts).decode() == 'error,silent,queued_ms\n\'=1+1,"[1,2]",-1\nplain,[],\n'
 
 
 def test_receipts_of_the_tables_are_exported_by_the_filter(api: Api) -> None:

@@ -5,20 +5,16 @@ DuckDB writes while it reads, and puts aside on the disk what does not fit into 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from stagepost.errors import StorageError
 from stagepost.pipeline.tables.filter import Condition, MessageFilter
-from stagepost.pipeline.tables.reader import FORMATS, Reader, file_column
+from stagepost.pipeline.tables.reader import Reader, copy_rows, quoted
 
 MEMORY_MAX = "512MB"
 ROWS_PER_FETCH = 1_000
-STANDARD_OUTPUT = "-"
 
 
 class Exported(StrEnum):
@@ -33,7 +29,7 @@ class FileFormat(StrEnum):
 
 
 def query_of(what: Exported, wanted: MessageFilter) -> Condition:
-    """The whole query, in a fixed order, and its parameters."""
+    """Return the whole query, in a fixed order, and its parameters."""
     if what is Exported.MESSAGES:
         condition = wanted.messages()
         text = f"SELECT m.* FROM messages m WHERE {condition.text} ORDER BY m.message_id"
@@ -47,13 +43,13 @@ def query_of(what: Exported, wanted: MessageFilter) -> Condition:
 
 
 def require_tables(reader: Reader, wanted: MessageFilter) -> None:
-    """`StorageError` names one that has not been made yet."""
+    """Raise a `StorageError` that names a table which has not been made yet, if one is needed."""
     for name in (Exported.MESSAGES.value, Exported.RECEIPTS.value, *wanted.tables()):
         reader.known(name)
 
 
 def rows(reader: Reader, what: Exported, wanted: MessageFilter) -> Iterator[dict[str, Any]]:
-    """A bounded number in memory at a time."""
+    """Yield the rows, with a bounded number of them in memory at a time."""
     require_tables(reader, wanted)
     query = query_of(what, wanted)
     found = reader.connection.cursor().execute(query.text, query.parameters)
@@ -64,35 +60,11 @@ def rows(reader: Reader, what: Exported, wanted: MessageFilter) -> Iterator[dict
 
 
 def export(reader: Reader, what: Exported, wanted: MessageFilter, to: FileFormat, out: str) -> int:
-    """The number of rows. A file gets its name when it is complete; `-` is the standard output."""
+    """Write the rows that `wanted` lets through into one file, or to the standard output for `-`. Return their number."""
     require_tables(reader, wanted)
     query = query_of(what, wanted)
-    is_file = out != STANDARD_OUTPUT
-    temporary = (
-        Path(out).with_name(f".{Path(out).name}.{os.getpid()}.new") if is_file else Path("/dev/stdout")
-    )
     # A cursor sees the same tables; the limits stay with this reader.
-    with TemporaryDirectory(prefix="stagepost-export-") as spill:
-        connection = reader.connection.cursor()
-        try:
-            connection.execute(f"SET temp_directory = {_quoted(spill)}")
-            connection.execute(f"SET memory_limit = '{MEMORY_MAX}'")
-            described = connection.execute(f"DESCRIBE {what.value}").fetchall()
-            columns = ", ".join(file_column(name, kind, f".{to.value}") for name, kind, *_ in described)
-            copied = connection.execute(
-                f"COPY (SELECT {columns} FROM ({query.text})) TO {_quoted(str(temporary))} ({FORMATS[f'.{to.value}']})",
-                query.parameters,
-            ).fetchone()
-            if is_file:
-                temporary.replace(out)
-        except Exception as error:
-            if is_file:
-                temporary.unlink(missing_ok=True)
-            raise StorageError(f"cannot write {out}: {error}", advice="see --out") from error
-        finally:
-            connection.close()
-    return 0 if copied is None else int(copied[0])
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    with TemporaryDirectory(prefix="stagepost-export-") as spill, reader.connection.cursor() as connection:
+        connection.execute(f"SET temp_directory = {quoted(spill)}")
+        connection.execute(f"SET memory_limit = '{MEMORY_MAX}'")
+        return copy_rows(connection, what.value, query.text, query.parameters, f".{to.value}", out)

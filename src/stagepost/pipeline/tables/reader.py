@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,10 @@ REPORTS = (
 """Evaluated by the last run. `receipts` and `quarantine` are views on the records, `messages` on the lives of messages."""
 
 TABLES = ("messages", "receipts", "quarantine", *REPORTS)
+STANDARD_OUTPUT = "-"
+APOSTROPHE = "'"
+FORMULA_STARTS = ("=", "+", "-", "@")
+"""Characters, one each: a spreadsheet takes a cell that begins with one of them for a formula."""
 FORMATS = {".parquet": "FORMAT parquet", ".csv": "FORMAT csv, HEADER", ".jsonl": "FORMAT json"}
 
 # One row for each receipt that counts. A receipt that came under several hints stands with the least of them.
@@ -108,28 +114,17 @@ class Reader:
         return name
 
     def export(self, name: str, out: Path) -> int:
-        """One file, its format by its ending; the number of rows. Lists are JSON in CSV, bytes are hexadecimal there."""
-        form = FORMATS.get(out.suffix)
-        if form is None:
+        """Write a table as one file, whose ending is its format. Return the number of rows."""
+        if out.suffix not in FORMATS:
             raise ConfigError(
                 f"{out} ends in none of {', '.join(FORMATS)}", advice="name another file with --out"
             )
         self.known(name)
         columns = self.connection.execute(f"DESCRIBE {name}").fetchall()
-        chosen = ", ".join(file_column(column[0], column[1], out.suffix) for column in columns)
-        temporary = out.with_name(f".{out.name}.new")
         order = ", ".join(f'"{column[0]}"' for column in columns[:3])
-        text = str(temporary).replace("'", "''")
-        try:
-            self.connection.execute(
-                f"COPY (SELECT {chosen} FROM {name} ORDER BY {order}) TO '{text}' ({form})"
-            )
-            temporary.replace(out)
-        except Exception as error:
-            temporary.unlink(missing_ok=True)
-            raise StorageError(f"cannot write {out}: {error}", advice="see --out") from error
-        counted = self.connection.execute(f"SELECT count(*) FROM {name}").fetchone()
-        return int(counted[0]) if counted else 0
+        return copy_rows(
+            self.connection, name, f"SELECT * FROM {name} ORDER BY {order}", (), out.suffix, str(out)
+        )
 
     def close(self) -> None:
         self.connection.close()
@@ -154,11 +149,55 @@ def _parquet(folder: Path, files: list[str]) -> str:
     return f"SELECT * FROM read_parquet([{names}])"
 
 
-def file_column(name: str, kind: str, suffix: str) -> str:
+def copy_rows(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    query: str,
+    parameters: Sequence[Any],
+    suffix: str,
+    out: str,
+) -> int:
+    """Write the rows of `query`, which has the columns of `table`, in the format of `suffix`. Return their number.
+
+    A file gets its name when it is complete; `-` is the standard output.
+    """
+    is_file = out != STANDARD_OUTPUT
+    target = Path(out).with_name(f".{Path(out).name}.{os.getpid()}.new") if is_file else Path("/dev/stdout")
+    try:
+        described = connection.execute(f"DESCRIBE {table}").fetchall()
+        columns = ", ".join(_file_column(name, kind, suffix) for name, kind, *_ in described)
+        copied = connection.execute(
+            f"COPY (SELECT {columns} FROM ({query})) TO {quoted(str(target))} ({FORMATS[suffix]})", parameters
+        ).fetchone()
+        if is_file:
+            target.replace(out)
+    except Exception as error:
+        if is_file:
+            target.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {out}: {error}", advice="see --out") from error
+    return 0 if copied is None else int(copied[0])
+
+
+def csv_cell(text: str) -> str:
+    """Return `text` as a cell that a spreadsheet does not take for a formula: strangers have a say in some texts."""
+    return APOSTROPHE + text if text.startswith(FORMULA_STARTS) else text
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _file_column(name: str, kind: str, suffix: str) -> str:
+    """Return the SQL of a column. Bytes are hexadecimal outside of Parquet; in CSV, lists are JSON and texts are `csv_cell`s."""
+    column = f'"{name}"'
     if suffix == ".parquet":
-        return f'"{name}"'
+        return column
     if kind == "BLOB":
-        return f'lower(hex("{name}")) AS "{name}"'
-    return (
-        f'to_json("{name}")::VARCHAR AS "{name}"' if kind.endswith("[]") and suffix == ".csv" else f'"{name}"'
-    )
+        return f"lower(hex({column})) AS {column}"
+    if suffix == ".csv" and kind.endswith("[]"):
+        return f"to_json({column})::VARCHAR AS {column}"
+    if suffix == ".csv" and kind == "VARCHAR":
+        starts = ", ".join(map(quoted, FORMULA_STARTS))
+        neutral = f"concat({quoted(APOSTROPHE)}, {column})"
+        return f"CASE WHEN left({column}, 1) IN ({starts}) THEN {neutral} ELSE {column} END AS {column}"
+    return column

@@ -23,6 +23,7 @@ from stagepost.pipeline.tables.filter import (
     MessageFilter,
     moment_text,
 )
+from stagepost.pipeline.tables.reader import copy_rows, csv_cell
 from tests.worlds.pipeline.pipeline_spark import need_packages
 
 NOW_S = 1_700_000_000.0
@@ -181,3 +182,27 @@ def test_an_export_is_one_whole_file_or_none(small_reader: Any, tmp_path: Path) 
     with pytest.raises(StorageError, match="cannot write"):
         export(small_reader, Exported.MESSAGES, read(), FileFormat.CSV, str(tmp_path / "nowhere" / "x.csv"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it's.csv", "it's.jsonl", "it's.parquet"]
+
+
+def test_no_text_in_a_csv_file_is_a_formula(tmp_path: Path) -> None:
+    """Validators and contracts have a say in texts; spreadsheets carry out a cell that begins like a formula."""
+    import csv
+
+    import duckdb
+
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "plain", "a=b", "", "'quoted", None]
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE found (number BIGINT, error VARCHAR)")
+        connection.executemany("INSERT INTO found VALUES (?, ?)", [[-1, text] for text in texts])
+        for suffix in (".csv", ".jsonl"):
+            out = tmp_path / f"found{suffix}"
+            assert copy_rows(connection, "found", "SELECT * FROM found", (), suffix, str(out)) == len(texts)
+
+    with (tmp_path / "found.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    cells = [row["error"] for row in rows]
+    assert cells == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "plain", "a=b", "", "'quoted", ""]
+    assert cells == [csv_cell(text or "") for text in texts], "the dashboard writes the same cells"
+    assert {row["number"] for row in rows} == {"-1"}, "numbers stay numbers"
+    lines = (tmp_path / "found.jsonl").read_text().splitlines()
+    assert [json.loads(line)["error"] for line in lines] == texts
