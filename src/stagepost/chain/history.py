@@ -193,7 +193,7 @@ def _read_view(reader: Reader) -> KeptView:
     time_ms, is_crowded = reader.read_long(), reader.read_unsigned_int()
     if is_crowded > 1:
         raise TlDecodeError(
-            f"the view before offset {reader.offset} is neither crowded nor not: {is_crowded}"
+            f"the view before offset {reader.offset} has {is_crowded} for `is_crowded`; it is 0 or 1"
         )
     count = reader.read_vector_count(SESSIONS_KEPT_MAX, 32)
     return KeptView(

@@ -305,5 +305,5 @@ def _read_entry(reader: Reader) -> ShardEntry:
     seqno, time_ms, session = reader.read_unsigned_int(), reader.read_long(), _read_session(reader)
     plan, plan_at_ms = reader.read_unsigned_int(), reader.read_long()
     if plan > max(PlanKind):
-        raise TlDecodeError(f"plan {plan} is none of {[int(one) for one in PlanKind]}", found=plan)
+        raise TlDecodeError(f"plan {plan} is not one of {[int(one) for one in PlanKind]}", found=plan)
     return ShardEntry(shard, sources, seqno, time_ms, session, PlanKind(plan), plan_at_ms)

@@ -100,7 +100,7 @@ def decode_shard_block(data: bytes) -> ShardBlock:
     reader.expect_end()
     if ordering > max(Ordering):
         raise TlDecodeError(
-            f"ordering {ordering} is none of {[int(one) for one in Ordering]}", found=ordering
+            f"ordering {ordering} is not one of {[int(one) for one in Ordering]}", found=ordering
         )
     return ShardBlock(
         session,

@@ -430,5 +430,7 @@ def id_bytes(message_id: str | bytes) -> bytes:
         except ValueError:
             pass
     raise LocalProtocolError(
-        f"{message_id!r} is no message id", code=ErrorCode.MSG_BAD_ID, advice="give all 64 hexadecimal digits"
+        f"{message_id!r} is not a message id",
+        code=ErrorCode.MSG_BAD_ID,
+        advice="give all 64 hexadecimal digits",
     )

@@ -228,7 +228,7 @@ def _read_validators(session: Part, full_nodes: Mapping[bytes, bytes]) -> list[V
         if identifier and identifier in keys:
             part.fault("public_key", "expected every key once in a session, found it again")
         if identifier and identifier in full_nodes:
-            part.fault("public_key", "expected a key that is no full node's, found one that is")
+            part.fault("public_key", "expected a key that is not a full node's, found one that is")
         keys.add(identifier)
         index = part.required("index", whole(0, VALIDATORS_MAX - 1), -1)
         if index in found:

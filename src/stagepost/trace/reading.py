@@ -65,7 +65,7 @@ def require_prefix(prefix: str) -> str:
     """Return the prefix in small letters; refuse a text that cannot begin an id."""
     if _PREFIX.fullmatch(prefix.lower()) is None:
         raise NotOneMessage(
-            f"{prefix[: ID_DIGITS + 1]!r} is no message id",
+            f"{prefix[: ID_DIGITS + 1]!r} is not a message id",
             {},
             advice=f"give {PREFIX_DIGITS_MIN} to {ID_DIGITS} of its hexadecimal digits, the first ones",
         )

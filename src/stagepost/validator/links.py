@@ -95,7 +95,7 @@ class ListeningValidatorLinks:
     def check(self, public_key: bytes) -> None:
         if not self._admits(public_key):
             raise HandshakeRefused(
-                f"key {public_key.hex()} is no full node that is served here",
+                f"key {public_key.hex()} is not the key of a full node that is served here",
                 code=ErrorCode.PROTOCOL_REQUEST,
                 advice="ask the validator's operator to add the key",
                 reason="NotAMember",

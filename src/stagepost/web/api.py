@@ -274,7 +274,9 @@ def status_for(error: StagepostError) -> HTTPStatus | None:
     if isinstance(error, NotOneMessage):
         if error.message_ids:
             return HTTPStatus.CONFLICT
-        return HTTPStatus.UNPROCESSABLE_ENTITY if "is no message id" in error.text else HTTPStatus.NOT_FOUND
+        return (
+            HTTPStatus.UNPROCESSABLE_ENTITY if "is not a message id" in error.text else HTTPStatus.NOT_FOUND
+        )
     status: HTTPStatus | None = getattr(error, "status", None)
     return status
 

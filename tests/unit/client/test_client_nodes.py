@@ -106,7 +106,7 @@ def test_a_full_nodes_client_neither_submits_nor_listens() -> None:
 def test_what_is_no_id_is_said_to_be_none(wrong: str | bytes) -> None:
     from stagepost.full_node.local_client import id_bytes
 
-    with pytest.raises(StagepostError, match="is no message id"):
+    with pytest.raises(StagepostError, match="is not a message id"):
         id_bytes(wrong)
     assert id_bytes("ab" * 32) == id_bytes(b"\xab" * 32)
 

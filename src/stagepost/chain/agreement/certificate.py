@@ -130,7 +130,7 @@ def check_count(certificate: Certificate, validators: int) -> None:
     if any(later <= earlier for earlier, later in pairwise(who)):
         raise _no_quorum(certificate, "its validators are not in rising order, each once")
     if who and not 0 <= who[0] <= who[-1] < validators:
-        raise _no_quorum(certificate, f"validator {who[-1]} is none of the {validators}")
+        raise _no_quorum(certificate, f"validator {who[-1]} is not one of the {validators}")
     if len(who) < quorum(validators):
         raise _no_quorum(
             certificate, f"{len(who)} validators signed, {quorum(validators)} of {validators} must"

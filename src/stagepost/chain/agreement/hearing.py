@@ -44,7 +44,7 @@ class BookKeeper:
     def hear_vote(self, vote: Vote) -> Refusal | None:
         session, book = self._session, self._book
         if vote.validator >= session.size:
-            return Refusal("UnknownValidator", f"validator {vote.validator} is none of the {session.size}")
+            return Refusal("UnknownValidator", f"validator {vote.validator} is not one of the {session.size}")
         if vote.kind is VoteKind.PROPOSE and vote.validator != session.leader_of(vote.slot):
             return Refusal("NotLeader", f"validator {vote.validator} does not lead slot {vote.slot}")
         if not book.is_open(vote.slot):

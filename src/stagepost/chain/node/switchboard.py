@@ -202,7 +202,9 @@ def _read(peer: int, data: bytes) -> tuple[bytes, bytes]:
 def _member(channel: Channel, channel_id: bytes, peer: int) -> int:
     index = channel.index_of.get(peer)
     if index is None:
-        raise TlDecodeError(f"member {peer} of the network is none of session {channel_id.hex()}", offset=0)
+        raise TlDecodeError(
+            f"member {peer} of the network is not a member of session {channel_id.hex()}", offset=0
+        )
     return index
 
 

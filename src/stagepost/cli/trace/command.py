@@ -24,7 +24,7 @@ _PREFIX = re.compile(rf"[0-9a-fA-F]{{{PREFIX_DIGITS_MIN},64}}")
 def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if _PREFIX.fullmatch(value) is None:
         raise click.BadParameter(
-            f"{value!r} is no message id; give at least {PREFIX_DIGITS_MIN} of its hexadecimal digits",
+            f"{value!r} is not a message id; give at least {PREFIX_DIGITS_MIN} of its hexadecimal digits",
             context,
             parameter,
         )

@@ -220,7 +220,7 @@ class OverlayLinks:
         index = self._index_of.get(public_key)
         if index is None:
             raise HandshakeRefused(
-                f"key {public_key.hex()} is no member of session {self.session_id.hex()}",
+                f"key {public_key.hex()} is not a member of session {self.session_id.hex()}",
                 code=ErrorCode.PROTOCOL_REQUEST,
                 advice="check the list of members",
                 reason="NotAMember",

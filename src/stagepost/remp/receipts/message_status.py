@@ -134,7 +134,7 @@ def write_status(writer: Writer, status: MessageStatus) -> None:
         case Timeout():
             writer.write_constructor(TIMEOUT_ID)
         case _:
-            raise LocalProtocolError(f"{type(status).__name__} is no status of a message")
+            raise LocalProtocolError(f"{type(status).__name__} is not a status of a message")
 
 
 def read_status(reader: Reader) -> MessageStatus:

@@ -181,14 +181,14 @@ def _given(found: Mapping[str, Any], name: str) -> Any:
 def _string(found: Mapping[str, Any], name: str) -> str:
     value = _given(found, name)
     if not isinstance(value, str):
-        raise JsonFault(f"{name} is no text")
+        raise JsonFault(f"{name} is not a text")
     return value
 
 
 def _integer(found: Mapping[str, Any], name: str, least: int, greatest: int) -> int:
     value = _given(found, name)
     if type(value) is not int:
-        raise JsonFault(f"{name} is no integer")
+        raise JsonFault(f"{name} is not an integer")
     if not least <= value <= greatest:
         raise JsonFault(f"{name} is {value}, expected {least} to {greatest}")
     return value

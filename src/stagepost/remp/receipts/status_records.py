@@ -85,11 +85,11 @@ def _value(members: Mapping[str, Any], line: bytes) -> tuple[bytes | None, str]:
         value = members["value"]
         if value is None:
             return None, ""
-        return (value.encode(), "") if isinstance(value, str) else (line, "value is no text")
+        return (value.encode(), "") if isinstance(value, str) else (line, "value is not a text")
     try:
         return b64decode(members["value_base64"], validate=True), ""
     except (Base64Error, ValueError, TypeError):
-        return line, "value_base64 is no base64"
+        return line, "value_base64 is not base64"
 
 
 def _headers(given: object) -> dict[str, str]:

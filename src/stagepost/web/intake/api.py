@@ -137,7 +137,7 @@ def _id(text: str) -> bytes:
         found = b""
     if not found:
         raise NotOneMessage(
-            f"{text[: ID_DIGITS + 1]!r} is no message id",
+            f"{text[: ID_DIGITS + 1]!r} is not a message id",
             {},
             advice=f"give its {ID_DIGITS} hexadecimal digits",
         )

@@ -301,7 +301,7 @@ def test_a_certificate_covers_all_that_it_says(field: str) -> None:
 
 
 def test_a_certificate_of_strangers_or_doubles_is_none() -> None:
-    with pytest.raises(RemoteProtocolError, match="validator 6 is none of the 4"):
+    with pytest.raises(RemoteProtocolError, match="validator 6 is not one of the 4"):
         check(certificate_of([0, 1, 6]), KEYS[:4])
     good = certificate_of([0, 1, 2, 3, 4])
     doubled = Certificate(good.session_id, 9, good.kind, BLOCK, (good.signatures[0],) * 5)

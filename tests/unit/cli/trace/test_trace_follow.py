@@ -92,7 +92,7 @@ def test_none_and_several_are_told_apart(folder: Folder) -> None:
         read_trace(folder.data, MESSAGE.hex()[:8], START_MS)
     assert several.value.message_ids == {MESSAGE.hex(): 1, OTHER.hex(): 2}
     for wrong in ("", "abcdefg", "g" * 64, "ab" * 33):
-        with pytest.raises(NotOneMessage, match="no message id"):
+        with pytest.raises(NotOneMessage, match="not a message id"):
             require_prefix(wrong)
 
 
