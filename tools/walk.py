@@ -30,7 +30,7 @@ RIDDLES = frozenset(
 # Station: the module, then the functions of it that the message passes before it goes on. Same module again where it returns.
 WAY = """
 The command
-cli.send.command            send _content
+cli.send.command            send
 cli.options.shared          socket_and_magic
 cli.options.delivery        publisher_config
 cli.send.reliably           deliver DeliverySession.open
@@ -38,21 +38,21 @@ dmq.keys.signing_pair       load_signing_pair
 
 The publisher
 delivery.shell.publisher    ReliablePublisher.publish_with_ack
-delivery.shell.acceptance   PublisherStoring._store
-delivery.publisher          TakingIn.offer TakingIn.accept_to_send
+delivery.shell.acceptance   Acceptance.take_and_wait
+delivery.publisher          PublisherCore.offer PublisherCore.accept_to_send
 delivery.outbox             Outbox.add
-delivery.settling           Settling.take_effects
-delivery.shell.sender       PublisherShell._perform
+delivery.settlement         Settlement.take_effects
+delivery.shell.sender       Sender.perform
 delivery.stores.outbox_rows OutboxRows.insert
 delivery.stores.outbox_rules OutboxBook.insert
 ground.storage.group_writer GroupWriter.do
 ground.storage.table_file   TableFile.commit
 ground.storage.sqlite_file  SqliteFile.write
-delivery.shell.acceptance   PublisherStoring._accept
-delivery.shell.sender       PublisherSending._flush_forever PublisherSending._take_next
+delivery.shell.acceptance   Acceptance._accept
+delivery.shell.sender       Sender._flush_forever Sender._take_next
 delivery.publisher          PublisherCore.begin_send
 delivery.outbox             Outbox.begin_send
-delivery.shell.sender       PublisherSending._hand_over
+delivery.shell.sender       Sender.hand_over
 
 The signer
 delivery.transports.dmq     DmqTransport.publish
@@ -88,19 +88,19 @@ dmq.node.intake             Intake._judged Intake._commit
 dmq.validation              Validator.commit
 dmq.mempool                 Mempool.insert
 dmq.node.stored_messages    SqliteStore.write
-dmq.node.stored_rows        write_message
+dmq.node.stored_rows        MessageBook.put
 dmq.node.intake             Intake._written
 
 Pulling by another node
 dmq.node.supplier           Supplier._next_ids
-dmq.supplying               Supplying.next_ids
+dmq.supplying               SupplyCore.next_ids
 dmq.node.puller             Puller._act Puller._ids_came
-dmq.pulling                 PeerPulling.ids_arrived PeerPulling.next_action
+dmq.pulling                 PullCore.ids_arrived PullCore.next_action
 dmq.downloads               Downloads.claim
 dmq.node.supplier           Supplier._messages
-dmq.supplying               Supplying.messages
+dmq.supplying               SupplyCore.messages
 dmq.node.puller             Puller._messages_came
-dmq.pulling                 PeerPulling.messages_arrived
+dmq.pulling                 PullCore.messages_arrived
 dmq.node.intake             Intake.offer Intake._hold
 dmq.node.mempool_feed       MempoolFeed.take
 dmq.endpoints.local_notification LocalMessageNotificationServer._answer_next LocalMessageNotificationClient.request_messages_blocking
@@ -116,19 +116,18 @@ delivery.shell.receiver     Receiver._handle
 full_node.from_delivery     DeliveryIntake.handle
 
 The full node
-full_node.full_node         RempFullNode.submit RempFullNode.take
+full_node.full_node         FullNode.submit FullNode.receive
 chain.ledger                EmbeddedLedger.dry_run
 chain.messages              read_message
-full_node.full_node         RempFullNode._send
-full_node.sending           FullNode.send
+full_node.full_node         FullNode._send
 remp.message                RempMessage.signed_bytes
 ground.crypto.ed25519       sign
 remp.message                RempMessage.encode
 remp.queue.staged_sending   StagedSending.begin
-full_node.sending           FullNode._perform
+full_node.full_node         FullNode._perform
 full_node.links             DiallingFullNodeLinks.send
 remp.links.link             Link.say
-full_node.full_node         RempFullNode._publish
+full_node.full_node         FullNode._publish
 full_node.status_topic      StatusTopic.publish
 
 The validators' queue
@@ -207,13 +206,14 @@ remp.receipts.packing       ImmediatePacking.packets
 remp.receipts.compact       CombinedReceipt.encode
 validator.links             ListeningValidatorLinks.tell
 full_node.links             MessageLink.heard
+full_node.full_node         FullNode.receipts_came
 remp.receipts.compact       CombinedReceipt.decode
-full_node.full_node         RempFullNode.receipts_came
-full_node.sending           FullNode.receipts_came
 full_node.receipt_checks    ReceiptChecks.check ReceiptJudge.check ReceiptChecks._answered
-full_node.sending           FullNode._judged
+full_node.full_node         FullNode._receipt_checked
 remp.queue.staged_sending   StagedSending.receipt_came
-full_node.full_node         RempFullNode._receipt_came RempFullNode._block_is_final RempFullNode._tell_final
+full_node.full_node         FullNode._block_is_final FullNode._finalize
+full_node.message_record    MessageRecord.step
+full_node.full_node         FullNode._report_end
 
 The topic
 full_node.status_topic      StatusTopic.publish
@@ -228,9 +228,9 @@ The acknowledgement
 full_node.from_delivery     DeliveryIntake.heard
 delivery.shell.receiver     Receiver._answer
 delivery.transports.dmq     DmqTransport.publish_acks
-delivery.shell.sender       PublisherShell._incoming
+delivery.shell.sender       Sender._incoming
 delivery.publisher          PublisherCore.receipts
-delivery.settling           Settling._settle
+delivery.settlement         Settlement.settle
 cli.send.reliably           Progress.note
 
 The pipeline
