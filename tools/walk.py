@@ -58,7 +58,7 @@ The signer
 delivery.transports.dmq     DmqTransport.publish
 delivery.transports.dmq_bodies data_body
 delivery.envelope           DataEnvelope.encode
-delivery.transports.dmq_sending DmqSending.send
+delivery.transports.dmq_sending DmqSubmitter.send
 dmq.keys.signer             DmqSigner.sign
 dmq.keys.signing_pair       SigningPair.sign
 dmq.message                 sign_message
@@ -155,7 +155,7 @@ validator.session_runner    SessionRunner.pushed
 catchain.member             Member.frame_received
 catchain.graph              Graph.receive
 remp.queue.reliable_queue   ReliableQueue.block_delivered
-remp.queue.hearing          Hearing.block_delivered
+remp.queue.hearing          RecordIntake.block_delivered
 remp.queue.body_search      BodySearch.begin
 validator.session_runner    SessionRunner._body_came
 remp.queue.reliable_queue   ReliableQueue.body_came
@@ -166,7 +166,7 @@ validator.queue_bridge      QueueBridge.take
 remp.queue.reliable_queue   ReliableQueue.take
 remp.queue.collation        Collation.take
 chain.node.validator        ChainValidator.propose
-chain.node.block_making     BlockMaking.payload
+chain.node.block_making     BlockMaker.payload
 chain.ledger                EmbeddedLedger.collate
 chain.shard_blocks          make_block
 chain.execution             Execution.take
@@ -176,19 +176,19 @@ chain.agreement.member      Member.proposed
 chain.agreement.ballot      Ballot.propose
 chain.node.agreement_runner AgreementRunner._do AgreementRunner.pushed
 chain.agreement.member      Member.frame_received
-chain.agreement.hearing     Hearing.hear_proposal
+chain.agreement.hearing     BookKeeper.hear_proposal
 chain.node.validator        ChainValidator.check
-chain.node.candidate_judging CandidateJudging.check
+chain.node.candidate_judging CandidateJudge.check
 validator.validator         RempValidator._check_messages
 chain.node.agreement_runner AgreementRunner.checked
 chain.agreement.member      Member.checked
 chain.agreement.ballot      Ballot.vote
-chain.agreement.hearing     Hearing.hear_vote
+chain.agreement.hearing     BookKeeper.hear_vote
 chain.agreement.member      Member._finalise
 chain.node.validator        ChainValidator.finalised
 chain.node.follower         ChainFollower.agreed
 chain.node.store            ChainStore.keep_block
-chain.following             Following.finalised
+chain.following             FollowedChain.finalised
 validator.validator         RempValidator._heard
 validator.queue_bridge      QueueBridge.heard
 remp.queue.reliable_queue   ReliableQueue.shard_committed
@@ -197,12 +197,12 @@ remp.queue.state            QueueState.set_status
 
 Receipts
 validator.session_runner    SessionRunner._tell_of_written
-validator.receipts          ReceiptSending.tell ReceiptSending._receipt
+validator.receipts          ReceiptSender.tell ReceiptSender._receipt
 remp.receipts.receipt       Receipt.signed_bytes Receipt.with_signature
 validator.receipts          Statements.say
-remp.receipts.packing       ImmediatePacking.add
-validator.receipts          ReceiptSending._send
-remp.receipts.packing       ImmediatePacking.packets
+remp.receipts.packing       ImmediatePacketQueue.add
+validator.receipts          ReceiptSender._send
+remp.receipts.packing       ImmediatePacketQueue.packets
 remp.receipts.compact       CombinedReceipt.encode
 validator.links             ListeningValidatorLinks.tell
 full_node.links             MessageLink.heard
