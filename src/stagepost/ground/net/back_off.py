@@ -35,7 +35,7 @@ class BackOff:
     last_violation: str | None = None
     is_penalised: bool = False
 
-    def ended(self, now: float, random: Random, violation: str | None = None) -> None:
+    def ended(self, now: float, chance: Random, violation: str | None = None) -> None:
         """Record that the connection ended.
 
         `violation` names the rule that the peer broke; None means that it could not be reached or went away.
@@ -52,7 +52,7 @@ class BackOff:
             self.penalties += 1
             self.last_violation = violation
             delay = penalty_s(self.penalties)
-        self.not_before = now + delay * (1 + RETRY_JITTER * random.random())
+        self.not_before = now + delay * (1 + RETRY_JITTER * chance.random())
 
     def is_there(self, now: float) -> None:
         """Forget failures to reach the peer, since there is news of it. A penalty for a broken rule stays."""
