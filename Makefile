@@ -16,7 +16,7 @@ help: ## list these targets
 demo: $(VENV)/demo.stamp ## install with the spark and web extras, then run the demo
 	$(BIN)/stagepost demo
 
-quick: $(VENV)/test.stamp ## while you write: format, lint, types, tidiness, and the unit and property tests that are not slow; under 90 s on two idle cores
+quick: $(VENV)/test.stamp ## while you write: format, lint, types, tidiness, and the unit and property tests that are not slow; aim: under 90 s on two idle cores
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict $(CHECKED)
