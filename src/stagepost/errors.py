@@ -189,7 +189,7 @@ FAULTS_SHOWN_MAX = 100
 
 
 class Fault(NamedTuple):
-    """One thing wrong in a file: `where` is the key or the path to it, `text` says what was expected and found."""
+    """Fault in a file: `where` is the key or the path to it, `text` says what was expected and found."""
 
     where: str
     text: str

@@ -193,7 +193,8 @@ async def _run(
 
 
 async def _send(network: Devnet, messages: DevnetMessages, rate: float, *, faults: bool) -> Mapping[str, int]:
-    """Who was killed meanwhile, and how often. Nobody is any more when all is sent: then all must come to an end."""
+    """Send the messages; return which validators were killed meanwhile, and how often. Kills stop when all is sent, since every
+    message must reach its end."""
     from stagepost.devnet.faults import faults_in
 
     killed: Mapping[str, int] = {}

@@ -94,7 +94,7 @@ def stop(context: click.Context, data: Path, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def status(context: click.Context, data: Path, as_json: bool) -> None:
-    """Whether the broker of this folder runs, and where. Exit 1 if it does not.
+    """Show whether the broker of this folder runs, and where. Exit 1 if it does not.
 
     \b
     Example:

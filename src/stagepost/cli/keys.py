@@ -144,7 +144,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _facts(content: Content) -> Facts:
-    """What may be told about one file's content."""
+    """Return the facts of one file that may be shown."""
     from stagepost.dmq import key_texts as text_envelope
     from stagepost.ground.crypto import kes
 
@@ -196,7 +196,7 @@ def _certificate_facts(issued: IssuedCertificate) -> Facts:
 
 
 def _agreement(issued: IssuedCertificate, neighbours: list[Content]) -> Facts:
-    """Whether the certificate is about the keys beside it; None where there is none to compare with."""
+    """Return whether the certificate fits the keys beside it; None where there are no keys to compare with."""
     from stagepost.dmq import key_texts as text_envelope
     from stagepost.ground.crypto import kes
 

@@ -41,14 +41,14 @@ class Common:
 
 
 def common() -> Common:
-    """Of the command that runs now; nothing was given where none does."""
+    """Return the common options of the command that runs now; empty options where none runs."""
     context = click.get_current_context(silent=True)
     found = None if context is None else context.find_root().obj
     return found if isinstance(found, Common) else Common()
 
 
 def file_and_context(config_file: str | None, context_name: str | None) -> tuple[str | None, str | None]:
-    """What was given to the command itself; else what was given before it."""
+    """Return the options given to the command itself, else those given before it."""
     given = common()
     given.is_used = True
     return config_file or given.config_file, context_name or given.context_name
@@ -170,7 +170,7 @@ class _Nowhere(io.TextIOBase):
 
 
 def _tell_unused() -> None:
-    """Where the command came to its end: after an error people have enough to read."""
+    """Report unused options once the command has ended well: after an error people have enough to read."""
     failure = sys.exc_info()[1]
     sentence = unused_options()
     if sentence is not None and (failure is None or isinstance(failure, click.exceptions.Exit)):

@@ -60,7 +60,7 @@ def _port_given(context: click.Context, parameter: click.Parameter, value: str) 
 
 
 def _with_member_flags(command: F) -> F:
-    """What a validator and a full node are both told."""
+    """Add the options that validators and full nodes share."""
     file = click.Path(path_type=Path)
     options = (
         click.option(

@@ -104,7 +104,7 @@ def _folder_given(context: click.Context, data: Path | None, address: str | None
 
 @click.group()
 def topic() -> None:
-    """What a node has written to its topics. Reads beside the running node, and changes nothing.
+    """Show what a node has written to its topics. Reads beside the running node, and changes nothing.
 
     \b
     Example:

@@ -89,17 +89,17 @@ class Client:
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> Sent:
-        """As `AsyncClient.send`."""
+        """Send as `AsyncClient.send` does."""
         return self._run(self._open().send(data, topic=topic, tier=tier, key=key, timeout_s=timeout_s))
 
     def wait_for(
         self, message_id: str | bytes, stage: StageName, timeout_s: float | None = None
     ) -> MessageVerdict:
-        """As `AsyncClient.wait_for`."""
+        """Wait as `AsyncClient.wait_for` does."""
         return self._run(self._open().wait_for(message_id, stage, timeout_s))
 
     def trace(self, message_id: str | bytes, *, timeout_s: float | None = None) -> Trace:
-        """As `AsyncClient.trace`."""
+        """Fetch a trace as `AsyncClient.trace` does."""
         return self._run(self._open().trace(message_id, timeout_s=timeout_s))
 
     def listen(self, *, idle_timeout_s: float | None = None) -> Iterator[DmqMessage]:

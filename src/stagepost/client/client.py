@@ -108,7 +108,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """How `send` publishes: `keys` is a folder of `stagepost keys new`, `config` a publisher's configuration."""
+    """Settings by which `send` publishes: `keys` is a folder of `stagepost keys new`, `config` a publisher's configuration."""
 
     keys: str | Path
     config: ReliablePublisherConfig | None = None

@@ -43,7 +43,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRequest:
-    """What the command line says. `config_file` None means `stagepost.toml` here, if there is one."""
+    """Settings of the command line. `config_file` None means `stagepost.toml` here, if there is one."""
 
     flags: Mapping[str, Flag] = field(default_factory=dict)
     config_file: Path | None = None

@@ -27,7 +27,7 @@ Settings = dict[str, object]
 
 
 def parse_settings(content: bytes, folder: Path) -> tuple[Settings, dict[str, Settings], list[Fault]]:
-    """What the file sets at its top, what each context sets on top of that, and all that is wrong with either."""
+    """Return the settings at the top of the file, those of each context, and all faults of both."""
     try:
         document = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:

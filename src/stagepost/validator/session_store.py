@@ -1,4 +1,4 @@
-"""Where a validator keeps its sessions: on disk with one fsync for everything that waits, or on a simulated disk.
+"""Store of a validator's sessions: on disk with one fsync for everything that waits, or on a simulated disk.
 
 Nothing is sent that a crash could make us forget: blocks of our own and messages that a full node was told we have
 are written first, and `written` says when.
@@ -58,7 +58,7 @@ TABLES = (BLOCKS, BODIES, SESSIONS, STATEMENTS)
 
 
 class SessionContent(msgspec.Struct, frozen=True):
-    """What the disk holds of one session."""
+    """Content of the disk for one session."""
 
     frames: tuple[bytes, ...] = ()
     bodies: tuple[BodyRow, ...] = ()
@@ -67,7 +67,7 @@ class SessionContent(msgspec.Struct, frozen=True):
 
 
 class SessionBook:
-    """How rows are changed. Everything here happens whole or not at all."""
+    """Changes of rows, each of which happens whole or not at all."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -158,11 +158,11 @@ class SessionStore:
         return dict(self._seqnos)
 
     def load(self, session_id: bytes) -> SessionContent:
-        """What was there when the store was opened: once."""
+        """Return what the store held when it was opened. Callable once."""
         return self._found.pop(session_id, SessionContent(is_suspect=bool(self.damage)))
 
     def found_body(self, message_id: bytes) -> bytes | None:
-        """Of any session, if it was there when the store was opened: forwarded messages come back under another one."""
+        """Return a body of any session that the store held when it was opened: forwarded messages come back in another session."""
         return self._found_bodies.get(message_id)
 
     def begin(self, session_id: bytes, masterchain_seqno: int) -> None:
@@ -184,7 +184,7 @@ class SessionStore:
 
     @property
     def statements(self) -> list[StatementRow]:
-        """Those that are on disk, in the order in which they were made."""
+        """Return the statements on disk, in the order in which they were made."""
         rows: dict[int, StatementRow] = self._held[STATEMENTS.name]
         return [rows[number] for number in sorted(rows)]
 
@@ -193,7 +193,7 @@ class SessionStore:
         self._ask(lambda book: book.put_statements(number, rows), written)
 
     def remove_statements(self, before: int) -> None:
-        """Those of older catchains of the masterchain."""
+        """Remove the statements of older catchains of the masterchain."""
         self._writer.soon(lambda book: book.remove_statements(before))
 
     def remove(self, sessions: Sequence[bytes]) -> None:

@@ -270,7 +270,7 @@ def _file(parts: Iterator[bytes], form: FileFormat, name: str) -> StreamingRespo
 
 
 def status_for(error: StagepostError) -> HTTPStatus | None:
-    """Where the place tells more than the code."""
+    """Return the HTTP status of an error where the place tells more than the code."""
     if isinstance(error, NotOneMessage):
         if error.message_ids:
             return HTTPStatus.CONFLICT

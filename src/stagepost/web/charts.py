@@ -45,7 +45,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Of what the tables were made, and when."""
+    """Sources of the tables, and the time of their making."""
 
     written_ms: int
     as_of_ms: int | None

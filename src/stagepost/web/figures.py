@@ -94,7 +94,7 @@ def lately(book: MessageBook, now_ms: int) -> Lately:
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """One validator in one session. Times are after the first that was said of a message."""
+    """Validator in one session. Times count from the first receipt of a message."""
 
     validator: str
     index: int

@@ -72,7 +72,7 @@ def page_of(
 
 
 def live_messages(sources: Sources, wanted: MessageFilter) -> Iterator[Kept]:
-    """Those of the book that the filter wants, the newest first."""
+    """Return the messages of the book that pass the filter, the newest first."""
     if wanted.topic is not None or wanted.pool is not None:
         name = "topic" if wanted.topic is not None else "pool"
         raise ConfigError(

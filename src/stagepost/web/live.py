@@ -1,4 +1,4 @@
-"""One tail of the topic of statuses for all visitors: it fills the book, and a bounded ring of what was heard last.
+"""Tail of the topic of statuses, one for all visitors: it fills the book, and a bounded ring of what was heard last.
 
 Every row has a number of its own and the place of its record. Streams send places as event ids, so that a visitor goes on
 where it was, also after this program was started anew; what the ring no longer holds is counted and said.
@@ -47,7 +47,7 @@ class LiveRow(NamedTuple):
 
 
 class Since(NamedTuple):
-    """What a visitor has missed: rows, the number to go on from, and how many are gone."""
+    """Rows that a visitor has missed: the rows, the number to go on from, and how many are gone."""
 
     rows: list[LiveRow]
     next_number: int
@@ -166,7 +166,7 @@ class Tail:
             self._stop.wait(pause_s)
 
     def step(self) -> bool:
-        """One batch of each partition; whether there was anything."""
+        """Read one batch of each partition; return whether there was any record."""
         if not (self._data / TOPICS_FOLDER / STATUSES_TOPIC / TOPIC_FILE).exists():
             if not self._data.is_dir():
                 self.state = Unreadable(
@@ -273,7 +273,7 @@ class Pulse:
         self._ring_out()
 
     def is_over(self) -> bool:
-        """Whether the program ends, and every stream with it."""
+        """Return whether the program ends, and every stream with it."""
         return self._is_over
 
     def _ring_out(self) -> None:
@@ -281,7 +281,7 @@ class Pulse:
         news.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether something is new."""
+        """Wait for news; return whether there is any."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()

@@ -40,7 +40,7 @@ _STAGES = (Stage.QUEUED, Stage.INCLUDED, Stage.ACCEPTED)
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """One record, as lists and streams show it. `source` is in words; `refused` is None for a receipt that counts."""
+    """Record as lists and streams show it. `source` is in words; `refused` is None for a receipt that counts."""
 
     position: str
     message_id: str | None
@@ -70,7 +70,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Kept:
-    """One message. `is_cut`: its beginning lies before what was read."""
+    """Message of the book. `is_cut`: its beginning lies before what was read."""
 
     __slots__ = (
         "arrived_ms", "bad", "delivery_id", "dmq_id", "error", "first_ms", "is_cut", "is_dirty", "kinds",
@@ -133,7 +133,7 @@ class MessageBook:
         return len(self._messages)
 
     def learn(self, sets: ValidatorSets) -> None:
-        """Who may sign. Those who were strangers may be known now."""
+        """Learn who may sign: signers that were unknown may be known now."""
         with self.lock:
             self.sets = sets
             for kept in self._messages.values():
@@ -260,7 +260,7 @@ class MessageBook:
     # Reading
 
     def source_words(self, source_id: bytes, hint: str | None) -> str:
-        """As traces name their lanes."""
+        """Return the words by which traces name a lane."""
         sets = self.sets
         if sets is None:
             return f"unknown {source_id.hex()[:6]}"

@@ -1,4 +1,4 @@
-"""What looking somewhere can come to: something, nothing yet, or a failure to look. The three must never be mixed up."""
+"""Results of looking somewhere: something, nothing yet, or a failure to look. The three must never be mixed up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Nothing(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """It could not be looked at, so nobody knows what is there."""
+    """Failure to look: nobody knows what is there."""
 
     text: str
     advice: str = ""

@@ -1,4 +1,4 @@
-"""What waits: the outbox of a publisher, shown; and emptied by the same command that people type.
+"""The outbox of a publisher, shown, and emptied by the same command that people type.
 
 Flushing signs messages, so it happens in a process of its own: this program never holds a key.
 """
@@ -112,7 +112,7 @@ class EmptyingFailed(StagepostError):
 
 
 def command_line(sources: Sources, verb: str, message: str | None = None) -> list[str]:
-    """What a person would type, from `queue` on."""
+    """Return the command that a person would type, from `queue` on."""
     settings = sources.settings
     folder = sources.outbox_folder
     if folder is None:

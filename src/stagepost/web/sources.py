@@ -1,4 +1,4 @@
-"""What a data folder offers: the topic of statuses, the tables, running nodes, an outbox. Each may be absent or broken,
+"""Content of a data folder: the topic of statuses, the tables, running nodes, an outbox. Each may be absent or broken,
 alone: whoever asks gets what is there, or which of the two it is."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Tables:
         self._reader: Reader | None = None
 
     def state(self) -> Manifest | Nothing | Unreadable:
-        """Whether there is anything to ask."""
+        """Return the manifest if there are tables to ask."""
         if not (self.folder / MANIFEST_FILE).exists():
             return Nothing(
                 "no tables yet",

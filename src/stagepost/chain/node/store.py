@@ -1,4 +1,4 @@
-"""Where a validator keeps the chain: final blocks with their proofs, a snapshot, and what it said in agreement.
+"""Store of a validator's chain: final blocks with their proofs, a snapshot, and the validator's votes in agreement.
 
 One file and one fsync for everything that waits. What was said in agreement is written before it is spoken; it goes in
 the same transaction that brings the final block which makes it useless. Final blocks are written in the order in which
@@ -60,7 +60,7 @@ TABLES = (BLOCKS, SNAPSHOTS, RECORDS, GENESIS)
 
 
 class ChainBook:
-    """How rows are changed. Everything here happens whole or not at all."""
+    """Changes of rows, each of which happens whole or not at all."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -228,11 +228,11 @@ class ChainStore:
 
     @property
     def sessions(self) -> list[bytes]:
-        """Of which anything is kept that was said in agreement."""
+        """Return the sessions of which the store holds votes."""
         return list(self._records)
 
     def load_records(self, session_id: bytes) -> list[bytes]:
-        """What was there when the store was opened: once."""
+        """Return what the store held when it was opened. Callable once."""
         return self._found.pop(session_id, [])
 
     def put_records(self, session_id: bytes, records: Sequence[Record], written: Written) -> None:
@@ -246,7 +246,7 @@ class ChainStore:
         self._writer.ask(lambda book: book.put_records(rows), written)
 
     def end_session(self, session_id: bytes) -> None:
-        """It is over, and the block that ended it stands before this in the file: what we said there is of no use."""
+        """Forget the votes of a session that is over: the block that ended it stands before this change in the file."""
         self._found.pop(session_id, None)
         gone = list(self._records.pop(session_id, ()))
         if gone:
@@ -258,7 +258,7 @@ class ChainStore:
     # Details
 
     def _take(self, number: int, kept: KeptBlock) -> bool:
-        """Whether it follows what is known of its session."""
+        """Return whether the block follows what is known of its session."""
         proof = Proof.decode(kept.certificate)
         known = self._of_session.setdefault(kept.session_id, [])
         if proof.parent != (known[-1].candidate if known else kept.session_id):

@@ -48,7 +48,7 @@ class Finding:
 
 
 def findings_of(status: DmqNodePage, now: float) -> list[Finding]:
-    """One for each part, in a fixed order; a part that the node says nothing of is left out."""
+    """Return one finding for each part, in a fixed order, without the parts that the node does not mention."""
     findings = [_node(status, now), *_parts(status), _mempool(status, now)]
     if status.kes_periods_remaining is not None:
         findings.append(_keys(status.kes_periods_remaining))
@@ -120,7 +120,7 @@ EVICTED = "ErrQueueEvicted"
 
 
 def finding_of(folder: Path, queue_size: int, now: float) -> Finding:
-    """One line: full, old or losing messages is what an operator has to know. An outbox that cannot be read is unknown."""
+    """Return one line on the outbox: an operator has to know whether it is full, old or loses messages. An outbox that cannot be read is unknown."""
     try:
         content = read_outbox(folder)
     except StagepostError as error:
@@ -164,7 +164,7 @@ def _evicted_lately(content: OutboxContent, now: float) -> int:
 
 
 def print_check(check: OutboxCheck, as_json: bool) -> bool:
-    """Whether all is well; the books either way."""
+    """Print the totals of the outbox and return whether they balance."""
     if as_json:
         print_json(_facts(check))
         return check.is_sound

@@ -1,4 +1,4 @@
-"""What `stagepost demo` prints: lines for people, or one JSON object for each of them."""
+"""Output of `stagepost demo`: lines for people, or one JSON object for each of them."""
 
 from __future__ import annotations
 

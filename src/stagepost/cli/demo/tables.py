@@ -46,7 +46,7 @@ def make_tables(data: Path) -> None:
 
 
 def count_rows(data: Path) -> dict[str, int]:
-    """Of every table that the run has made."""
+    """Return the number of rows of every table that the run has made."""
     from stagepost.pipeline.tables.reader import TABLES, Reader  # as heavy as what it reads with
 
     reader = Reader(data / TABLES_FOLDER)

@@ -38,7 +38,7 @@ def show_wire() -> None:
 
 
 def _sign(folder: Path) -> tuple[DmqMessage, IssuedCertificate]:
-    """As an operator would: keys and certificate on disk, then a message signed with what the files hold."""
+    """Sign a message as an operator does: write keys and certificate to disk, then sign with what the files hold."""
     import time
 
     from stagepost.dmq.keys.pool_keys import make_keys

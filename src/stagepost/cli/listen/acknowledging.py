@@ -170,7 +170,7 @@ class _Shown:
 
 
 async def listen_and_acknowledge(listening: Listening) -> int:
-    """How many messages were shown."""
+    """Listen, acknowledge, and return how many messages were shown."""
     quiet_logs()
     shown = _Shown(listening)
     inbox_path = None if listening.inbox is None else str(listening.inbox)

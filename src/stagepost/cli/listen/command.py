@@ -153,7 +153,7 @@ def listen(
 def _is_full_node(
     context: click.Context, data: Path, kinds: frozenset[str], topic: str | None, ack: bool
 ) -> bool:
-    """What is in the folder decides; options of the other kind are refused."""
+    """Return whether the folder is a full node's. Options of the other kind are refused."""
     from stagepost.cli.listen.receipts import has_receipts
     from stagepost.ground.files.data_folder import NODE_FILE
 

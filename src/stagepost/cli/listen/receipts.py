@@ -32,7 +32,8 @@ def tail_receipts(
     idle_timeout_s: float | None,
     as_json: bool,
 ) -> int:
-    """How many were shown. Begins at the present end, or with the first that is not older than `since_unix_s`."""
+    """Show receipts as they come and return how many were shown. Begin at the present end, or with the first receipt that is
+    not older than `since_unix_s`."""
     shown = 0
     last = time.monotonic()
     sets = _Sets(data / SETS_FILE)
@@ -77,7 +78,7 @@ def _records(data: Path, *, from_start: bool) -> Iterator[StatusRecord | None]:
 
 
 class _Sets:
-    """Who may sign, read again when the file has changed: sessions come and go while we listen."""
+    """Validator sets of a file, read again when the file has changed: sessions come and go meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

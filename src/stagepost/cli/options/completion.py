@@ -53,7 +53,7 @@ def place_for(shell: str) -> Path:
 
 
 def shell_in_use() -> str | None:
-    """As the environment tells it; None if it is none that we know."""
+    """Return the shell that the environment names; None for a shell without completion here."""
     name = Path(os.environ.get("SHELL", "")).name
     return name if name in SHELLS else None
 

@@ -95,7 +95,7 @@ def with_node_flags(*, with_log_flags: bool = True) -> Callable[[F], F]:
 
 
 def request_from(given: dict[str, Any]) -> ConfigRequest:
-    """What was given on the command line, by setting; the rest is for files and defaults to say."""
+    """Return the settings given on the command line; files and defaults supply the rest."""
     from stagepost.config.effective import ConfigRequest, Flag
 
     flags: dict[str, Flag] = {}

@@ -1,4 +1,4 @@
-"""Where the records of a pipeline come from, as options: a data folder, a node's address, a DMQ node's socket, a Kafka broker.
+"""Options that name the source of a pipeline's records: a data folder, a node's address, a DMQ node's socket, a Kafka broker.
 
 A further kind of source is a few more options in `with_source`, and a branch in `source_from`.
 

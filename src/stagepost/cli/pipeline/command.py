@@ -306,7 +306,7 @@ def export(table: str, folder: Path, out: Path, as_json: bool) -> None:
 @tables_option
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The page: one HTML file.")
 def report(folder: Path, out: Path) -> None:
-    """One page with the verdicts, delays, validators and alerts of the tables, complete in itself.
+    """Write one page with the verdicts, delays, validators and alerts of the tables, complete in itself.
 
     \b
     Example:

@@ -102,7 +102,7 @@ def submit(
 
 
 def _folders(parameters: dict[str, Any]) -> tuple[tuple[Path, ...], Path | None]:
-    """What the job reads on workers, and where they write. The validator sets travel with the steps."""
+    """Return the folders that workers read, and those that they write. The validator sets travel with the steps."""
     read = [
         *(parameters.get("inputs") or ()),
         *filter(None, (parameters.get(name) for name in ("data", "retained"))),

@@ -22,7 +22,7 @@ _HEADER = ("index", "message", "pool", "bytes", "received", "from", "expires")
 
 @click.group()
 def queue() -> None:
-    """What waits: in a DMQ node's mempool, a validator's queue or a full node (ls, show --data), and in the outbox of a
+    """Show and handle what waits: in a DMQ node's mempool, a validator's queue or a full node (ls, show --data), and in the outbox of a
     publisher (all others, and ls --outbox), with the dead letters.
 
     \b

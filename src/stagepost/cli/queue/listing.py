@@ -1,6 +1,6 @@
-"""What lies in an outbox, as rows for people and as objects for programs. Payloads are never shown.
+"""Content of an outbox, as rows for people and as objects for programs. Payloads are never shown.
 
-One message that a running node holds: in a DMQ node's mempool, or without an end at a validator or full node.
+Messages that a running node holds: in a DMQ node's mempool, or without an end at a validator or full node.
 
 Messages without an end, at a validator or a full node, as rows for people and as objects for programs.
 """

@@ -1,6 +1,6 @@
-"""What became of a delivery, as lines for people or JSON for programs, and the exit status that goes with it.
+"""Result of a delivery, as lines for people or JSON for programs, with the exit status for it.
 
-What a node's refusal means and what to do about it, for people.
+Explanations of a node's refusal, with advice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def exit_status(error: DeliveryError) -> int:
 
 
 def show_failure(error: DeliveryError, shown_id: str | None, cause: StagepostError | None = None) -> None:
-    """One sentence, what to do, the code; for people, on stderr. `cause` says it better than the error, if given."""
+    """Print one sentence, advice and the code on stderr. `cause` says it better than the error, if given."""
     begin = f"failed   {shown_id}: " if shown_id else ""
     click.echo(f"{begin}{_short(error) if cause is None else cause.text}", err=True)
     if isinstance(error.result, DeliveryResult):
@@ -81,13 +81,13 @@ def show_failure(error: DeliveryError, shown_id: str | None, cause: StagepostErr
 
 
 def _short(error: DeliveryError) -> str:
-    """Who refused and who is silent follows in lines of its own, by names that people know."""
+    """Return the error text without peers: lines of their own name those who refused and those who are silent."""
     text = error.text.partition("; no confirmation from ")[0]
     return text.partition(" refused: ")[0] + " refused" if isinstance(error, ErrNacked) else text
 
 
 def partial_lines(outcome: DeliveryResult, *, with_silent: bool) -> list[str]:
-    """Who said what until then. The silent are no news where nobody waited for them to the end."""
+    """Return a line for each answer so far. Silent peers are left out where nobody waited for them to the end."""
     lines = []
     if outcome.acked_by:
         lines.append(f"acknowledged by {', '.join(map(peer_text, outcome.acked_by))}")
@@ -105,7 +105,7 @@ def reason_text(reason: NackReason | int) -> str:
 
 
 def peer_text(peer: str) -> str:
-    """As screens show a pool: the bech32 form, shortened."""
+    """Return a pool id as screens show it: the bech32 form, shortened."""
     try:
         name = format_pool_id(bytes.fromhex(peer))
     except ValueError:

@@ -1,4 +1,4 @@
-"""One DMQ message to a node: sign it, submit it once, and print the node's answer."""
+"""Sending of one DMQ message to a node: sign it, submit it once, and print the node's answer."""
 
 from __future__ import annotations
 

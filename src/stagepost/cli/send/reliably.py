@@ -67,7 +67,7 @@ class DeliverySession:
 
     @property
     def flush_command(self) -> str:
-        """What to type to send what waits in the outbox."""
+        """Return the command that sends what waits in the outbox."""
         node = f"--socket {self.socket_path}" if self.node_data is None else f"--data {self.node_data}"
         return f"stagepost queue flush --outbox {self.config.queue_path} --keys {self.keys} {node}"
 
@@ -116,7 +116,7 @@ class DeliverySession:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What was asked for. `timeout_s` None: as long as a publisher would wait by itself."""
+    """Request for one delivery. `timeout_s` None: the publisher's own limit."""
 
     content: bytes
     topic: str

@@ -47,7 +47,7 @@ def follow_trace(
 
 
 class _Lines:
-    """One line, or object, for each change of what is said of the message."""
+    """Printer of one line, or JSON object, for each change of the message's trace."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

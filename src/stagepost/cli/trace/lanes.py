@@ -96,7 +96,7 @@ def _counts(trace: Trace) -> list[str]:
 
 
 def _missing(trace: Trace) -> str:
-    """What an open message waits for."""
+    """Return what an open message waits for."""
     verdict, first_ms = trace.verdict, trace.first_ms
     if verdict is None or not trace.is_open:
         return ""
@@ -178,5 +178,5 @@ def _label(lane: Lane) -> str:
 
 
 def _printable(text: str) -> str:
-    """What strangers had a say in must not steer the terminal."""
+    """Return the text without control characters: text from strangers must not steer the terminal."""
     return "".join(character if character.isprintable() else "·" for character in text)

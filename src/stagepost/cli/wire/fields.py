@@ -40,7 +40,7 @@ def whole(value: object) -> Any:
 
 
 def short(message: object) -> str:
-    """One phrase on what `message` says besides its name."""
+    """Return one phrase on the content of `message`."""
     match message:
         case (
             handshake.ProposeVersions(versions)

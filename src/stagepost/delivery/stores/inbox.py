@@ -1,4 +1,4 @@
-"""Where a receiver remembers which messages it has seen, what it answered, and which effects are spoken for."""
+"""Memory of a receiver: which messages it has seen, what it answered, and which effects are claimed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InboxContent(msgspec.Struct, frozen=True):
 
 
 class InboxStore(Protocol):
-    """One owner at a time. A failure is a `StorageError`; the store may be asked again at any time.
+    """Store with one owner at a time. A failure is a `StorageError`; the store may be asked again at any time.
 
     A record replaces the one before it, except that a claim stays and `keep_until_ms` never goes back. Above the
     capacity, the records that would be dropped soonest go first, claimed or not, and are counted.

@@ -1,4 +1,4 @@
-"""What each call means for the rows of an inbox, the same in memory and on disk."""
+"""Rules for the rows of an inbox, the same in memory and on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a publisher keeps what it has promised to send: rows that a restart finds again, and totals that balance.
+"""Store of what a publisher has promised to send: rows that a restart finds again, and totals that balance.
 
     published = acked + sent_final + failed + live, in every state that was ever written
 
@@ -30,7 +30,7 @@ DONE_KEYS_MAX = 10_000
 
 
 class OutboxRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One message on its way. `sequence` is its place in the queue, and is never used again."""
+    """Message that has no end yet. `sequence` is its place in the queue, and is never used again."""
 
     sequence: int
     delivery_id: bytes
@@ -58,7 +58,7 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DoneKey(msgspec.Struct, frozen=True, array_like=True):
-    """How the message with this idempotency key ended; `error` and `text` are empty unless it failed."""
+    """End of the message with this idempotency key; `error` and `text` are empty unless it failed."""
 
     key_hash: bytes
     delivery_id: bytes
@@ -83,12 +83,12 @@ class OutboxTotals(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def live(self) -> int:
-        """How many messages must be on their way if nothing was lost."""
+        """Return how many messages must be live if nothing was lost."""
         return self.published - self.ended
 
 
 class OutboxContent(msgspec.Struct, frozen=True):
-    """What an outbox held when it was opened. `damage` is for people: one sentence for each thing that was wrong."""
+    """Content of an outbox when it was opened. `damage` is for people: one sentence for each thing that was wrong."""
 
     records: tuple[OutboxRecord, ...] = ()
     dead_letters: tuple[DeadLetter, ...] = ()
@@ -134,7 +134,7 @@ OnStorageError: TypeAlias = Callable[[StagepostError], None]
 
 
 class OutboxStore(Protocol):
-    """One owner at a time. A failure is a `StorageError`; the store may be asked again at any time."""
+    """Store with one owner at a time. A failure is a `StorageError`; the store may be asked again at any time."""
 
     on_storage_error: OnStorageError | None
     """Told on the event loop about what no caller waits for: damage (by `load`), marks that could not be written."""

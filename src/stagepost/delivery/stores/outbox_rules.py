@@ -1,4 +1,4 @@
-"""What each change means for the rows of an outbox, the same in memory and on disk: rows and totals move together."""
+"""Rules for the rows of an outbox, the same in memory and on disk: rows and totals move together."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class OutboxBook:
         self._published += 1
 
     def mark(self, change: OutboxChange) -> None:
-        """What is said about a message that is not live any more is without effect."""
+        """Record the progress of a live message; progress of any other message has no effect."""
         match change:
             case Progress():
                 self._progress(change)

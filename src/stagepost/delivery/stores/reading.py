@@ -49,7 +49,7 @@ class OutboxCheck(msgspec.Struct, frozen=True):
         return self.imbalance == 0 and not self.damage
 
     def oldest_age_s(self, unix_s: float) -> float:
-        """How long the oldest live message has been waiting; 0 if there is none."""
+        """Return how long the oldest live message has waited, in seconds; 0 if there is none."""
         return 0.0 if self.oldest_created_ms is None else max(0.0, unix_s - self.oldest_created_ms / 1_000)
 
 

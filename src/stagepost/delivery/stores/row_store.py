@@ -1,4 +1,4 @@
-"""What outbox and inbox have in common: rows behind a writer, damage that is reported, an end in good order."""
+"""Common part of outbox and inbox: rows behind a writer, damage that is reported, an end in good order."""
 
 from __future__ import annotations
 

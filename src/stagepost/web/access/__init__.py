@@ -1,1 +1,1 @@
-"""Who may use the web part, and how requests are guarded."""
+"""Access to the web part: token, sessions of browsers, limits and headers."""

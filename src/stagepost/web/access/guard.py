@@ -1,4 +1,4 @@
-"""What stands before every request: the right host name, a body that is not too large, who is asking, and the headers of
+"""Guard of every request: the right host name, a body that is not too large, who is asking, and the headers of
 every answer. Plain ASGI, so that streams pass through without being collected."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What went wrong, for programs that ask over HTTP: `application/problem+json` with our code, one table of statuses."""
+"""Errors for programs that ask over HTTP: `application/problem+json` with our code, one table of statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look and who may change something: the token, sessions of browsers, and forms that only our own pages send.
+"""Rights to look and to change something: the token, sessions of browsers, and forms that only our own pages send.
 
 The token has 256 random bits, is shown once and kept as a hash. A browser trades it for a cookie of one site that scripts
 cannot read; programs send it with each request. Every change needs a word that stands only in our own pages.
@@ -121,7 +121,7 @@ class Sessions:
         self._known.pop(hash_of(session), None)
 
     def form_word(self, session: str) -> str:
-        """What a form of this session must bring along: another site can neither read nor guess it."""
+        """Return the word that a form of this session must carry: another site can neither read nor guess it."""
         return hmac.new(self._key, session.encode(), sha256).hexdigest()
 
     def is_form_word(self, session: str | None, word: str) -> bool:

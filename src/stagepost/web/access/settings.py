@@ -1,4 +1,4 @@
-"""What the dashboard is told at its start: where to look, where to listen, how much to keep."""
+"""Settings of the dashboard: where to look, where to listen, how much to keep."""
 
 from __future__ import annotations
 
