@@ -28,7 +28,8 @@ def test_every_constant_and_setting_that_the_page_names_exists() -> None:
     assert len(rows) > 15
     for row in rows:
         sources = [
-            (ROOT / "src" / "stagepost" / file).read_text() for file in re.findall(r"`(\w+/\w+\.py)`", row)
+            (ROOT / "src" / "stagepost" / file).read_text()
+            for file in re.findall(r"`(\w+(?:/\w+)+\.py)`", row)
         ]
         for constant in re.findall(r"`([A-Z][A-Z_]+)`", row) if sources else ():
             assert any(re.search(rf"^{constant}\b.*=", source, re.MULTILINE) for source in sources), constant

@@ -67,7 +67,7 @@ def changed(where: str, **values: Any) -> dict[str, Any]:
                 "validator", public_key=public_key_of(FULL_NODE).hex(), key_id=source_of(FULL_NODE).hex()
             ),
             "sessions[0].validators[1].public_key",
-            "no full node's",
+            "not a full node's",
         ),
         (changed("session", session_id=session_name(2).hex()), "sessions[1].session_id", "found it again"),
         (changed("validator", index=3), "sessions[0].validators", "none with 1"),
