@@ -1,4 +1,4 @@
-"""Which value holds, and where it comes from: flags, then `stagepost.toml`, then dmq-node's JSON, then defaults.
+"""Effective settings, each with its origin: flags, then `stagepost.toml`, then dmq-node's JSON, then defaults.
 
 From a command line and its files to one `NodeConfig`, or to every fault of every file at once.
 """

@@ -185,7 +185,7 @@ class Progress:
 
 
 def peers_text(transport: DmqTransport | None) -> str:
-    """Whom the node can pass it on to; a node of another make does not say."""
+    """Return how many peers the node can pass a message on to; a node of another make does not say."""
     count = None if transport is None else transport.counted_peers
     if count is None:
         return "the node holds it"
