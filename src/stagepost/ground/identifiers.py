@@ -17,7 +17,11 @@ POOL_ID_BYTES = 28
 MESSAGES_TOPIC = "stagepost.remp.messages"
 """Name of the topic in a full node's folder, and of the topic of reliable delivery, from which full nodes take messages."""
 STATUSES_TOPIC = "stagepost.remp.statuses"
+SESSIONS_TOPIC = "stagepost.remp.sessions"
+PROOFS_TOPIC = "stagepost.remp.proofs"
 DMQ_MESSAGES_TOPIC = "stagepost.dmq.messages"
+STAKE_TOPIC = "stagepost.dmq.stake"
+DMQ_PULLS_TOPIC = "stagepost.dmq.pulls"
 DELIVERY_EVENTS_TOPIC = "stagepost.delivery.events"
 
 LOOPBACK_HOST = "127.0.0.1"

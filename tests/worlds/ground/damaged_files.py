@@ -70,7 +70,7 @@ UNREADABLE = {
     "empty": "is empty",
     "without a table": "lacks the table counts",
     "a folder": "is not a file",
-    "only its log": "is missing, and its log is left",
+    "only its log": "is missing, but its log is there",
     "locked": "database is locked",
     "forbidden file": "",
     "forbidden folder": "permission denied",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.cardano import state_query
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.crypto.kes import SigningKey
@@ -241,6 +242,7 @@ def fields_of(kind: type[object], *elements: int) -> dict[str, SearchStrategy[An
 def _all_fields(elements: tuple[int, ...]) -> dict[type[object], dict[str, SearchStrategy[Any]]]:
     messages = dmq_messages(*elements)
     announced = st.builds(submission.MessageIdAndSize, MESSAGE_IDS, WORD32)
+    points = st.none() | st.builds(state_query.ChainPoint, WORD64, random_bytes(32))
     return {
         submission.RequestMessageIds: {
             "blocking": st.booleans(),
@@ -269,6 +271,11 @@ def _all_fields(elements: tuple[int, ...]) -> dict[type[object], dict[str, Searc
         keep_alive.KeepAliveResponse: {"cookie": WORD16},
         peer_sharing.ShareRequest: {"amount": st.integers(0, 255)},
         peer_sharing.SharePeers: {"peers": tuples_of(PEERS)},
+        state_query.AcquirePoint: {"point": points},
+        state_query.ReacquirePoint: {"point": points},
+        state_query.AcquireFailure: {"fault": st.sampled_from(state_query.AcquireFault)},
+        state_query.StateQuery: {"query": cbor_items()},
+        state_query.StateResult: {"answer": cbor_items()},
         handshake.ProposeVersions: {"versions": offered_versions()},
         handshake.ReplyVersions: {"versions": offered_versions()},
         handshake.QueryReply: {"versions": offered_versions()},
@@ -293,6 +300,7 @@ def saying(edge: Edge, *elements: int) -> SearchStrategy[Any]:
 
 _IDS = (b"\x01" * 32, b"\x02" * 32)
 _SIZES = tuple(submission.MessageIdAndSize(MessageId(entry), 1_500) for entry in _IDS)
+_POINT = state_query.ChainPoint(610_040, b"\x0a" * 32)
 _OFFER = (handshake.OfferedVersion(1, cbor2.dumps([42, False, 1, False])),)
 
 
@@ -336,6 +344,11 @@ def _all_examples() -> dict[type[object], tuple[Any, ...]]:
             local_notification.ReplyMessagesBlocking((first,)),
             local_notification.ReplyMessagesBlocking((first, longer)),
         ),
+        state_query.AcquirePoint: (state_query.AcquirePoint(None), state_query.AcquirePoint(_POINT)),
+        state_query.ReacquirePoint: (state_query.ReacquirePoint(_POINT), state_query.ReacquirePoint(None)),
+        state_query.AcquireFailure: tuple(map(state_query.AcquireFailure, state_query.AcquireFault)),
+        state_query.StateQuery: (state_query.StateQuery(cbor2.dumps([0, [2, [1]]])),),
+        state_query.StateResult: (state_query.StateResult(cbor2.dumps({b"pool": [1, -2, 2**70, None]})),),
         keep_alive.KeepAlive: (keep_alive.KeepAlive(12_345),),
         keep_alive.KeepAliveResponse: (keep_alive.KeepAliveResponse(65_535),),
         peer_sharing.ShareRequest: (peer_sharing.ShareRequest(7),),

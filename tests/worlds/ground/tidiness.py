@@ -21,13 +21,19 @@ GROUND = TOOLS | {
     "ground.signatures",
     "ground.telemetry",
 }
-DMQ = {"dmq", "dmq.inspection", "dmq.endpoints", "dmq.keys", "dmq.node"}
+DMQ = {"dmq", "dmq.cardano", "dmq.mithril", "dmq.inspection", "dmq.endpoints", "dmq.keys", "dmq.node"}
 DELIVERY = {"delivery", "delivery.shell", "delivery.stores", "delivery.transports"}
 REMP = {"remp", "remp.receipts", "remp.verdict", "remp.queue", "remp.links"}
-CHAIN = {"chain", "chain.agreement", "chain.node"}
+CHAIN_RULES = {"chain", "chain.agreement", "chain.proofs"}
+CHAIN = CHAIN_RULES | {"chain.node"}
 PROTOCOLS = GROUND | DMQ | DELIVERY | {"catchain"} | REMP | CHAIN | {"topics", "trace"}
 # Public import paths that gather names of rules and shell; no room below the last rows may use them.
-FACADES = {"stagepost.delivery": "façade", "stagepost.client": "façade", "stagepost.endpoints": "façade"}
+FACADES = {
+    "stagepost.delivery": "façade",
+    "stagepost.client": "façade",
+    "stagepost.endpoints": "façade",
+    "pyspark_stagepost": "pipeline",
+}
 # Rooms whose parts are rows of their own.
 DIVIDED = {"ground", "delivery", "dmq", "remp", "chain"}
 MAY_IMPORT: Mapping[str, set[str]] = {
@@ -40,12 +46,16 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "ground.net": TOOLS | {"ground.loop", "ground.files"},
     "ground.storage": TOOLS | {"ground.loop", "ground.files"},
     "ground.signatures": TOOLS | {"ground.loop"},
-    "ground.telemetry": TOOLS | {"ground.loop"},
-    "dmq": TOOLS | {"ground.net", "ground.files"},
+    "ground.telemetry": TOOLS | {"ground.loop", "ground.files"},
+    # The rules of DMQ are one row with three folders.
+    **dict.fromkeys(
+        ("dmq", "dmq.cardano", "dmq.mithril"),
+        TOOLS | {"ground.net", "ground.files", "dmq", "dmq.cardano", "dmq.mithril"},
+    ),
     "dmq.inspection": TOOLS | {"ground.net", "dmq"},
-    "dmq.endpoints": GROUND | {"dmq"},
-    "dmq.keys": GROUND | {"dmq"},
-    "dmq.node": GROUND | {"dmq", "dmq.endpoints", "dmq.keys"},
+    "dmq.endpoints": GROUND | {"dmq", "dmq.cardano"},
+    "dmq.keys": GROUND | {"dmq", "dmq.cardano", "dmq.endpoints"},
+    "dmq.node": GROUND | {"dmq", "dmq.cardano", "dmq.endpoints", "dmq.keys"},
     "delivery": TOOLS,
     "delivery.stores": GROUND | {"delivery"},
     "delivery.transports": GROUND | {"delivery", "dmq", "dmq.endpoints", "dmq.keys"},
@@ -58,37 +68,47 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     ),
     "remp.links": GROUND | {"catchain"} | REMP,
     **dict.fromkeys(
-        ("chain", "chain.agreement"), TOOLS | REMP - {"remp.links"} | {"chain", "chain.agreement"}
+        CHAIN_RULES,
+        TOOLS | REMP - {"remp.links"} | CHAIN_RULES,
     ),
     "chain.node": GROUND | {"catchain"} | REMP | CHAIN,
     "topics": GROUND,
-    "trace": GROUND | REMP - {"remp.links"} | {"topics"},
+    "trace": GROUND | REMP - {"remp.links"} | CHAIN_RULES | {"topics", "dmq", "delivery", "delivery.stores"},
     # Here the layers are put together.
     "full_node": PROTOCOLS,
-    "validator": PROTOCOLS | {"full_node"},
-    "pipeline": GROUND | {"dmq", "dmq.endpoints", "delivery", "topics"} | REMP - {"remp.links", "remp.queue"},
+    "network": PROTOCOLS | {"full_node"},
+    "validator": PROTOCOLS | {"full_node", "network"},
+    "pipeline": GROUND
+    | {"dmq", "dmq.mithril", "dmq.endpoints", "delivery", "topics"}
+    | REMP - {"remp.links", "remp.queue"}
+    | CHAIN_RULES,
     "façade": PROTOCOLS | {"full_node", "client"},
     "client": PROTOCOLS | {"full_node"},
     "config": GROUND | DMQ | {"topics"},
     "devnet": PROTOCOLS | {"full_node", "validator", "client", "config"},
     "simulation": GROUND | DMQ,
     "web": PROTOCOLS | {"full_node", "pipeline", "façade"},
-    "cli": PROTOCOLS | {"full_node", "validator", "pipeline", "client", "config", "devnet", "web", "façade"},
+    "cli": PROTOCOLS
+    | {"full_node", "network", "validator", "pipeline", "client", "config", "devnet", "web", "façade"},
 }
 # Rows of rules alone: values and functions, nothing of the outside world.
 CORE = (
     TOOLS
-    | {"dmq", "dmq.inspection", "delivery", "catchain", "chain", "chain.agreement"}
+    | {"dmq", "dmq.cardano", "dmq.mithril", "dmq.inspection", "delivery", "catchain"}
+    | CHAIN_RULES
     | {"remp", "remp.receipts", "remp.verdict", "remp.queue"}
 )
 # Modules of rules in rooms that also hold a shell. Rules import rules.
 RULES_IN_SHELLS = {
     "stagepost.ground.files.documents",
+    "stagepost.ground.files.durations",
     "stagepost.ground.files.expected",
     "stagepost.ground.net.back_off",
     "stagepost.ground.net.handshake",
     "stagepost.ground.net.keep_alive_protocol",
     "stagepost.ground.net.version_data",
+    "stagepost.ground.telemetry.health",
+    "stagepost.ground.telemetry.status",
     "stagepost.remp.links.authentication",
     "stagepost.remp.links.local_intake",
     "stagepost.remp.links.protocols",
@@ -117,8 +137,12 @@ OUTSIDE_WORLD = {
 OUTSIDE_CALLS = {"open", "print", "input"}
 # Read by programs of all kinds, Spark's workers among them: the one core module that opens the file it is named after.
 READS_ITS_FILE = {"stagepost.remp.validator_sets"}
-# Shows a moment as a calendar date and reads no clock.
-SHOWS_DATES = {"stagepost.delivery.result"}
+# Turn moments into calendar dates or back, and read no clock.
+SHOWS_DATES = {
+    "stagepost.delivery.result",
+    "stagepost.dmq.cardano.system_start",
+    "stagepost.ground.files.durations",
+}
 ENTRY_POINTS = {"stagepost.cli.main"}
 NAMELESS = {"utils", "util", "common", "helpers", "helper", "base", "manager"}
 STRAY_NOTE = re.compile(r"\b(?:TOD[O]|FIXM[E])\b(?!\s*\(?#\d+)")

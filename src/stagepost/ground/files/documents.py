@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
-from stagepost.errors import Fault
+from stagepost.errors import FileFault
 from stagepost.ground.files.expected import Expected, UnexpectedValue, found
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ WHOLE_FILE = "the whole file"
 class NotADocument(Exception):
     """Failure to read any JSON object from the bytes; `fault` says where and why."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: FileFault) -> None:
         super().__init__(fault.text)
         self.fault = fault
 
@@ -33,7 +33,9 @@ def read_object(content: bytes) -> dict[str, object]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _refusal(f"byte {error.start}", "expected UTF-8 text, found a byte that is none") from None
+        raise _refusal(
+            f"byte {error.start}", "expected UTF-8 text, found a byte that is not valid UTF-8"
+        ) from None
     try:
         value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -43,7 +45,7 @@ def read_object(content: bytes) -> dict[str, object]:
         raise _refusal(WHOLE_FILE, f"expected at most {DEPTH_MAX} levels, found more") from None
     except ValueError:
         # Python refuses to read numbers of more than some thousand digits.
-        raise _refusal(WHOLE_FILE, "expected numbers of a sensible size, found a longer one") from None
+        raise _refusal(WHOLE_FILE, "expected JSON, found a number with too many digits") from None
     if not isinstance(value, dict):
         raise _refusal(WHOLE_FILE, f"expected a JSON object, found {found(value)}")
     if _depth_exceeds(value, DEPTH_MAX):
@@ -51,10 +53,10 @@ def read_object(content: bytes) -> dict[str, object]:
     return value
 
 
-class Part:
+class DocumentPart:
     """Object inside a file. Reading a field returns its value, or notes the fault and returns a stand-in."""
 
-    def __init__(self, fields: Mapping[str, object], faults: list[Fault], path: str = "") -> None:
+    def __init__(self, fields: Mapping[str, object], faults: list[FileFault], path: str = "") -> None:
         self.fields = fields
         self._faults = faults
         self._path = path
@@ -63,7 +65,7 @@ class Part:
         return f"{self._path}.{name}" if self._path else name
 
     def fault(self, name: str, text: str) -> None:
-        self._faults.append(Fault(self.where(name), text))
+        self._faults.append(FileFault(self.where(name), text))
 
     def has(self, name: str) -> bool:
         return name in self.fields
@@ -87,7 +89,7 @@ class Part:
             return stand_in
         return self.optional(name, expected, stand_in)
 
-    def parts(self, name: str, *, is_required: bool = True) -> Iterator[Part]:
+    def parts(self, name: str, *, is_required: bool = True) -> Iterator[DocumentPart]:
         """Yield the objects of the list `name`; each knows its path in the file."""
         if name not in self.fields:
             if is_required:
@@ -99,11 +101,11 @@ class Part:
             return
         for index, entry in enumerate(entries):
             if isinstance(entry, dict):
-                yield Part(entry, self._faults, self.where(f"{name}[{index}]"))
+                yield DocumentPart(entry, self._faults, self.where(f"{name}[{index}]"))
             else:
                 self.fault(f"{name}[{index}]", f"expected an object, found {found(entry)}")
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> DocumentPart | None:
         """Return the object `name`, or None if it is absent."""
         value = self.fields.get(name)
         if value is None:
@@ -111,7 +113,7 @@ class Part:
         if not isinstance(value, dict):
             self.fault(name, f"expected an object, found {found(value)}")
             return None
-        return Part(value, self._faults, self.where(name))
+        return DocumentPart(value, self._faults, self.where(name))
 
     def unknown(self, known: Iterable[str]) -> list[str]:
         """Return the field names that are not in `known`, in the order of the file."""
@@ -146,7 +148,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _refusal(where: str, text: str) -> NotADocument:
-    return NotADocument(Fault(where, text))
+    return NotADocument(FileFault(where, text))
 
 
 def _depth_exceeds(value: object, levels: int) -> bool:

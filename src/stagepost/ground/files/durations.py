@@ -45,6 +45,11 @@ def parse_moment(text: str, now_unix_s: float) -> float:
     return moment.timestamp()
 
 
+def format_date(unix_s: float) -> str:
+    """Return the date and the hour, as in `2026-11-21 12:00 UTC`."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def format_duration(seconds: float) -> str:
     """Return the two largest units: `250 ms`, `2 s`, `29m 50s`, `4 h 12 m`, `3 d 4 h`."""
     if seconds < 0:
@@ -64,3 +69,12 @@ def format_duration(seconds: float) -> str:
 def clock_text(unix_s: float) -> str:
     """Return the time of day in UTC, the zone of all our screens."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S")
+
+
+def format_milliseconds(milliseconds: float) -> str:
+    """Return a length of time as text: `44 ms`, `1.23 s`, `4m 2s`."""
+    if abs(milliseconds) < 1_000:
+        return f"{milliseconds:.0f} ms"
+    if abs(milliseconds) < 10_000:
+        return f"{milliseconds / 1_000:.2f} s"
+    return format_duration(milliseconds / 1_000)

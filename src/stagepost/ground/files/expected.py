@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -27,11 +27,13 @@ class UnexpectedValue(Exception):
 class Expected(Generic[T_co]):
     """Reader of one kind of value: `read` returns the value or raises `UnexpectedValue`.
 
-    `what` completes the sentence "expected …" where the value is missing.
+    `what` completes the sentence "expected …" where the value is missing. `schema` says the same in JSON Schema; `read` may
+    be stricter than it, never laxer.
     """
 
     what: str
     read: Callable[[object], T_co]
+    schema: Mapping[str, object] = field(default_factory=dict)
 
     def missing(self) -> str:
         return f"expected {self.what}, found nothing"
@@ -65,7 +67,7 @@ def whole(low: int, high: int, what: str = "a number") -> Expected[int]:
             raise unfit(f"{what} in {low}..{high}", value)
         return value
 
-    return Expected(what, read)
+    return Expected(what, read, {"type": "integer", "minimum": low, "maximum": high})
 
 
 def decimal(low: float, high: float, what: str, *, above_low: bool = False) -> Expected[float]:
@@ -81,7 +83,8 @@ def decimal(low: float, high: float, what: str, *, above_low: bool = False) -> E
             raise unfit(f"{what} {range_text}", value)
         return float(value)
 
-    return Expected(what, read)
+    lowest = "exclusiveMinimum" if above_low else "minimum"
+    return Expected(what, read, {"type": "number", lowest: low, "maximum": high})
 
 
 def seconds(*, above_zero: bool = True) -> Expected[float]:
@@ -95,7 +98,7 @@ def _read_boolean(value: object) -> bool:
     return value
 
 
-BOOLEAN = Expected("true or false", _read_boolean)
+BOOLEAN = Expected("true or false", _read_boolean, {"type": "boolean"})
 
 
 def text(what: str = "a text", characters_max: int = TEXT_CHARACTERS_MAX) -> Expected[str]:
@@ -110,7 +113,7 @@ def text(what: str = "a text", characters_max: int = TEXT_CHARACTERS_MAX) -> Exp
             raise unfit(f"{what} of at most {characters_max} characters", value)
         return value
 
-    return Expected(what, read)
+    return Expected(what, read, {"type": "string", "minLength": 1, "maxLength": characters_max})
 
 
 def one_of(words: Sequence[str]) -> Expected[str]:
@@ -121,7 +124,7 @@ def one_of(words: Sequence[str]) -> Expected[str]:
             raise unfit(what, value)
         return value
 
-    return Expected(what, read)
+    return Expected(what, read, {"enum": list(words)})
 
 
 def list_of(item: Expected[T], what: str, *, may_be_empty: bool = True) -> Expected[tuple[T, ...]]:
@@ -142,12 +145,14 @@ def list_of(item: Expected[T], what: str, *, may_be_empty: bool = True) -> Expec
                 raise UnexpectedValue(f"expected every entry once, found {found(entry)} again at [{index}]")
         return tuple(items)
 
-    return Expected(what, read)
+    schema: dict[str, object] = {"type": "array", "items": dict(item.schema), "uniqueItems": True}
+    return Expected(what, read, schema if may_be_empty else {**schema, "minItems": 1})
 
 
 def optional(inner: Expected[T]) -> Expected[T | None]:
     """Expect what `inner` expects, or null, which JSON files write for a value that they leave open."""
-    return Expected(inner.what, lambda value: None if value is None else inner.read(value))
+    schema = {"anyOf": [dict(inner.schema), {"type": "null"}]}
+    return Expected(inner.what, lambda value: None if value is None else inner.read(value), schema)
 
 
 def ip_address(version: int) -> Expected[str]:
@@ -164,7 +169,7 @@ def ip_address(version: int) -> Expected[str]:
             raise unfit(what, value, f"this is IPv{address.version}")
         return value
 
-    return Expected(what, read)
+    return Expected(what, read, {"type": "string", "format": f"ipv{version}"})
 
 
 PORT = whole(1, PORT_MAX)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,13 @@ LOOK_EVERY_S = 0.02
 Facts = TypeVar("Facts", "NodeFacts", "FullNodeFacts")
 
 
+class CardanoFacts(msgspec.Struct, frozen=True):
+    """Cardano-node that a DMQ node asks: its socket and the magic number of its network."""
+
+    socket: str
+    network_magic: int
+
+
 class NodeFacts(msgspec.Struct, frozen=True):
     """Content of node.json: the process of a DMQ node, and where it is reached."""
 
@@ -35,6 +43,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     network_magic: int
     metrics_port: int | None = None
     started_ms: int = 0
+    cardano: CardanoFacts | None = None
 
 
 class FullNodeFacts(msgspec.Struct, frozen=True):
@@ -61,6 +70,19 @@ def find_node(data: Path) -> NodeFacts:
     return _found(
         data, NODE_FILE, NodeFacts, "start one with `stagepost node dmq`, or give its folder with --data"
     )
+
+
+def node_beside(local_socket: Path, data: Path | None = None) -> NodeFacts | None:
+    """Return the note of the node that serves `local_socket`; None if there is no note of that node.
+
+    `data` is the node's data folder, if that is not the folder of its socket.
+    """
+    try:
+        with ((data or local_socket.parent) / NODE_FILE).open("rb") as file:
+            note = decode_foreign(file.read(NODE_FILE_BYTES_MAX), NodeFacts)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return note if os.path.realpath(note.local_socket) == os.path.realpath(local_socket) else None
 
 
 def find_full_node(data: Path) -> FullNodeFacts:
@@ -103,7 +125,7 @@ def _found(data: Path, name: str, kind: type[Facts], advice: str) -> Facts:
     try:
         return decode_foreign(content, kind)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error
+        raise StorageError(f"{path} cannot be read: {error}", advice="restart the node") from error
 
 
 FULL_NODE, VALIDATOR = "full node", "validator"
@@ -143,5 +165,5 @@ def find_remp_node(data: Path) -> StatusFacts | None:
                 advice="run this command as the user that runs the node",
             ) from error
         except msgspec.MsgspecError as error:
-            raise StorageError(f"{path} is not understood: {error}", advice="restart the node") from error
+            raise StorageError(f"{path} cannot be read: {error}", advice="restart the node") from error
     return None

@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from stagepost.errors import ConfigFaults, Fault, StorageError
+from stagepost.errors import ConfigFaults, FileFault, StorageError
 
 # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -68,7 +68,7 @@ def _reason(error: OSError) -> str:
 
 
 def _fault(path: Path, text: str) -> ConfigFaults:
-    return ConfigFaults({str(path): [Fault("the file", text)]})
+    return ConfigFaults({str(path): [FileFault("the file", text)]})
 
 
 FILE_MODE = 0o600

@@ -3,6 +3,7 @@ limit."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ CONNECTIONS_SOFT_MAX = 384
 CONNECTIONS_HARD_MAX = 512
 SOFT_DELAY_S = 5.0
 PER_SOURCE_MAX = 16
+IPV4_PREFIX_BITS, IPV6_PREFIX_BITS = 24, 64
 
 LOOPBACK_HOSTS = frozenset({LOOPBACK_HOST, "::1"})
 """Hosts that all programs of this machine share, so one program's faults must not shut out the others."""
@@ -66,6 +68,19 @@ class Admission:
         self._by_source[source] -= 1
         if not self._by_source[source]:
             del self._by_source[source]
+
+
+def prefix_of(host: str) -> str:
+    """Return the network that one owner is likely to hold whole: /24 of an IPv4 address, /64 of an IPv6 address, and
+    anything else as it is."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    bits = IPV4_PREFIX_BITS if address.version == 4 else IPV6_PREFIX_BITS
+    return str(ipaddress.ip_network((address, bits), strict=False))
 
 
 def host_of(peer: str) -> str:

@@ -19,7 +19,7 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.loop.turn_end import turn_end
-from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.channel import ProtocolChannel
 from stagepost.ground.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
@@ -46,7 +46,7 @@ class Carrier(Protocol):
 
 
 class BearerChannel:
-    """`Channel` of one mini-protocol of a bearer."""
+    """`ProtocolChannel` of one mini-protocol of a bearer."""
 
     def __init__(self, bearer: Carrier, ingress: Ingress, lane: EgressLane) -> None:
         self._bearer = bearer
@@ -137,7 +137,9 @@ class BearerChannel:
 
     def _check_writable(self) -> None:
         if self._is_closed:
-            raise LocalProtocolError(f"{lane_name(self._lane.lane)}: written to after its channel was closed")
+            raise LocalProtocolError(
+                f"{lane_name(self._lane.lane)}: data was written after the channel was closed"
+            )
         if self._bearer.is_over:
             raise self._ended_while_writing()
 
@@ -180,10 +182,17 @@ class Bearer(asyncio.BufferedProtocol):
 
     At first nothing is registered, so a peer may say nothing; a caller registers the handshake alone, and the
     agreed mini-protocols afterwards. Data for a lane that is neither registered nor expected ends the
-    connection.
+    connection. `on_connected` is called with this bearer and its transport, once.
     """
 
-    def __init__(self, *, peer: str = "", trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        peer: str = "",
+        trace: Trace | None = None,
+        on_connected: Callable[[Bearer, asyncio.BaseTransport], None] | None = None,
+    ) -> None:
+        self._on_connected = on_connected
         self.peer = peer
         self.closed = asyncio.Event()
         self.reason: StagepostError | None = None  # why it closed; None after an orderly end
@@ -241,7 +250,7 @@ class Bearer(asyncio.BufferedProtocol):
         direction_we_send: Direction,
         ingress_bytes_max: int,
         payload_bytes_max: int = SEGMENT_PAYLOAD_BYTES_MAX,
-    ) -> Channel:
+    ) -> ProtocolChannel:
         """Return an instance of a mini-protocol: we send with `direction_we_send` and receive with the
         opposite."""
         ingress = self._expected.pop(lane_number(protocol, direction_we_send.opposite), None)
@@ -294,6 +303,8 @@ class Bearer(asyncio.BufferedProtocol):
         if self.reason is not None:  # aborted before there was a connection
             self._transport.abort()
         self._schedule_flush()
+        if self._on_connected is not None:
+            self._on_connected(self, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.space()
@@ -475,7 +486,7 @@ def _too_much_left_over(lane: int, found: int) -> LimitExceeded:
     return LimitExceeded(
         f"{found} bytes follow the end of {lane_name(lane)}; at most {LEFT_OVER_BYTES_MAX} may wait for the next",
         code=ErrorCode.MUX_INGRESS_OVERFLOW,
-        advice="the peer must wait before it begins anew",
+        advice="the peer must wait before it begins again",
         limit=LEFT_OVER_BYTES_MAX,
         found=found,
     )

@@ -15,7 +15,7 @@ from stagepost.errors import LocalProtocolError, StagepostError, TransportError
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 
 
-class Channel(Protocol):
+class ProtocolChannel(Protocol):
     """End of one mini-protocol instance. It has one reader; any task may write.
 
     Reading has two forms: `read` waits, and `read_now` is for a reader that `on_data` wakes by a call. The
@@ -125,7 +125,7 @@ class MemoryChannel:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise LocalProtocolError("written to a channel that was closed on this side")
+            raise LocalProtocolError("data was written after this side had closed the channel")
 
     def fail(self, error: StagepostError) -> None:
         """Break the connection: both ends raise `error` after the data that were already written."""

@@ -15,7 +15,7 @@ from stagepost.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.channel import ProtocolChannel
 from stagepost.ground.statemachine.referee import Referee
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Codec
@@ -36,7 +36,7 @@ class Conversation:
         spec: ProtocolSpec,
         role: Role,
         codec: Codec,
-        channel: Channel,
+        channel: ProtocolChannel,
         *,
         trace: Trace | None = None,
         on_start: Callable[[], None] | None = None,
@@ -203,7 +203,7 @@ class Conversation:
 
     async def _wait(self) -> None:
         if self._more is not None:
-            raise LocalProtocolError(f"{self._referee.spec.name}: two tasks receive in one conversation")
+            raise LocalProtocolError(f"{self._referee.spec.name}: two tasks read from one conversation")
         self._more = self._loop.create_future()
         self._channel.on_data(self._wake)
         try:
@@ -254,7 +254,11 @@ class Conversation:
     def _limits_of(self, state: State) -> tuple[ItemLimits, bytes | None]:
         table = self._codec.table
         limits = ItemLimits(
-            state.message_bytes_max, state.items_max, any_type=table.any_type, known_shape=table.known_shape
+            state.message_bytes_max,
+            state.items_max,
+            state.depth_max,
+            any_type=table.any_type or state.any_type,
+            known_shape=table.known_shape,
         )
         self._limits[state.name] = limits, table.headless_third.get(state.name)
         return self._limits[state.name]

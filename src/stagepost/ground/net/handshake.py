@@ -20,9 +20,9 @@ from stagepost.ground.net.version_data import (
     write_version_data,
 )
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
-from stagepost.ground.wire.cbor import Reader, write_map, write_unsigned
+from stagepost.ground.wire.cbor import CborReader, write_map, write_unsigned
 from stagepost.ground.wire.codec import Dialect
-from stagepost.ground.wire.framing import ItemLimits, skip_item
+from stagepost.ground.wire.framing import ItemLimits, RawItem
 from stagepost.ground.wire.layout import Layout, ListForm, ListOf, Text, Union, Unsigned
 
 HANDSHAKE_NUMBER = 0
@@ -87,32 +87,21 @@ class QueryReply(msgspec.Struct, frozen=True):
 
 # Layouts
 
-_ANY_SHAPE = ItemLimits(bytes_max=MESSAGE_BYTES_MAX, any_type=True)
+_ANY_SHAPE = RawItem(ItemLimits(bytes_max=MESSAGE_BYTES_MAX, any_type=True))
 _NUMBER = Unsigned(64)
-
-
-@dataclass(frozen=True, slots=True)
-class _RawField:
-    def read(self, reader: Reader, what: str) -> bytes:
-        return skip_item(reader, _ANY_SHAPE, what)
-
-    def write(self, value: bytes) -> bytes:
-        return value
 
 
 @dataclass(frozen=True, slots=True)
 class _VersionMap:
     """Layout of a table of versions. `_choose` judges its order, and only among the versions that we know."""
 
-    def read(self, reader: Reader, what: str) -> tuple[OfferedVersion, ...]:
+    def read(self, reader: CborReader, what: str) -> tuple[OfferedVersion, ...]:
         start = reader.offset
         count = reader.map_length(what)
         if count > VERSIONS_MAX:
             raise reader.over_limit(f"the length of {what}", count, VERSIONS_MAX, at=start)
         return tuple(
-            OfferedVersion(
-                _NUMBER.read(reader, f"{what}: version"), _RawField().read(reader, f"{what}: data")
-            )
+            OfferedVersion(_NUMBER.read(reader, f"{what}: version"), _ANY_SHAPE.read(reader, f"{what}: data"))
             for _ in range(count)
         )
 
@@ -133,7 +122,7 @@ DIALECT = Dialect(
     (
         Layout(ProposeVersions, 0, (("versions", _VersionMap()),)),
         Layout(ReplyVersions, 0, (("versions", _VersionMap()),)),
-        Layout(AcceptVersion, 1, (("version", _NUMBER), ("parameters", _RawField()))),
+        Layout(AcceptVersion, 1, (("version", _NUMBER), ("parameters", _ANY_SHAPE))),
         Layout(Refuse, 2, (("reason", _REASON),)),
         Layout(QueryReply, 3, (("versions", _VersionMap()),)),
     ),

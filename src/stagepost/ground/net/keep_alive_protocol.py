@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.errors import ErrorCode, RemoteProtocolError
+from stagepost.errors import ErrorCode, RemoteProtocolError, WireRule
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import Layout, Unsigned
@@ -64,5 +64,9 @@ def check_cookie(request: KeepAlive, response: KeepAliveResponse) -> None:
     if response.cookie != request.cookie:
         text = f"KeepAlive: cookie {request.cookie} was sent, {response.cookie} came back"
         raise RemoteProtocolError(
-            text, code=ErrorCode.PROTOCOL_STATE, found=response.cookie, state=SERVER.name
+            text,
+            code=ErrorCode.PROTOCOL_STATE,
+            found=response.cookie,
+            state=SERVER.name,
+            rule=WireRule.COOKIE_MISMATCH,
         )

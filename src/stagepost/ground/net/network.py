@@ -92,11 +92,15 @@ class Network(Protocol):
 
 
 class SocketNetwork:
-    """Network of this machine's sockets."""
+    """Network of this machine's sockets. `trace`: for connections that a caller opens without a trace of its own."""
+
+    def __init__(self, *, trace: Trace | None = None) -> None:
+        self._trace = trace
 
     async def connect(
         self, address: Address, *, trace: Trace | None = None, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> Bearer:
+        trace = trace or self._trace
         match address:
             case TcpAddress(host, port):
                 return await connect_tcp(host, port, trace=trace, timeout_s=timeout_s)

@@ -147,7 +147,7 @@ class Server:
 
     def accept(self) -> Bearer:
         """Return the bearer for a new connection; asyncio calls this."""
-        return _AcceptedBearer(self._accepted, self._trace)
+        return Bearer(trace=self._trace, on_connected=self._accepted)
 
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
         """Stop accepting, end every connection in order, and abort those that take longer than `grace_s`."""
@@ -173,7 +173,8 @@ class Server:
         for _ in range(TURNS_UNTIL_ACCEPTED):
             await asyncio.sleep(0)
 
-    def _accepted(self, bearer: Bearer) -> None:
+    def _accepted(self, bearer: Bearer, transport: asyncio.BaseTransport) -> None:
+        _notice_dead_peer(transport)
         if self._is_closing:
             bearer.abort(TransportError(f"server at {self.address} is closing"))
             return
@@ -209,17 +210,6 @@ class Server:
         finally:
             bearer.close()
         await bearer.wait_closed()
-
-
-class _AcceptedBearer(Bearer):
-    def __init__(self, on_accepted: Callable[[Bearer], None], trace: Trace | None) -> None:
-        super().__init__(trace=trace)
-        self._on_accepted = on_accepted
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        _notice_dead_peer(transport)
-        self._on_accepted(self)
 
 
 def _notice_dead_peer(transport: asyncio.BaseTransport) -> None:

@@ -7,7 +7,8 @@ from enum import Enum
 
 import msgspec
 
-from stagepost.ground.wire.cbor import Reader, write_array, write_boolean, write_unsigned
+from stagepost.errors import WireRule
+from stagepost.ground.wire.cbor import CborReader, write_array, write_boolean, write_unsigned
 
 NETWORK_MAGIC_BITS = 32
 DMQ_CLIENT_BIT = 1 << 12
@@ -70,6 +71,11 @@ CARDANO_VERSIONS: Mapping[ConnectionKind, Mapping[int, VersionShape]] = {
     },
 }
 
+CARDANO_QUERY_VERSIONS: Mapping[int, VersionShape] = {
+    CARDANO_CLIENT_BIT | number: VersionShape.MAGIC_QUERY for number in range(16, 24)
+}
+"""Versions that a client of a cardano-node proposes. Releases from autumn 2026 on know the last one only."""
+
 _CARDANO_PEER_SHARING_MAX = 2  # versions 11 and 12 knew a private and a public way of sharing
 _DMQ_PEER_SHARING_MAX = 1
 
@@ -98,7 +104,7 @@ def write_version_data(value: VersionData, shape: VersionShape) -> bytes:
 
 def read_version_data(raw: bytes, version: int, shape: VersionShape) -> VersionData:
     """Return the decoded data; raise `DecodeError` if they do not have the shape of their version."""
-    reader = Reader(raw)
+    reader = CborReader(raw)
     what = f"the data of version {version}"
     if shape is not VersionShape.MAGIC:
         reader.array(len(shape.value), what)
@@ -108,7 +114,7 @@ def read_version_data(raw: bytes, version: int, shape: VersionShape) -> VersionD
     return VersionData(magic, **flags)
 
 
-def _read_flag(reader: Reader, name: str, version: int, what: str) -> bool:
+def _read_flag(reader: CborReader, name: str, version: int, what: str) -> bool:
     if name != "peer_sharing":
         return reader.boolean(f"{what}: {name}")
     at = reader.offset
@@ -117,5 +123,9 @@ def _read_flag(reader: Reader, name: str, version: int, what: str) -> bool:
         (_CARDANO_PEER_SHARING_MAX if is_cardano(version) else _DMQ_PEER_SHARING_MAX) + 1
     )
     if value not in allowed:
-        raise reader.invalid(f"{what}: peer sharing is {value}, allowed are 0 to {max(allowed)}", at=at)
+        raise reader.invalid(
+            f"{what}: peer sharing is {value}, allowed are 0 to {max(allowed)}",
+            at=at,
+            rule=WireRule.OUT_OF_RANGE,
+        )
     return value > 0

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from stagepost.ground.crypto.ed25519 import Claim
-from stagepost.ground.signatures.worker import READY, question
+from stagepost.ground.signatures.worker import ANSWER, READY, question
 
 UNANSWERED_CLAIMS_MAX = 100
 """Claims, about six milliseconds of work: longer than a turn of the loop, and no longer than the loop can wait."""
@@ -52,6 +52,8 @@ class VerifyingHelper(Generic[Work]):
         self._loop = asyncio.get_running_loop()
         self._pipe_bytes = PIPE_BYTES_EVERYWHERE
         self._asked: deque[tuple[Work, int, int]] = deque()
+        self._next_question = 0
+        self._next_answer = 0
         self._asked_bytes = 0
         self._answer = b""
         self._answers_heard = 0
@@ -91,7 +93,7 @@ class VerifyingHelper(Generic[Work]):
         itself."""
         if not self.has_room:
             return False
-        data = question(claims, gives_up=gives_up)
+        data = question(self._next_question, claims, gives_up=gives_up)
         # A pipe counts in pages, and a write may waste most of a page at each of its ends.
         taken = len(data) + 2 * PAGE_BYTES
         if self._asked_bytes + taken > self._pipe_bytes:
@@ -103,6 +105,7 @@ class VerifyingHelper(Generic[Work]):
         except OSError as error:
             self._lost(str(error))
             return False
+        self._next_question += 1
         self._asked.append((work, len(claims), taken))
         self._asked_bytes += taken
         self.unanswered += len(claims)
@@ -122,16 +125,27 @@ class VerifyingHelper(Generic[Work]):
             self.is_ready, data = True, data.removeprefix(READY)
         answered: list[tuple[Work, bytes]] = []
         data = self._answer + data
-        while self._asked and self._asked[0][1] <= len(data):
-            work, count, taken = self._asked.popleft()
+        is_out_of_order = False
+        while len(data) >= ANSWER.size:
+            number, count = ANSWER.unpack_from(data)
+            if not self._asked or (number, count) != (self._next_answer, self._asked[0][1]):
+                is_out_of_order = True
+                break
+            if len(data) < ANSWER.size + count:
+                break
+            work, _, taken = self._asked.popleft()
+            self._next_answer += 1
             self._asked_bytes -= taken
             self.unanswered -= count
-            answered.append((work, data[:count]))
-            data = data[count:]
+            answered.append((work, data[ANSWER.size : ANSWER.size + count]))
+            data = data[ANSWER.size + count :]
         self._answer = data
         if answered:
             self._answers_heard += len(answered)
             self._on_answers(answered)
+        if is_out_of_order:
+            # Verdicts must never count for other signatures than those they were given for.
+            self._lost(f"it answered a question other than number {self._next_answer}")
 
     def _watch(self) -> None:
         heard = self._answers_heard

@@ -156,7 +156,7 @@ class _Piece(Generic[M, V]):
             return  # one claim each: there is nothing to remember of these signers that was not known
         request, claimant = self.request, self.errand.claimant
         if claimant is None:
-            raise LocalProtocolError("a piece without a claimant was answered by another process")
+            raise LocalProtocolError("a checking process answered a piece that nobody had sent")
         at = 0
         for position, claims in enumerate(self.claims, self.start):
             found = answers[at : at + len(claims)]

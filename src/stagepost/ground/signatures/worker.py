@@ -3,8 +3,8 @@
 A thread needs Python's lock before and after every signature, while the loop has it; what the loop does in Python and
 what the library computes overlap fully only in two processes. This one is asked and answers through pipes, in order:
 
-    question  length of the rest, and whether the first forgery ends it; for each claim its length, the key, what it signed
-    answer    one byte for each claim
+    question  length of the rest, number, and whether the first forgery ends it; for each claim its length, the key, what it signed
+    answer    number of the question, count of claims, one byte for each claim
 
 It holds no secret and decides nothing. It ends when the node's end of its pipe is closed, however that came about.
 """
@@ -23,7 +23,8 @@ from stagepost.ground.crypto.ed25519 import PUBLIC_KEY_BYTES, Claim, verify_sign
 READY = b"R"
 FORGED, VALID, NOT_LOOKED_AT = range(3)
 
-_QUESTION = Struct(">I?")
+_QUESTION = Struct(">IQ?")
+ANSWER = Struct(">QI")
 _CLAIM = Struct(">I")
 
 
@@ -33,15 +34,15 @@ class Questions(Protocol):
         ...
 
 
-def question(claims: Sequence[Claim], *, gives_up: bool) -> bytes:
-    """Return the bytes of a question. `gives_up` tells the process to skip all claims after the first
+def question(number: int, claims: Sequence[Claim], *, gives_up: bool) -> bytes:
+    """Return the bytes of a question, whose answer carries `number`. `gives_up` tells the process to skip all claims after the first
     forgery."""
     parts = [b""]
     length = 0
     for key, signed in claims:
         parts += (_CLAIM.pack(len(signed)), key, signed)
         length += _CLAIM.size + PUBLIC_KEY_BYTES + len(signed)
-    parts[0] = _QUESTION.pack(length, gives_up)
+    parts[0] = _QUESTION.pack(length, number, gives_up)
     return b"".join(parts)
 
 
@@ -49,11 +50,12 @@ def serve(questions: Questions, answers: int) -> None:
     """Answer questions until there are no more."""
     os.write(answers, READY)
     while len(head := questions.read(_QUESTION.size)) == _QUESTION.size:
-        length, gives_up = _QUESTION.unpack(head)
+        length, number, gives_up = _QUESTION.unpack(head)
         claims = questions.read(length)
         if len(claims) < length:
             return
-        os.write(answers, _answer(claims, gives_up))
+        verdicts = _answer(claims, gives_up)
+        os.write(answers, ANSWER.pack(number, len(verdicts)) + verdicts)
 
 
 def _answer(claims: bytes, gives_up: bool) -> bytes:

@@ -11,6 +11,7 @@ from stagepost.errors import (
     ProtocolError,
     ProtocolTimeout,
     RemoteProtocolError,
+    WireRule,
 )
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 
@@ -87,7 +88,9 @@ class Referee:
             target = self._target(resumed, message, ours=True)
             # A request that must not be overtaken may not be sent while answers are due before it.
             if target.name not in self.spec.resumed_from:
-                raise self._blame(LocalProtocolError, message, source, "cannot be pipelined")
+                raise self._blame(
+                    LocalProtocolError, message, source, "cannot be pipelined", WireRule.NOT_PIPELINED
+                )
             self._awaited.append(source)
             self._state = target  # and what is awaited first stays so, with its time limit
         else:
@@ -130,13 +133,18 @@ class Referee:
         target = spec.targets.get((source.name, type(message))) or spec.next_state(source, message)
         if target is None or ours is not (source.speaker is self.role):
             blame = LocalProtocolError if ours else RemoteProtocolError
-            why = "not allowed there" if target is None else f"it is the {_speaker(source)}'s turn"
-            raise self._blame(blame, message, source, why)
+            if target is None:
+                raise self._blame(blame, message, source, "not allowed there", WireRule.NOT_IN_THIS_STATE)
+            why = f"it is the {_speaker(source)}'s turn"
+            raise self._blame(blame, message, source, why, WireRule.OUT_OF_TURN)
         return target
 
-    def _blame(self, blame: type[ProtocolError], message: object, state: State, why: str) -> ProtocolError:
+    def _blame(
+        self, blame: type[ProtocolError], message: object, state: State, why: str, rule: WireRule
+    ) -> ProtocolError:
         text = f"{self.spec.name}: {type(message).__name__} said in {state.name}: {why}"
-        return blame(text, code=ErrorCode.PROTOCOL_STATE, state=state.name, found=type(message).__name__)
+        said = type(message).__name__
+        return blame(text, code=ErrorCode.PROTOCOL_STATE, state=state.name, found=said, rule=rule)
 
     def _set_deadline(self, now: float) -> None:
         timeout_s = self.state.timeout_s

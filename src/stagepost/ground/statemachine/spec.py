@@ -34,6 +34,10 @@ class State:
     timeout_s: float | None = None  # None: we wait as long as it takes
     message_bytes_max: int = 65_535
     items_max: int = 4_096
+    depth_max: int = 8
+    any_type: bool = (
+        False  # True: a message may hold every CBOR type, in a state where foreign data are awaited
+    )
     id: int | None = None  # the number that the published documents give this state, where they do
 
     def __hash__(self) -> int:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from stagepost.errors import StorageError
 from stagepost.ground.storage.layout import (
-    Layout,
+    StoreLayout,
     StoreRefused,
     check_layout,
     link,
@@ -109,7 +109,7 @@ T = TypeVar("T")
 def open_whole(
     path: Path,
     what: str,
-    layout: Layout,
+    layout: StoreLayout,
     connect: Connect,
     create: Callable[[], None],
     read: Callable[[], T],
@@ -159,9 +159,9 @@ def _refuse_remains(path: Path, what: str) -> None:
     if left:
         names = ", ".join(one.name for one in left)
         raise StoreRefused(
-            f"refused to begin the {what} {path} anew: the file is missing, and {names} lies in its folder; "
+            f"refused to create an empty {what} {path}: the file is missing, and {names} lies in its folder; "
             "nothing was changed",
-            advice=f"rename what is left of the store back to {path.name} to have it opened or salvaged, or move "
+            advice=f"rename the remaining file back to {path.name}, to have it opened or salvaged, or move "
             "it out of the folder to begin with an empty store",
             found=names,
         )

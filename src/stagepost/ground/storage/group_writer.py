@@ -34,19 +34,19 @@ RETRY_S = 1.0
 LAST_ATTEMPTS = 2
 """The second one opens the file anew."""
 
-B = TypeVar("B", bound="Book")
+B = TypeVar("B", bound="DraftBook")
 B_co = TypeVar("B_co", covariant=True)
 R = TypeVar("R")
 Settled = Callable[[StorageError | None], None]
 
 
-class Book(Protocol):
+class DraftBook(Protocol):
     """The rules by which a draft is changed; `finish` is called when a group is complete."""
 
     def finish(self) -> None: ...
 
 
-class Writer(Protocol[B_co]):
+class RowWriter(Protocol[B_co]):
     """Face of a writer by which a store asks for rows to be changed."""
 
     async def do(self, act: Callable[[B_co], R]) -> R: ...
@@ -80,7 +80,7 @@ class WriterCounters(msgspec.Struct):
     failures: int = 0
 
 
-class _Job(Generic[B]):
+class _WriteJob(Generic[B]):
     """Somebody waits for `done`, or is called: `settled`. What has neither is kept until it is written, however often that
     fails."""
 
@@ -130,8 +130,8 @@ class GroupWriter(Generic[B]):
         self._open_book = open_book
         self._fsync = fsync
         self._on_error = on_error
-        self._jobs: list[_Job[B]] = []
-        self._written: list[_Job[B]] | None = None
+        self._jobs: list[_WriteJob[B]] = []
+        self._written: list[_WriteJob[B]] | None = None
         self._put_off: PutOff | None = None
         self._began_at = -inf
         self._is_asked = False
@@ -148,14 +148,14 @@ class GroupWriter(Generic[B]):
     async def do(self, act: Callable[[B], R]) -> R:
         """The answer of `act`, once it is as durable as was asked for; `StorageError`, and it did not happen."""
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._take(_Job(act, done))  # type: ignore[arg-type]  # a future is invariant
+        self._take(_WriteJob(act, done))  # type: ignore[arg-type]  # a future is invariant
         return await done
 
     def ask(self, act: Callable[[B], object], settled: Settled) -> None:
         """`do` for those who would rather be called than wait: in the turn of the loop in which the disk answers."""
-        self._take(_Job(act, settled=settled))
+        self._take(_WriteJob(act, settled=settled))
 
-    def _take(self, job: _Job[B]) -> None:
+    def _take(self, job: _WriteJob[B]) -> None:
         self._require_open()
         self._jobs.append(job)
         if not self._is_asked:
@@ -168,7 +168,7 @@ class GroupWriter(Generic[B]):
     def soon(self, act: Callable[[B], object]) -> None:
         """Do `act` with the next group, or a little later; `act` must bear to be tried again."""
         self._require_open()
-        self._jobs.append(_Job(act))
+        self._jobs.append(_WriteJob(act))
         if not self._is_asked and self._written is None:
             self._set_timer(self._ask, SOON_S)
 
@@ -355,6 +355,6 @@ class FileBackend:
                 error = failed
             except Exception as fault:
                 # A fault of ours. Nobody may wait for ever because of it.
-                error = StorageError(f"the store met a fault of its own: {fault!r}")
+                error = StorageError(f"the store has an internal fault: {fault!r}")
             with suppress(RuntimeError):  # the loop is gone, and everybody who could have waited
                 self._loop.call_soon_threadsafe(settled, error)

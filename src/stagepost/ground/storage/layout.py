@@ -68,14 +68,29 @@ NUMBERED = Migration(0, 1)
 
 
 @dataclass(frozen=True)
-class Layout:
+class Beginning:
+    """Version with which a store begins anew: no step leads to it, and files of earlier versions are refused.
+
+    `former` says in a refusal what such a file is, `advice` what its owner can do.
+    """
+
+    version: int
+    former: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class StoreLayout:
     """Tables of a store's file, each with the statement that makes it, and the migrations that lead to them."""
 
     tables: Mapping[str, str]
     migrations: tuple[Migration, ...] = (NUMBERED,)
+    begins: Beginning | None = None
 
     @property
     def version(self) -> int:
+        if self.begins is not None and not self.migrations:
+            return self.begins.version
         return self.migrations[-1].target
 
     def knows(self, version: int) -> bool:
@@ -120,7 +135,9 @@ def refusal(
     return kind(text, advice=advice, found=found)
 
 
-def create(path: Path, connect: Connect, layout: Layout, first: Sequence[tuple[str, Sequence[Row]]]) -> None:
+def create(
+    path: Path, connect: Connect, layout: StoreLayout, first: Sequence[tuple[str, Sequence[Row]]]
+) -> None:
     """Make a new file with all tables, durable before it gets its name: a file without them is never a new one.
 
     `first` has statements, each with the rows that it puts in before anybody sees the file.
@@ -148,7 +165,7 @@ def _numbers(version: int) -> tuple[str, str]:
     return f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {version}"
 
 
-def check_layout(path: Path, layout: Layout, what: str) -> CheckedFile:
+def check_layout(path: Path, layout: StoreLayout, what: str) -> CheckedFile:
     """Return the version of a file of a known layout, and the damage inside; `StoreRefused` for any other file.
 
     Neither the file nor its log changes.
@@ -166,7 +183,7 @@ def check_layout(path: Path, layout: Layout, what: str) -> CheckedFile:
         return CheckedFile(version, _damage_in(connection))
 
 
-def refuse_other_layout(connection: sqlite3.Connection, path: Path, layout: Layout, what: str) -> int:
+def refuse_other_layout(connection: sqlite3.Connection, path: Path, layout: StoreLayout, what: str) -> int:
     """Return the version of the file; `StoreRefused`, with every difference, unless it has exactly the tables of that."""
     try:
         version, differences, advice = _compared(_rows_of(connection), layout)
@@ -182,20 +199,20 @@ def refuse_other_layout(connection: sqlite3.Connection, path: Path, layout: Layo
     return version
 
 
-def refuse_unmigrated(version: int, path: Path, layout: Layout, what: str) -> None:
+def refuse_unmigrated(version: int, path: Path, layout: StoreLayout, what: str) -> None:
     """Raise `StoreRefused` if the rows of the file cannot be read before a migration, which a mere reader must not do."""
     if layout.tables_of(version) != layout.tables:
         raise refusal(what, path, f"it is of version {version}, not {layout.version}", _OPEN_ONCE)
 
 
-def refuse_former_damage(version: int, fault: str, path: Path, layout: Layout, what: str) -> None:
+def refuse_former_damage(version: int, fault: str, path: Path, layout: StoreLayout, what: str) -> None:
     """Raise `StoreRefused` if a damaged file has former tables: only the release that wrote them can salvage them."""
     if layout.tables_of(version) != layout.tables:
         found = f"it is of version {version}, not {layout.version}, and damaged ({fault})"
         raise refusal(what, path, found, _EARLIER_RELEASE)
 
 
-def migrate(path: Path, layout: Layout, what: str, connect: Connect) -> None:
+def migrate(path: Path, layout: StoreLayout, what: str, connect: Connect) -> None:
     """Bring a file that `check_layout` let through to the current version; return when that is durable.
 
     All steps are one transaction, and a file of the current version stays as it is: a call may be repeated after a kill.
@@ -229,12 +246,15 @@ def _rows_of(connection: sqlite3.Connection) -> Rows:
     return lambda query, *values: iter(connection.execute(query, values))
 
 
-def _compared(rows: Rows, layout: Layout) -> tuple[int, list[str], str]:
+def _compared(rows: Rows, layout: StoreLayout) -> tuple[int, list[str], str]:
     """Return the version of the file, every difference from the layout of that version, and advice about them."""
     ((version,),), ((number,),) = rows("PRAGMA user_version"), rows("PRAGMA application_id")
     found, tables = _declarations(rows), layout.tables_of(version)
     differences = []
-    if not layout.knows(version):
+    is_former = layout.begins is not None and version < layout.begins.version
+    if layout.begins is not None and is_former:
+        differences.append(f"it is of version {version}: {layout.begins.former}")
+    elif not layout.knows(version):
         differences.append(f"it is of version {version}, and this release knows version {layout.version}")
     wanted = APPLICATION_ID if version else 0
     if number != wanted:
@@ -245,6 +265,8 @@ def _compared(rows: Rows, layout: Layout) -> tuple[int, list[str], str]:
             [*differences, f"it holds {_listed(found)}, as another program's database does"],
             _OTHER_OWNER,
         )
+    if layout.begins is not None and is_former:
+        return version, differences, layout.begins.advice
     return version, [*differences, *_differences(rows, found, tables)], _OTHER_RELEASE
 
 

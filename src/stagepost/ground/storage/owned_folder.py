@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
+from stagepost.ground.storage.layout import Beginning
 from stagepost.ground.storage.sqlite_file import Connect
 from stagepost.ground.storage.table_file import TableFile
 from stagepost.ground.storage.tables import AnyTable
@@ -17,7 +18,12 @@ SYSTEM_LOCKS = Path("/proc/locks")
 
 
 def open_owned(
-    folder: Path, name: str, tables: Sequence[AnyTable], what: str, connect: Connect
+    folder: Path,
+    name: str,
+    tables: Sequence[AnyTable],
+    what: str,
+    connect: Connect,
+    begins: Beginning | None = None,
 ) -> tuple[TableFile, OwnerLock]:
     """Make the folder if need be, and take it; `LockConflict` names the process that has it."""
     make_private(folder, f"{what} folder", advice=f"choose another folder for the {what}")
@@ -30,7 +36,7 @@ def open_owned(
             found=error.found,
         ) from error
     try:
-        return TableFile(folder / name, tables, f"{what} in", connect=connect), lock
+        return TableFile(folder / name, tables, f"{what} in", connect=connect, begins=begins), lock
     except BaseException:
         lock.release()
         raise

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.group_writer import Book, Settled
+from stagepost.ground.storage.group_writer import DraftBook, Settled
 from stagepost.ground.storage.tables import AnyTable, Draft, Held, empty, settle
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class SimulatedDisk(Generic[T]):
         return reason
 
 
-B = TypeVar("B", bound=Book)
+B = TypeVar("B", bound=DraftBook)
 R = TypeVar("R")
 
 

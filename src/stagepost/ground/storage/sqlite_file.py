@@ -135,7 +135,7 @@ class SqliteFile:
         """Move everything from the write-ahead log into the file itself, and cut the log off."""
         busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise StorageError(f"another program reads {self._path} and keeps its log from being emptied")
+            raise StorageError(f"another program reads {self._path}, so its log cannot be emptied")
 
     def close(self) -> None:
         # A failing disk fails here once more; what was committed is safe, and what was not does not count.

@@ -30,8 +30,10 @@ from stagepost.errors import StorageError
 from stagepost.ground.storage.damage import Remains, counted, damage_in, open_whole, replace_damaged
 from stagepost.ground.storage.layout import (
     BUSY_S,
+    NUMBERED,
     QUICK_CHECK_FAULTS_MAX,
-    Layout,
+    Beginning,
+    StoreLayout,
     UnreadableLayout,
     check_layout,
     create,
@@ -154,10 +156,12 @@ class Found:
         self.damage.append(f"a row of {table.name} was set aside: {fault} ({table.key_column} {row[0]!r})")
 
 
-def layout_of(tables: Sequence[AnyTable], notes: Notes = COUNTS) -> Layout:
-    return Layout(
-        {table.name: table.schema for table in (*tables, notes.table)} | {"set_aside": _SET_ASIDE_SCHEMA}
-    )
+def layout_of(
+    tables: Sequence[AnyTable], notes: Notes = COUNTS, begins: Beginning | None = None
+) -> StoreLayout:
+    schemas = {table.name: table.schema for table in (*tables, notes.table)}
+    migrations = (NUMBERED,) if begins is None else ()
+    return StoreLayout(schemas | {"set_aside": _SET_ASIDE_SCHEMA}, migrations, begins)
 
 
 def read_found(
@@ -224,6 +228,7 @@ class TableFile:
         *,
         notes: Notes = COUNTS,
         connect: Connect = connect,
+        begins: Beginning | None = None,
     ) -> None:
         self._path = path
         self._tables = tuple(tables)
@@ -231,7 +236,7 @@ class TableFile:
         self._by_name: dict[str, AnyTable] = {table.name: table for table in (*tables, notes.table)}
         self._what = what
         self._connect = connect
-        self._layout = layout_of(tables, notes)
+        self._layout = layout_of(tables, notes, begins)
         self._joined = JoinedTables((*tables, notes.table))
         self._is_syncing = True
         self.commit_s = 0.0
@@ -420,14 +425,21 @@ DAMAGED_ADVICE = "keep a copy of the file; the next program that opens it to wri
 SURROUNDINGS_ADVICE = "check who may read the file, whether another program keeps it locked, and the disk"
 
 
-def read_beside(path: Path, tables: Sequence[AnyTable], what: str, *, is_in_use: bool) -> Found:
+def read_beside(
+    path: Path,
+    tables: Sequence[AnyTable],
+    what: str,
+    *,
+    is_in_use: bool,
+    begins: Beginning | None = None,
+) -> Found:
     """Return what one moment shows, with damaged rows in `damage`; `StorageError` if the file as a whole cannot be read.
 
     A file that nobody can read is an error and never an empty one: how many rows it has is unknown.
     """
     try:
         _require_file(path, what)
-        found = _read(path, tables, what)
+        found = _read(path, tables, what, begins)
         # The log of somebody who writes at this moment changes under our hands.
         fault = None if is_in_use else damage_in(beside(path, "-wal"))
     except sqlite3.Error as error:
@@ -459,7 +471,7 @@ def _require_file(path: Path, what: str) -> None:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         if beside(path, "-wal").exists():
-            raise _Unreadable(f"{path.name} is missing, and its log is left") from None
+            raise _Unreadable(f"{path.name} is missing, but its log is there") from None
         raise StorageError(
             f"there is no {what} in {path.parent}", advice="check the name of the folder", found=str(path)
         ) from None
@@ -469,12 +481,12 @@ def _require_file(path: Path, what: str) -> None:
         raise _Unreadable(f"{path.name} is empty")
 
 
-def _read(path: Path, tables: Sequence[AnyTable], what: str) -> Found:
+def _read(path: Path, tables: Sequence[AnyTable], what: str, begins: Beginning | None) -> Found:
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_S)) as connection:
         connection.text_factory = bytes
         connection.execute("BEGIN")
-        layout = layout_of(tables)
+        layout = layout_of(tables, begins=begins)
         version = refuse_other_layout(connection, path, layout, f"{what} in")
         refuse_unmigrated(version, path, layout, f"{what} in")
         faults = connection.execute(f"PRAGMA quick_check({QUICK_CHECK_FAULTS_MAX})").fetchall()

@@ -40,7 +40,7 @@ class MetricDeclaration:
 BUILD_INFO = MetricDeclaration(
     "stagepost_build_info",
     Kind.GAUGE,
-    "Always 1; the labels say what is running.",
+    "Always 1; the labels name the version of Stagepost and of Python.",
     {"version": (), "python": ()},
 )
 

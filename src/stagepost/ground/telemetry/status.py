@@ -1,4 +1,4 @@
-"""Pages that a running node serves over HTTP on loopback, each declared once for servers and readers, and how to read them.
+"""Pages that a running node serves over HTTP on loopback, each declared once for servers and readers.
 
     /status     DmqNodePage, FullNodePage or ValidatorPage
     /mempool    HeldMessages of a DMQ node, QueuedMessages of a full node or validator
@@ -9,19 +9,10 @@ of another version.
 
 from __future__ import annotations
 
-import http.client
-from typing import Protocol, TypeVar
-
 import msgspec
 
-from stagepost.errors import ErrorCode, StagepostError, StorageError, TransportError
-from stagepost.ground.identifiers import LOOPBACK_HOST
-from stagepost.ground.wire.foreign_json import decode_foreign
-
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
-ANSWER_TIMEOUT_S = 10.0
-
-T = TypeVar("T")
+KES_PERIOD_S = 129_600.0
+"""Seconds of a KES period, as on the public networks."""
 
 
 # A DMQ node
@@ -71,10 +62,12 @@ class EquivocationStatus(msgspec.Struct, frozen=True):
 
 
 class PoolsStatus(msgspec.Struct, frozen=True):
-    """The pools file that a node has read. `fault`: why the latest one was not taken."""
+    """Pools that a node knows. `fault`: why there is no newer distribution. `works_with`: the present one, in
+    words."""
 
     count: int = 0
     fault: str | None = None
+    works_with: str = ""
 
 
 class DmqNodePage(msgspec.Struct, frozen=True):
@@ -96,6 +89,7 @@ class DmqNodePage(msgspec.Struct, frozen=True):
     equivocations: EquivocationStatus = EquivocationStatus()
     pools: PoolsStatus = PoolsStatus()
     parts: dict[str, str | None] = {}
+    kes_period_s: float = KES_PERIOD_S
 
 
 class HeldMessage(msgspec.Struct, frozen=True):
@@ -118,8 +112,54 @@ class HeldMessages(msgspec.Struct, frozen=True):
 # A full node or a validator
 
 
+class MemberStatus(msgspec.Struct, frozen=True):
+    """Validator of the present sessions, by its name in the network file. `silent_since_ms`: since when there has been no
+    link to it; None while there is one."""
+
+    name: str
+    address: str = ""
+    key_id: str = ""
+    linked: bool = False
+    silent_since_ms: int | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} ({self.address})" if self.address else self.name
+
+
+class SessionStatus(msgspec.Struct, frozen=True):
+    """Session at work: `members` by name; `needed` of them decide."""
+
+    shard: str
+    session: str
+    members: tuple[str, ...]
+    needed: int
+
+
+class NetworkStatus(msgspec.Struct, frozen=True):
+    """State of agreement as one node sees it. `last_final_ms`: time in the last final master block. `oldest_open_ms`: since
+    when the oldest message without an end has waited, None if none waits. `halted`: why this validator votes no more."""
+
+    members: tuple[MemberStatus, ...]
+    sessions: tuple[SessionStatus, ...]
+    height: int
+    last_final_ms: int
+    open: int = 0
+    oldest_open_ms: int | None = None
+    blamed: tuple[str, ...] = ()
+    halted: str | None = None
+
+
+class DiskStatus(msgspec.Struct, frozen=True):
+    """`fault`: why the data folder cannot be written; `free_bytes` is None if the system did not tell, for the reason `unread`."""
+
+    fault: str | None = None
+    free_bytes: int | None = None
+    unread: str | None = None
+
+
 class FullNodePage(msgspec.Struct, frozen=True):
-    """`/status` of a full node. `receipts_refused`: how many, by error code."""
+    """`/status` of a full node. `receipts_refused`: how many, by error code; `unproved`: messages whose end is not known."""
 
     kind: str
     version: str = ""
@@ -131,9 +171,12 @@ class FullNodePage(msgspec.Struct, frozen=True):
     receipts: int = 0
     receipts_refused: dict[str, int] = {}
     open: int = 0
+    unproved: int = 0
     statuses: int = 0
     statuses_waiting: int = 0
     parts: dict[str, str | None] = {}
+    network: NetworkStatus | None = None
+    disk: DiskStatus | None = None
 
 
 class ListeningStatus(msgspec.Struct, frozen=True):
@@ -159,6 +202,9 @@ class ValidatorPage(msgspec.Struct, frozen=True):
     messages: int = 0
     refused: dict[str, int] = {}
     parts: dict[str, str | None] = {}
+    network: NetworkStatus | None = None
+    disk: DiskStatus | None = None
+    full_nodes: tuple[MemberStatus, ...] = ()
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
@@ -174,72 +220,3 @@ class QueuedMessage(msgspec.Struct, frozen=True):
 class QueuedMessages(msgspec.Struct, frozen=True):
     entries: tuple[QueuedMessage, ...]
     next: int | None = None
-
-
-# Reading them
-
-
-class Reachable(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def metrics_port(self) -> int | None: ...
-
-
-class NodeIsSilent(TransportError):
-    """Error: the node has left its note but does not answer there."""
-
-
-def node_status(facts: Reachable) -> DmqNodePage:
-    return decoded(fetch(facts, "/status"), DmqNodePage)
-
-
-def held_messages(facts: Reachable, after: int, limit: int) -> HeldMessages:
-    """Return a page of the mempool: entries with an index greater than `after`."""
-    return decoded(fetch(facts, f"/mempool?after={after}&limit={limit}"), HeldMessages)
-
-
-def queued_messages(facts: Reachable, after: int, limit: int) -> QueuedMessages:
-    """Return a page of open messages: entries with an index greater than `after`."""
-    return decoded(fetch(facts, f"/mempool?after={after}&limit={limit}"), QueuedMessages)
-
-
-def fetch(facts: Reachable, target: str) -> bytes:
-    """Return the answer of a node that runs on this machine."""
-    if facts.metrics_port is None:
-        raise StorageError(
-            "this node serves no status: it runs with --metrics-port off",
-            advice="restart it with --metrics-port 0 or a port of your choice",
-        )
-    where = f"the node at {LOOPBACK_HOST}:{facts.metrics_port} (process {facts.pid})"
-    connection = http.client.HTTPConnection(LOOPBACK_HOST, facts.metrics_port, timeout=ANSWER_TIMEOUT_S)
-    try:
-        connection.request("GET", target)
-        response = connection.getresponse()
-        content = response.read(ANSWER_BYTES_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise NodeIsSilent(
-            f"{where} does not answer: {reason.lower()}", advice="check whether the node still runs"
-        ) from error
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise StagepostError(
-            f"{where} answered {response.status} to {target.partition('?')[0]}",
-            code=ErrorCode.NOT_READY,
-            advice="the node's log says why",
-            found=response.status,
-        )
-    return content
-
-
-def decoded(content: bytes, kind: type[T]) -> T:
-    try:
-        return decode_foreign(content, kind)
-    except msgspec.MsgspecError as error:
-        raise TransportError(
-            f"the node's answer is not understood: {error}",
-            advice="use the same version for node and commands",
-        ) from error

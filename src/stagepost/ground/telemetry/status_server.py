@@ -6,7 +6,9 @@
     /status     what the node tells about itself, as JSON
     /mempool    ?after=INDEX&limit=N, the messages held: ids and sizes, page by page
 
-The server takes one request per connection, GET and HEAD only, without a body. It limits size and time, and cuts off slow clients.
+A second server may serve /metrics alone, at an address that other machines reach.
+
+A server takes one request per connection, GET and HEAD only, without a body. It limits size and time, and cuts off slow clients.
 """
 
 from __future__ import annotations
@@ -68,11 +70,14 @@ class _Answer:
 
 
 class StatusServer:
-    """HTTP server made by `serve_status`. `port` is the port on which it listens."""
+    """HTTP server made by `serve_status` or `serve_metrics`. `port` is the port on which it listens."""
 
-    def __init__(self, source: StatusSource, request_time_max_s: float) -> None:
+    def __init__(
+        self, source: StatusSource, request_time_max_s: float, *, with_metrics_alone: bool = False
+    ) -> None:
         self.port = 0
         self._source = source
+        self._with_metrics_alone = with_metrics_alone
         self._request_time_max_s = request_time_max_s
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
@@ -81,16 +86,13 @@ class StatusServer:
     def connection_count(self) -> int:
         return len(self._open)
 
-    async def start(self, port: int) -> None:
+    async def start(self, host: str, port: int, advice: str) -> None:
         try:
-            self._server = await asyncio.start_server(
-                self._accept, LOOPBACK_HOST, port, limit=HEADER_BYTES_MAX
-            )
+            self._server = await asyncio.start_server(self._accept, host, port, limit=HEADER_BYTES_MAX)
         except OSError as error:
+            reason = (error.strerror or str(error)).lower()
             raise ConfigError(
-                f"cannot serve metrics at {LOOPBACK_HOST}:{port}: {(error.strerror or str(error)).lower()}",
-                advice='choose another --metrics-port, 0 for a free one, or "off"',
-                found=port,
+                f"cannot serve metrics at {host}:{port}: {reason}", advice=advice, found=port
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -154,10 +156,18 @@ class StatusServer:
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here"), method
         # A page of another site must not reach us under a host name that its owner points at this machine.
+        # Metrics alone are for all who reach the address.
+        if self._with_metrics_alone:
+            return self._answer_metrics(target), method
         if headers.get("host", LOOPBACK_HOST).partition(":")[0].lower() not in _HOST_NAMES:
             return _problem(HTTPStatus.MISDIRECTED_REQUEST, f"ask for {LOOPBACK_HOST} or localhost"), method
         path, _, query = target.partition("?")
         return self._answer(path, query), method
+
+    def _answer_metrics(self, target: str) -> _Answer:
+        if target.partition("?")[0] != "/metrics":
+            return _problem(HTTPStatus.NOT_FOUND, "there is /metrics")
+        return self._answer("/metrics", "")
 
     def _answer(self, path: str, query: str) -> _Answer:
         try:
@@ -201,7 +211,18 @@ async def serve_status(
 ) -> StatusServer:
     """Listen on loopback; port 0 takes a free port, which `StatusServer.port` then names."""
     server = StatusServer(source, request_time_max_s)
-    await server.start(port)
+    await server.start(LOOPBACK_HOST, port, 'choose another --metrics-port, 0 for a free one, or "off"')
+    return server
+
+
+async def serve_metrics(
+    source: StatusSource, host: str, port: int, *, request_time_max_s: float = REQUEST_TIME_MAX_S
+) -> StatusServer:
+    """Serve /metrics alone at any address, as dmq-node's PrometheusSimple does."""
+    server = StatusServer(source, request_time_max_s, with_metrics_alone=True)
+    await server.start(
+        host, port, "choose another address for PrometheusSimple in TraceOptions, or node.prometheus"
+    )
     return server
 
 

@@ -1,13 +1,13 @@
 """A strict CBOR reader that knows its position, and a writer of shortest forms.
 
 It reads only the types that our protocols use: unsigned integers, byte and text strings, arrays, booleans,
-and maps for the handshake. It checks lengths against the bytes that are really there before it allocates
+maps for the handshake, and in answers of a cardano-node further integers, maps and null. It checks lengths against the bytes that are really there before it allocates
 anything, and every fault carries its offset, because ids and signatures cover the bytes as received.
 """
 
 from __future__ import annotations
 
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import DecodeError, ErrorCode, WireRule
 
 UNSIGNED = 0
 NEGATIVE = 1
@@ -32,7 +32,13 @@ MAJOR_TYPE_NAMES = (
 FALSE = 0xF4
 TRUE = 0xF5
 BREAK = 0xFF
+NULL = 0xF6
 INDEFINITE_ARRAY = 0x9F
+INDEFINITE_MAP = 0xBF
+
+BIG_UNSIGNED = 2
+"""Tag of a byte string that holds an integer of more than 64 bits."""
+BIG_NEGATIVE = 3
 
 _ARGUMENT_WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
 _LEAST_BY_WIDTH = {1: 24, 2: 0x100, 4: 0x1_0000, 8: 0x1_0000_0000}
@@ -46,7 +52,7 @@ def _describe(initial_byte: int) -> str:
     return MAJOR_TYPE_NAMES[initial_byte >> 5]
 
 
-class Reader:
+class CborReader:
     """Reader of values one after the other; `offset` is always that of the next unread byte.
 
     `any_width` admits integers and lengths in longer forms than needed. That is allowed only inside signed
@@ -80,7 +86,10 @@ class Reader:
             raise self.truncated(what)
         initial = self.data[start]
         if initial >> 5 != major:
-            raise self.invalid(f"expected {MAJOR_TYPE_NAMES[major]} for {what}, found {_describe(initial)}")
+            raise self.invalid(
+                f"expected {MAJOR_TYPE_NAMES[major]} for {what}, found {_describe(initial)}",
+                rule=WireRule.WRONG_TYPE,
+            )
         low = initial & 0x1F
         if low < 24:
             self.offset = start + 1
@@ -88,12 +97,17 @@ class Reader:
         width = _ARGUMENT_WIDTHS.get(low)
         if width is None:
             form = "indefinite length" if low == 31 else f"reserved form {low}"
-            raise self.invalid(f"{what} is written with {form}; a definite one is required")
+            raise self.invalid(
+                f"{what} is written with {form}; a definite one is required", rule=WireRule.INDEFINITE_FORM
+            )
         if start + 1 + width > self.end:
             raise self.truncated(what)
         value = int.from_bytes(self.data[start + 1 : start + 1 + width], "big")
         if value < _LEAST_BY_WIDTH[width] and not self.any_width:
-            raise self.invalid(f"{what} is {value} written in {width} bytes, longer than needed")
+            raise self.invalid(
+                f"{what} is {value} written in {width} bytes, longer than needed",
+                rule=WireRule.LONGER_THAN_NEEDED,
+            )
         self.offset = start + 1 + width
         return value
 
@@ -101,13 +115,31 @@ class Reader:
         start = self.offset
         value = self.argument(UNSIGNED, what)
         if value >> bits:
-            raise self.invalid(f"{what} is {value}, more than {bits} bits hold", at=start)
+            raise self.invalid(
+                f"{what} is {value}, more than {bits} bits hold", at=start, rule=WireRule.OUT_OF_RANGE
+            )
         return value
+
+    def integer(self, bytes_max: int, what: str) -> int:
+        """Return an integer of any size and sign, also a tagged one (tags 2 and 3) of at most `bytes_max` bytes."""
+        start = self.offset
+        major = self.peek() >> 5
+        if major == NEGATIVE:
+            return -1 - self.argument(NEGATIVE, what)
+        if major != TAG:
+            return self.argument(UNSIGNED, what)
+        tag = self.argument(TAG, what)
+        if tag not in (BIG_UNSIGNED, BIG_NEGATIVE):
+            raise self.invalid(f"{what} has tag {tag}, expected an integer", at=start)
+        value = int.from_bytes(self.byte_string(0, bytes_max, what), "big")
+        return value if tag == BIG_UNSIGNED else -1 - value
 
     def boolean(self, what: str) -> bool:
         initial = self.peek()
         if initial not in (FALSE, TRUE):
-            raise self.invalid(f"expected a boolean for {what}, found {_describe(initial)}")
+            raise self.invalid(
+                f"expected a boolean for {what}, found {_describe(initial)}", rule=WireRule.WRONG_TYPE
+            )
         self.offset += 1
         return initial == TRUE
 
@@ -120,7 +152,7 @@ class Reader:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.invalid(f"{what} is not UTF-8", at=start) from None
+            raise self.invalid(f"{what} is not UTF-8", at=start, rule=WireRule.NOT_UTF8) from None
 
     def _string(self, major: int, bytes_min: int, bytes_max: int, what: str) -> bytes:
         start = self.offset
@@ -138,7 +170,11 @@ class Reader:
         start = self.offset
         found = self.argument(ARRAY, what)
         if found != length:
-            raise self.invalid(f"{what} has {found} elements, expected {length}", at=start)
+            raise self.invalid(
+                f"{what} has {found} elements, expected {length}",
+                at=start,
+                rule=WireRule.WRONG_ELEMENT_COUNT,
+            )
 
     def array_length(self, what: str) -> int:
         return self._count(ARRAY, 1, what)
@@ -161,8 +197,22 @@ class Reader:
             return None
         return self.array_length(what)
 
+    def map_start(self, what: str) -> int | None:
+        """Read the head of a map: return its count, or None for an indefinite map, which ends with a break."""
+        if self.peek() == INDEFINITE_MAP:
+            self.offset += 1
+            return None
+        return self.map_length(what)
+
+    def take_null(self) -> bool:
+        """Return True, and move past it, if the next value is null."""
+        if self.peek() != NULL:
+            return False
+        self.offset += 1
+        return True
+
     def take_break(self) -> bool:
-        """Return True, and move past the break, if an indefinite list ends here."""
+        """Return True, and move past the break, if an indefinite list or map ends here."""
         if self.peek() != BREAK:
             return False
         self.offset += 1
@@ -170,7 +220,7 @@ class Reader:
 
     def finish(self, what: str) -> None:
         if self.offset != self.end:
-            raise self.invalid(f"{self.remaining} bytes left over after {what}")
+            raise self.invalid(f"{self.remaining} bytes left over after {what}", rule=WireRule.LEFTOVER_BYTES)
 
     # Faults, in one wording for all that read through this class.
 
@@ -179,20 +229,34 @@ class Reader:
         text = f"the bytes end inside {what}, which begins at offset {where}"
         return DecodeError(text, code=ErrorCode.CBOR_TRUNCATED, offset=where)
 
-    def invalid(self, text: str, at: int | None = None) -> DecodeError:
+    def invalid(self, text: str, at: int | None = None, *, rule: WireRule | None = None) -> DecodeError:
         where = self.offset if at is None else at
-        return DecodeError(f"{text} (offset {where})", code=ErrorCode.CBOR_INVALID, offset=where)
+        return DecodeError(f"{text} (offset {where})", code=ErrorCode.CBOR_INVALID, offset=where, rule=rule)
 
     def over_limit(self, what: str, found: int, limit: int, at: int | None = None) -> DecodeError:
+        """Return the error for a list that has more elements than are allowed; `what` names the number."""
         where = self.offset if at is None else at
-        text = f"{what} is {found}, the limit is {limit} (offset {where})"
-        return DecodeError(text, code=ErrorCode.CBOR_LIMIT, offset=where, limit=limit, found=found)
+        return DecodeError(
+            f"{what} is {found}, the limit is {limit} (offset {where})",
+            code=ErrorCode.CBOR_LIMIT,
+            offset=where,
+            limit=limit,
+            found=found,
+            rule=WireRule.LIST_TOO_LONG,
+        )
 
     def wrong_size(self, what: str, found: int, bytes_min: int, bytes_max: int, at: int) -> DecodeError:
         wanted = f"exactly {bytes_min}" if bytes_min == bytes_max else f"{bytes_min} to {bytes_max}"
         limit = bytes_max if found > bytes_max else bytes_min
         text = f"{what} has {found} bytes, expected {wanted} (offset {at})"
-        return DecodeError(text, code=ErrorCode.CBOR_INVALID, offset=at, limit=limit, found=found)
+        return DecodeError(
+            text,
+            code=ErrorCode.CBOR_INVALID,
+            offset=at,
+            limit=limit,
+            found=found,
+            rule=WireRule.WRONG_LENGTH,
+        )
 
 
 _SHORT_HEADS = tuple(tuple(bytes((major << 5 | argument,)) for argument in range(24)) for major in range(8))

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError
-from stagepost.ground.wire.cbor import Reader
+from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, RemoteProtocolError, WireRule
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.framing import KnownShape
 from stagepost.ground.wire.layout import Layout, read_head
 from stagepost.ground.wire.mux_queues import SharedBytes
@@ -160,7 +160,7 @@ class Codec:
         message = self.decode_usual(data, state, len(data))
         if message is not None:
             return message
-        reader = Reader(data)
+        reader = CborReader(data)
         length, tag = read_head(reader)
         found = self.table.layout_for(state, length, tag)
         if found is None:
@@ -180,4 +180,11 @@ class Codec:
             text = f"{protocol}: message [{tag}, …] of {length} elements said in {state}; it belongs in {', '.join(elsewhere)}"
             return RemoteProtocolError(text, code=ErrorCode.PROTOCOL_STATE, state=state, found=tag)
         text = f"{protocol}: no message of {length} elements has tag {tag} (state {state})"
-        return DecodeError(text, code=ErrorCode.CBOR_INVALID, state=state, found=tag, offset=0)
+        return DecodeError(
+            text,
+            code=ErrorCode.CBOR_INVALID,
+            state=state,
+            found=tag,
+            offset=0,
+            rule=WireRule.UNKNOWN_MESSAGE,
+        )

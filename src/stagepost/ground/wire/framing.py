@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from stagepost.errors import DecodeError, ErrorCode
+from stagepost.errors import DecodeError, ErrorCode, WireRule
 from stagepost.ground.wire.cbor import (
     ARRAY,
     BREAK,
@@ -23,7 +23,7 @@ from stagepost.ground.wire.cbor import (
     TEXT_STRING,
     TRUE,
     UNSIGNED,
-    Reader,
+    CborReader,
 )
 
 DEPTH_MAX = 8
@@ -156,7 +156,9 @@ class ItemScanner:
         limits = self._limits
         self._items += 1
         if self._items > limits.items_max:
-            raise self._limit("the number of items", self._items, limits.items_max, at)
+            raise self._limit(
+                "the number of items", self._items, limits.items_max, at, WireRule.TOO_MANY_ITEMS
+            )
         if argument < 0 and not (low == 31 and major in _INDEFINITE_BY_MAJOR):
             raise _invalid(f"initial byte {major << 5 | low:#04x} is not defined", at)
         top = self._open[-1]
@@ -182,7 +184,13 @@ class ItemScanner:
             else:
                 count = argument if major == ARRAY else 2 * argument
                 if self._items + count > limits.items_max:
-                    raise self._limit("the number of items", self._items + count, limits.items_max, at)
+                    raise self._limit(
+                        "the number of items",
+                        self._items + count,
+                        limits.items_max,
+                        at,
+                        WireRule.TOO_MANY_ITEMS,
+                    )
                 self._push(count, at)
         elif major == TAG:
             self._push(1, at)
@@ -203,7 +211,9 @@ class ItemScanner:
     def _push(self, count: int, at: int) -> None:
         # The first entry stands for the item itself and is no nesting.
         if len(self._open) > self._limits.depth_max:
-            raise self._limit("the nesting depth", len(self._open), self._limits.depth_max, at)
+            raise self._limit(
+                "the nesting depth", len(self._open), self._limits.depth_max, at, WireRule.TOO_DEEP
+            )
         self._open.append(count)
 
     def _close_indefinite(self, at: int) -> None:
@@ -211,27 +221,35 @@ class ItemScanner:
         if top == _INDEFINITE_MAP_VALUE:
             raise _invalid("a map ends between a key and its value", at)
         if top > 0:
-            raise _invalid("a break stands where a value must be", at)
+            raise _invalid("a break code is in the place of a value", at)
         self._open.pop()
 
     def _refuse_forbidden(self, major: int, low: int, at: int) -> None:
         if major in (NEGATIVE, MAP, TAG):
-            raise _invalid(f"{MAJOR_TYPE_NAMES[major]} has no place in this protocol", at)
+            raise _invalid(
+                f"{MAJOR_TYPE_NAMES[major]} has no place in this protocol", at, WireRule.FORBIDDEN_TYPE
+            )
         if major == SIMPLE and (major << 5 | low) not in (FALSE, TRUE):
-            raise _invalid("of the simple values only booleans have a place in this protocol", at)
+            raise _invalid(
+                "simple values other than booleans have no place in this protocol",
+                at,
+                WireRule.FORBIDDEN_TYPE,
+            )
         if major in (BYTE_STRING, TEXT_STRING) and low == 31:
             raise _invalid(
-                f"{MAJOR_TYPE_NAMES[major]} of indefinite length has no place in this protocol", at
+                f"{MAJOR_TYPE_NAMES[major]} of indefinite length has no place in this protocol",
+                at,
+                WireRule.FORBIDDEN_TYPE,
             )
 
     @staticmethod
-    def _limit(what: str, found: int, limit: int, at: int) -> DecodeError:
+    def _limit(what: str, found: int, limit: int, at: int, rule: WireRule | None = None) -> DecodeError:
         text = f"{what} is {found}, the limit is {limit} (offset {at})"
-        return DecodeError(text, code=ErrorCode.CBOR_LIMIT, offset=at, limit=limit, found=found)
+        return DecodeError(text, code=ErrorCode.CBOR_LIMIT, offset=at, limit=limit, found=found, rule=rule)
 
 
-def _invalid(text: str, at: int) -> DecodeError:
-    return DecodeError(f"{text} (offset {at})", code=ErrorCode.CBOR_INVALID, offset=at)
+def _invalid(text: str, at: int, rule: WireRule | None = None) -> DecodeError:
+    return DecodeError(f"{text} (offset {at})", code=ErrorCode.CBOR_INVALID, offset=at, rule=rule)
 
 
 class Framer:
@@ -313,7 +331,7 @@ class Framer:
             raise DecodeError(text, code=ErrorCode.CBOR_TRUNCATED, offset=self.offset)
 
 
-def skip_item(reader: Reader, limits: ItemLimits, what: str) -> bytes:
+def skip_item(reader: CborReader, limits: ItemLimits, what: str) -> bytes:
     """Read past one item of any allowed type; return its bytes."""
     start = reader.offset
     end = ItemScanner(limits, start).scan(reader.data)
@@ -321,3 +339,16 @@ def skip_item(reader: Reader, limits: ItemLimits, what: str) -> bytes:
         raise reader.truncated(what)
     reader.offset = end
     return reader.data[start:end]
+
+
+@dataclass(frozen=True, slots=True)
+class RawItem:
+    """Field whose value is one CBOR item as it stands on the wire, within `limits`."""
+
+    limits: ItemLimits
+
+    def read(self, reader: CborReader, what: str) -> bytes:
+        return skip_item(reader, self.limits, what)
+
+    def write(self, value: bytes) -> bytes:
+        return value

@@ -12,13 +12,13 @@ from enum import Enum
 from itertools import product
 from typing import Any, Protocol
 
-from stagepost.errors import DecodeError
+from stagepost.errors import DecodeError, WireRule
 from stagepost.ground.wire.cbor import (
     ARRAY,
     BREAK,
     BYTE_STRING,
     INDEFINITE_ARRAY,
-    Reader,
+    CborReader,
     head,
     write_array,
     write_bytes,
@@ -35,7 +35,7 @@ _ITEMS_AROUND_A_LIST = 3  # the message itself, its tag and the list
 class Field(Protocol):
     """Value inside a message. Values differ in type from field to field, hence `Any`."""
 
-    def read(self, reader: Reader, what: str) -> Any: ...
+    def read(self, reader: CborReader, what: str) -> Any: ...
 
     def write(self, value: Any) -> bytes: ...
 
@@ -44,7 +44,7 @@ class Field(Protocol):
 class Unsigned:
     bits: int
 
-    def read(self, reader: Reader, what: str) -> int:
+    def read(self, reader: CborReader, what: str) -> int:
         return reader.unsigned(self.bits, what)
 
     def write(self, value: int) -> bytes:
@@ -57,7 +57,7 @@ class Unsigned:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    def read(self, reader: Reader, what: str) -> bool:
+    def read(self, reader: CborReader, what: str) -> bool:
         return reader.boolean(what)
 
     def write(self, value: bool) -> bytes:
@@ -73,7 +73,7 @@ class ByteString:
     def __post_init__(self) -> None:
         object.__setattr__(self, "usual_head", head(BYTE_STRING, self.bytes_max))
 
-    def read(self, reader: Reader, what: str) -> bytes:
+    def read(self, reader: CborReader, what: str) -> bytes:
         return reader.byte_string(self.bytes_min, self.bytes_max, what)
 
     def write(self, value: bytes) -> bytes:
@@ -84,7 +84,7 @@ class ByteString:
 class Text:
     bytes_max: int
 
-    def read(self, reader: Reader, what: str) -> str:
+    def read(self, reader: CborReader, what: str) -> str:
         return reader.text(self.bytes_max, what)
 
     def write(self, value: str) -> bytes:
@@ -149,7 +149,7 @@ class ListOf:
             return None
         return tuple(items)
 
-    def read(self, reader: Reader, what: str) -> tuple[Any, ...]:
+    def read(self, reader: CborReader, what: str) -> tuple[Any, ...]:
         start = reader.offset
         count = reader.list_start(what)
         if count is not None and count > self.count_max:
@@ -170,7 +170,9 @@ class ListOf:
                 raise
         if len(items) < self.count_min:
             raise reader.invalid(
-                f"{what} has {len(items)} elements, at least {self.count_min} are required", at=start
+                f"{what} has {len(items)} elements, at least {self.count_min} are required",
+                at=start,
+                rule=WireRule.EMPTY_BLOCKING_REPLY,
             )
         return tuple(items)
 
@@ -181,13 +183,13 @@ class ListOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ArrayLayout:
     """Definite array without a tag, such as an `[id, size]` pair."""
 
     make: Callable[..., Any]
     fields: tuple[tuple[str, Field], ...]
 
-    def read(self, reader: Reader, what: str) -> Any:
+    def read(self, reader: CborReader, what: str) -> Any:
         at = reader.offset
         try:
             reader.array(len(self.fields), what)
@@ -233,7 +235,7 @@ class Layout:
         least = 1 + len(self.fields)
         return range(least, least + len(self.surplus) + 1)
 
-    def read_fields(self, reader: Reader, length: int) -> Any:
+    def read_fields(self, reader: CborReader, length: int) -> Any:
         """Return the message from the bytes after its head and tag."""
         name = self.message.__name__
         values = [part.read(reader, f"{name}.{label}") for label, part in self.fields]
@@ -263,12 +265,12 @@ class Layout:
         return written
 
 
-def read_head(reader: Reader) -> tuple[int, int]:
+def read_head(reader: CborReader) -> tuple[int, int]:
     """Return the number of elements that the message announces, and its tag."""
     length = reader.array_length("the message")
     if length < 1:
         raise reader.invalid(
-            "a message is an array that begins with a tag; this one is empty", at=reader.offset - 1
+            "a message is an array that begins with a tag; this array is empty", at=reader.offset - 1
         )
     return length, reader.unsigned(TAG_BITS, "the message's tag")
 
@@ -279,14 +281,16 @@ class Union:
 
     choices: tuple[Layout, ...]
 
-    def read(self, reader: Reader, what: str) -> Any:
+    def read(self, reader: CborReader, what: str) -> Any:
         start = reader.offset
         length, tag = read_head(reader)
         for layout in self.choices:
             if layout.tag == tag and length in layout.lengths:
                 return layout.read_fields(reader, length)
         raise reader.invalid(
-            f"{what} has tag {tag} and {length} elements, which is none of its forms", at=start
+            f"{what} has tag {tag} and {length} elements, which is none of its forms",
+            at=start,
+            rule=WireRule.UNKNOWN_MESSAGE,
         )
 
     def write(self, value: Any) -> bytes:

@@ -129,7 +129,7 @@ class Reader:
                 )
         elif length > LENGTH_FORM_LONG:
             raise TlDecodeError(
-                f"TL {name} at offset {start}: {length:#x} begins no length; 0..0xfe do",
+                f"TL {name} at offset {start}: {length:#x} is not a valid first byte of a length; 0..0xfe are",
                 found=length,
                 offset=start,
             )

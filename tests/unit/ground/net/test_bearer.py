@@ -11,7 +11,7 @@ import pytest
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.bearer import Bearer, Trace
-from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.channel import ProtocolChannel
 from stagepost.ground.wire.mux import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_PAYLOAD_BYTES_SENT_MAX,
@@ -58,12 +58,12 @@ def a_segment(protocol: int, direction: Direction, payload: bytes) -> bytes:
     return Segment(0, lane_number(protocol, direction), payload).encode()
 
 
-async def read_for_ever(channel: Channel) -> None:
+async def read_for_ever(channel: ProtocolChannel) -> None:
     while True:
         await channel.read()
 
 
-async def write_for_ever(channel: Channel) -> None:
+async def write_for_ever(channel: ProtocolChannel) -> None:
     while True:
         await channel.write(bytes(100_000))
 
@@ -224,7 +224,7 @@ def test_data_for_a_closed_channel_ends_the_connection_but_its_number_can_be_use
         first.close()
         first.close()
         assert await first.read() == b""
-        with pytest.raises(LocalProtocolError, match="after its channel was closed"):
+        with pytest.raises(LocalProtocolError, match="after the channel was closed"):
             await first.write(b"more")
         second = bearer.channel(14, INITIATOR, 100)
         theirs.send(a_segment(14, RESPONDER, b"again"))

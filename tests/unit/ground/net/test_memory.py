@@ -1,4 +1,4 @@
-"""The in-memory channels keep the contract of `Channel`."""
+"""The in-memory channels keep the contract of `ProtocolChannel`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from stagepost.errors import LocalProtocolError, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import Channel, memory_channels
+from stagepost.ground.net.channel import ProtocolChannel, memory_channels
 
 
 def test_both_directions_carry_bytes() -> None:
     async def main() -> None:
         left, right = memory_channels()
-        as_channel: Channel = left
+        as_channel: ProtocolChannel = left
         await as_channel.write(b"ping")
         assert await right.read() == b"ping"
         await right.write(b"pong")
@@ -57,7 +57,7 @@ def test_close_lets_the_other_end_read_the_rest_and_then_end() -> None:
 
         assert [await right.read(), await right.read(), await right.read()] == [b"last words", b"", b""]
         assert await left.read() == b""
-        with pytest.raises(LocalProtocolError, match="closed on this side"):
+        with pytest.raises(LocalProtocolError, match="this side had closed the channel"):
             await left.write(b"x")
         with pytest.raises(TransportError, match="other end"):
             await right.write(b"x")
@@ -150,7 +150,7 @@ def test_a_writer_that_does_not_wait_is_told_that_there_is_no_room() -> None:
         assert [right.read_now(), right.read_now(), right.read_now()] == [b"first", b"second", None]
 
         left.close()
-        with pytest.raises(LocalProtocolError, match="closed on this side"):
+        with pytest.raises(LocalProtocolError, match="this side had closed the channel"):
             left.write_now(b"x")
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ import pytest
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.intake import NOT_CHECKED
 from stagepost.dmq.outcome import Rejected
-from stagepost.dmq.validation import Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, rules_for
 from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.ground.signatures import process as verifying_helper
 from stagepost.ground.signatures import verifier as verifier_module
@@ -27,11 +27,12 @@ from stagepost.ground.signatures.verifier import (
     Verifier,
     processors,
 )
+from stagepost.ground.signatures.worker import question as worker_question
 from tests.worlds.dmq.pool_signers import KnownPools, Signer
 
 MESSAGES = [Signer().sign(tag) for tag in range(2 * verifying_helper.UNANSWERED_CLAIMS_MAX)]
 PRIVATE = rules_for(42)
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 Result = TypeVar("Result")
 
@@ -40,7 +41,7 @@ class Watched:
     """A validator that notes what is checked on the loop, and what is left to somebody else."""
 
     def __init__(self) -> None:
-        self.validator = Validator(PRIVATE, KnownPools())
+        self.validator = MessageValidator(PRIVATE, KnownPools())
         self.here: list[DmqMessage] = []
         self.elsewhere: list[DmqMessage] = []
 
@@ -105,7 +106,7 @@ def test_more_than_a_handful_is_shared_with_the_processes() -> None:
         messages[3] = forged(messages[3])
         verdicts = await verdicts_of(verifier, watched, messages)
         assert [number for number, verdict in enumerate(verdicts) if verdict is not None] == [3]
-        assert verdicts[3] == Validator(PRIVATE, KnownPools()).check_signatures(messages[3])
+        assert verdicts[3] == MessageValidator(PRIVATE, KnownPools()).check_signatures(messages[3])
         assert watched.here, "the loop does its part"
         assert watched.elsewhere
         assert len(watched.here) + len(watched.elsewhere) == len(messages)
@@ -124,7 +125,7 @@ def test_processes_and_loop_say_of_every_message_what_the_check_says(processes: 
         messages[place] = other_certificate(messages[place])
     for place in (11, 43):
         messages[place] = other_path(messages[place])
-    alone = Validator(PRIVATE, KnownPools())
+    alone = MessageValidator(PRIVATE, KnownPools())
     wanted = [alone.check_signatures(message) for message in messages]
     assert {verdict.reason for verdict in wanted if verdict is not None}
     assert len({verdict.text for verdict in wanted if verdict is not None}) == 2
@@ -190,6 +191,28 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
         assert stopped not in verifier.process_ids
         with pytest.raises(ProcessLookupError):
             os.kill(stopped, 0)
+
+    play(run)
+
+
+def test_answers_under_another_number_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process says of each question what it should say of the one before."""
+    asked: list[bytes] = []
+
+    def question(number: int, claims: Sequence[Claim], *, gives_up: bool) -> bytes:
+        asked.append(worker_question(number, claims, gives_up=gives_up))
+        return worker_question(number + 1, claims, gives_up=gives_up)
+
+    async def run(verifier: Verifier, watched: Watched) -> None:
+        await ready(verifier, watched)
+        (process,) = verifier.process_ids
+        monkeypatch.setattr(verifying_helper, "question", question)
+        messages = [*MESSAGES[:-1], forged(MESSAGES[-1])]
+        verdicts = await verdicts_of(verifier, watched, messages)
+        assert [verdict is None for verdict in verdicts] == [True] * (len(messages) - 1) + [False]
+        assert asked
+        assert process not in verifier.process_ids
+        assert len(watched.here) == len(messages), "the loop has done all of it"
 
     play(run)
 

@@ -23,7 +23,7 @@ from stagepost.delivery.stores import inbox_rules as inbox_book
 from stagepost.delivery.stores import outbox_rules as outbox_book
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StorageError
 from stagepost.ground.storage import damage as sqlite_damage
@@ -50,7 +50,9 @@ async def message_store(folder: Path, rows: int) -> tuple[str, ...]:
     damage = store.load().damage
     if rows:
         signer = Signer(0)
-        entries = [Entry(place, signer.sign(place), NOW * 1_000, "local") for place in range(1, rows + 1)]
+        entries = [
+            MempoolEntry(place, signer.sign(place), NOW * 1_000, "local") for place in range(1, rows + 1)
+        ]
         await store.put(entries)
         store.forget(entries[:1], NOW)
     await store.close()
@@ -241,13 +243,13 @@ def other_program_killed(path: Path, table: str) -> None:
         ),
         pytest.param(statement("DROP TABLE set_aside"), "it lacks the table set_aside", id="a table less"),
         pytest.param(
-            statement("PRAGMA user_version = 2"),
-            "it is of version 2, and this release knows version 1",
+            statement("PRAGMA user_version = 3"),
+            "it is of version 3, and this release knows version ",
             id="a later version",
         ),
         pytest.param(
-            killed_after("PRAGMA user_version = 2"),
-            "it is of version 2, and this release knows version 1",
+            killed_after("PRAGMA user_version = 3"),
+            "it is of version 3, and this release knows version ",
             id="a later version in the log",
         ),
         pytest.param(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost.chain.node import store as chain_store
@@ -26,8 +27,8 @@ from stagepost.ground.storage.damage import open_whole
 from stagepost.ground.storage.layout import (
     APPLICATION_ID,
     NUMBERED,
-    Layout,
     Migration,
+    StoreLayout,
     StoreRefused,
     check_layout,
     migrate,
@@ -55,7 +56,7 @@ class Former:
     notes: Notes = COUNTS
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StoreLayout:
         return layout_of(self.tables, self.notes)
 
     def copied_to(self, folder: Path) -> Path:
@@ -289,13 +290,36 @@ def test_a_damaged_file_of_release_0_1_is_salvaged_into_the_current_version(tmp_
     assert f"is kept as {path.name}.damaged-1" in sentence
     assert beside(path, ".damaged-1").read_bytes() == content
     assert numbers_of(path) == (APPLICATION_ID, 1)
-    assert content_of(path) == before
+    after = content_of(path)
+    assert {name: rows for name, rows in after.items() if name not in _WITH_RECORDS} == {
+        name: rows for name, rows in before.items() if name not in _WITH_RECORDS
+    }
+    for name in _WITH_RECORDS:
+        assert len(after[name]) == len(before[name])
+        for old, new in zip(before[name], after[name], strict=True):
+            assert new[0] == old[0]
+            kept, written = old[1], new[1]
+            assert isinstance(kept, bytes)
+            assert isinstance(written, bytes)
+            assert _without_stamp(msgspec.msgpack.decode(written)) == msgspec.msgpack.decode(kept)
+
+
+_WITH_RECORDS = ("records", "dead_letters")
+"""Tables of the outbox whose rows hold a record. A salvage writes records as this release does: with a stamp of 0 at the end."""
+
+
+def _without_stamp(value: list[Any]) -> list[Any]:
+    """Return the record, or the dead letter around a record, without the last item of the record, which must be 0."""
+    if isinstance(value[0], list):
+        return [_without_stamp(value[0]), *value[1:]]
+    assert value[-1] == 0
+    return value[:-1]
 
 
 # A second migration, which no release has
 
 
-def later_layout(store: Former) -> Layout:
+def later_layout(store: Former) -> StoreLayout:
     """Return the layout of a later release: a column and a table more."""
     layout = store.layout
     declared = layout.tables[store.table]
@@ -319,7 +343,7 @@ def later_layout(store: Former) -> Layout:
         fill,
         former={store.table: declared, "later": None},
     )
-    return Layout(tables, (NUMBERED, step))
+    return StoreLayout(tables, (NUMBERED, step))
 
 
 def later_content(store: Former, before: Mapping[str, list[tuple[object, ...]]]) -> Content:
@@ -327,7 +351,7 @@ def later_content(store: Former, before: Mapping[str, list[tuple[object, ...]]])
     return dict(before) | {store.table: rows, "later": [(len(rows),)]}
 
 
-def open_later(path: Path, layout: Layout, connect: Connect = sqlite_file.connect) -> list[str]:
+def open_later(path: Path, layout: StoreLayout, connect: Connect = sqlite_file.connect) -> list[str]:
     """Open a file as a store of a later release would."""
 
     def read() -> None:

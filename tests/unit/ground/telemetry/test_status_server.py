@@ -17,6 +17,7 @@ from stagepost.ground.telemetry.status_server import (
     HEADER_BYTES_MAX,
     PAGE_ENTRIES_MAX,
     StatusServer,
+    serve_metrics,
     serve_status,
 )
 
@@ -89,6 +90,37 @@ def test_metrics_are_served_as_prometheus_reads_them() -> None:
 
     assert (status, body) == (200, b"stagepost_build_info 1.0\n")
     assert content_type.startswith("text/plain; version=0.0.4")
+
+
+def test_a_server_of_metrics_alone_tells_nothing_else_and_asks_for_no_host_name() -> None:
+    answers: list[bytes] = []
+
+    async def test() -> None:
+        server = await serve_metrics(Source(), LOOPBACK_HOST, 0)
+        try:
+            for path in ("/metrics", "/metrics?x=1", "/status", "/mempool", "/"):
+                request = f"GET {path} HTTP/1.1\r\nHost: relay.example:12000\r\n\r\n"
+                answers.append(await ask(server, request.encode()))
+        finally:
+            await server.close()
+
+    asyncio.run(test())
+
+    assert [answer.split(b" ")[1] for answer in answers] == [b"200", b"200", b"404", b"404", b"404"]
+    assert answers[0].endswith(b"stagepost_build_info 1.0\n")
+
+
+def test_an_address_for_metrics_that_is_taken_is_a_fault_with_advice() -> None:
+    async def test() -> None:
+        server = await serve_metrics(Source(), LOOPBACK_HOST, 0)
+        try:
+            with pytest.raises(ConfigError) as caught:
+                await serve_metrics(Source(), LOOPBACK_HOST, server.port)
+        finally:
+            await server.close()
+        assert "PrometheusSimple" in caught.value.advice
+
+    asyncio.run(test())
 
 
 def test_health_and_status_are_json() -> None:

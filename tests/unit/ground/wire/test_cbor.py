@@ -15,7 +15,7 @@ from stagepost.ground.wire.cbor import (
     BYTE_STRING,
     MAP,
     UNSIGNED,
-    Reader,
+    CborReader,
     head,
     write_array,
     write_boolean,
@@ -99,7 +99,7 @@ def test_a_head_is_written_for_every_major_type() -> None:
 
 @given(WORD64, st.integers(1, 64))
 def test_a_number_is_read_if_it_fits_the_bits_of_its_field(number: int, bits: int) -> None:
-    reader = Reader(cbor2.dumps(number))
+    reader = CborReader(cbor2.dumps(number))
 
     if number < 2**bits:
         assert reader.unsigned(bits, "a number") == number
@@ -112,11 +112,11 @@ def test_a_number_is_read_if_it_fits_the_bits_of_its_field(number: int, bits: in
 def test_a_longer_form_than_needed_is_refused_except_inside_messages(number: int, extra: int) -> None:
     data = written_head(0, number, extra)
 
-    assert Reader(data, any_width=True).unsigned(64, "a number") == number
+    assert CborReader(data, any_width=True).unsigned(64, "a number") == number
     if data == cbor2.dumps(number):
-        assert Reader(data).unsigned(64, "a number") == number
+        assert CborReader(data).unsigned(64, "a number") == number
     else:
-        fault = refused(lambda: Reader(data).unsigned(64, "a number"))
+        fault = refused(lambda: CborReader(data).unsigned(64, "a number"))
         assert fault.code is ErrorCode.CBOR_INVALID
         assert fault.offset == 0
 
@@ -127,12 +127,12 @@ def test_reserved_and_indefinite_heads_are_no_numbers_lengths_or_counts(major: i
     data = bytes([major << 5 | low]) + bytes(16)
 
     for read in (
-        lambda: Reader(data).unsigned(64, "it"),
-        lambda: Reader(data).byte_string(0, 100, "it"),
-        lambda: Reader(data).text(100, "it"),
-        lambda: Reader(data).array(3, "it"),
-        lambda: Reader(data).array_length("it"),
-        lambda: Reader(data).map_length("it"),
+        lambda: CborReader(data).unsigned(64, "it"),
+        lambda: CborReader(data).byte_string(0, 100, "it"),
+        lambda: CborReader(data).text(100, "it"),
+        lambda: CborReader(data).array(3, "it"),
+        lambda: CborReader(data).array_length("it"),
+        lambda: CborReader(data).map_length("it"),
     ):
         assert refused(read).code is ErrorCode.CBOR_INVALID
 
@@ -141,14 +141,14 @@ def test_reserved_and_indefinite_heads_are_no_numbers_lengths_or_counts(major: i
 def test_a_head_that_is_cut_is_truncated_at_its_own_offset(number: int) -> None:
     whole = b"\x00" + cbor2.dumps(number)
     for end in range(1, len(whole)):
-        reader = Reader(whole[:end], offset=1)
+        reader = CborReader(whole[:end], offset=1)
         fault = refused(lambda reader=reader: reader.unsigned(64, "it"))  # type: ignore[misc]
         assert (fault.code, fault.offset) == (ErrorCode.CBOR_TRUNCATED, 1)
 
 
 @given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 40))
 def test_a_byte_string_is_read_within_its_bounds_only(value: bytes, least: int, most: int) -> None:
-    reader = Reader(cbor2.dumps(value))
+    reader = CborReader(cbor2.dumps(value))
 
     if least <= len(value) <= most:
         assert reader.byte_string(least, most, "it") == value
@@ -160,7 +160,7 @@ def test_a_byte_string_is_read_within_its_bounds_only(value: bytes, least: int, 
 def test_a_string_longer_than_what_is_there_is_truncated_whatever_it_promises() -> None:
     for promised in (5, 2**16, 2**32, 2**63):
         data = written_head(2, promised) + b"abcd"
-        fault = refused(lambda data=data: Reader(data).byte_string(0, 2**64, "it"))  # type: ignore[misc]
+        fault = refused(lambda data=data: CborReader(data).byte_string(0, 2**64, "it"))  # type: ignore[misc]
         assert fault.code is ErrorCode.CBOR_TRUNCATED
 
 
@@ -169,47 +169,47 @@ def test_a_count_is_believed_only_if_so_many_items_could_follow(promised: int) -
     array = written_head(ARRAY, promised) + bytes(2)
     pairs = written_head(MAP, promised) + bytes(5)
 
-    assert refused(lambda: Reader(array).array_length("it")).code is ErrorCode.CBOR_TRUNCATED
-    assert refused(lambda: Reader(array).list_start("it")).code is ErrorCode.CBOR_TRUNCATED
-    assert refused(lambda: Reader(pairs).map_length("it")).code is ErrorCode.CBOR_TRUNCATED
+    assert refused(lambda: CborReader(array).array_length("it")).code is ErrorCode.CBOR_TRUNCATED
+    assert refused(lambda: CborReader(array).list_start("it")).code is ErrorCode.CBOR_TRUNCATED
+    assert refused(lambda: CborReader(pairs).map_length("it")).code is ErrorCode.CBOR_TRUNCATED
 
 
 def test_a_text_must_be_utf_8() -> None:
-    assert Reader(cbor2.dumps("für")).text(10, "it") == "für"
-    assert refused(lambda: Reader(b"\x62\xc3\x28").text(10, "it")).code is ErrorCode.CBOR_INVALID
+    assert CborReader(cbor2.dumps("für")).text(10, "it") == "für"
+    assert refused(lambda: CborReader(b"\x62\xc3\x28").text(10, "it")).code is ErrorCode.CBOR_INVALID
 
 
 def test_a_text_over_its_limit_is_refused_by_bytes_and_not_by_characters() -> None:
-    assert Reader(cbor2.dumps("üü")).text(4, "it") == "üü"
-    assert refused(lambda: Reader(cbor2.dumps("üü")).text(3, "it")).limit == 3
+    assert CborReader(cbor2.dumps("üü")).text(4, "it") == "üü"
+    assert refused(lambda: CborReader(cbor2.dumps("üü")).text(3, "it")).limit == 3
 
 
 @pytest.mark.parametrize("initial", [byte for byte in range(256) if byte not in (0xF4, 0xF5)])
 def test_only_two_bytes_are_booleans(initial: int) -> None:
-    assert refused(lambda: Reader(bytes([initial])).boolean("it")).code is ErrorCode.CBOR_INVALID
+    assert refused(lambda: CborReader(bytes([initial])).boolean("it")).code is ErrorCode.CBOR_INVALID
 
 
 def test_booleans_are_read() -> None:
-    reader = Reader(b"\xf5\xf4")
+    reader = CborReader(b"\xf5\xf4")
 
     assert [reader.boolean("first"), reader.boolean("second")] == [True, False]
 
 
 def test_an_array_of_another_length_is_refused() -> None:
-    assert refused(lambda: Reader(b"\x83\x01\x02\x03").array(4, "it")).offset == 0
+    assert refused(lambda: CborReader(b"\x83\x01\x02\x03").array(4, "it")).offset == 0
 
 
 def test_lists_in_both_forms_are_recognised() -> None:
-    assert Reader(b"\x82\x01\x02").list_start("it") == 2
-    indefinite = Reader(b"\x9f\xff")
+    assert CborReader(b"\x82\x01\x02").list_start("it") == 2
+    indefinite = CborReader(b"\x9f\xff")
     assert indefinite.list_start("it") is None
     assert indefinite.take_break()
-    assert not Reader(b"\x01").take_break()
-    assert refused(lambda: Reader(b"").take_break()).code is ErrorCode.CBOR_TRUNCATED
+    assert not CborReader(b"\x01").take_break()
+    assert refused(lambda: CborReader(b"").take_break()).code is ErrorCode.CBOR_TRUNCATED
 
 
 def test_nothing_may_be_left_over() -> None:
-    reader = Reader(b"\x01\x02")
+    reader = CborReader(b"\x01\x02")
     reader.unsigned(8, "it")
 
     fault = refused(lambda: reader.finish("it"))
@@ -220,20 +220,20 @@ def test_nothing_may_be_left_over() -> None:
 def test_a_reader_never_looks_behind_its_end() -> None:
     data = cbor2.dumps(b"abcd")
 
-    assert refused(lambda: Reader(data, end=4).byte_string(0, 9, "it")).code is ErrorCode.CBOR_TRUNCATED
-    assert refused(lambda: Reader(data, end=0).peek()).code is ErrorCode.CBOR_TRUNCATED
+    assert refused(lambda: CborReader(data, end=4).byte_string(0, 9, "it")).code is ErrorCode.CBOR_TRUNCATED
+    assert refused(lambda: CborReader(data, end=0).peek()).code is ErrorCode.CBOR_TRUNCATED
 
 
 @given(st.binary(max_size=30))
 def test_any_bytes_give_a_value_or_a_decode_error_and_nothing_else(data: bytes) -> None:
     for read in (
-        lambda: Reader(data).unsigned(64, "it"),
-        lambda: Reader(data).boolean("it"),
-        lambda: Reader(data).byte_string(0, 100, "it"),
-        lambda: Reader(data).text(100, "it"),
-        lambda: Reader(data).list_start("it"),
-        lambda: Reader(data).map_length("it"),
-        lambda: Reader(data).array(2, "it"),
+        lambda: CborReader(data).unsigned(64, "it"),
+        lambda: CborReader(data).boolean("it"),
+        lambda: CborReader(data).byte_string(0, 100, "it"),
+        lambda: CborReader(data).text(100, "it"),
+        lambda: CborReader(data).list_start("it"),
+        lambda: CborReader(data).map_length("it"),
+        lambda: CborReader(data).array(2, "it"),
     ):
         fault = fault_if_any(read)
         assert fault is None or fault.offset in range(len(data) + 1)

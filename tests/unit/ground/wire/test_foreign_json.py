@@ -17,7 +17,7 @@ from stagepost.delivery.effects import DeliveryEvent
 from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
 from stagepost.full_node.network import load_network
 from stagepost.ground.files.running_nodes import NodeFacts, _found
-from stagepost.ground.telemetry.status import decoded
+from stagepost.ground.telemetry.status_reading import decoded
 from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
 from stagepost.pipeline.sources.dumps import read_line
 from stagepost.pipeline.steps.other_checks import OtherChecks

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.framing import (
     DEPTH_MAX,
     ITEMS_IN_NOTIFICATION_REPLY_MAX,
@@ -425,7 +425,7 @@ def test_any_bytes_behind_the_tolerated_beginning_are_an_item_or_a_decode_error(
 
 @given(cbor_items(), random_bytes(5))
 def test_skipping_an_item_leaves_the_reader_behind_it(item: bytes, around: bytes) -> None:
-    reader = Reader(around + item + around, offset=5)
+    reader = CborReader(around + item + around, offset=5)
 
     assert skip_item(reader, ANY, "it") == item
     assert reader.offset == 5 + len(item)
@@ -433,9 +433,9 @@ def test_skipping_an_item_leaves_the_reader_behind_it(item: bytes, around: bytes
 
 def test_skipping_a_cut_item_is_truncated() -> None:
     with pytest.raises(DecodeError) as caught:
-        skip_item(Reader(b"\x82\x00"), ANY, "it")
+        skip_item(CborReader(b"\x82\x00"), ANY, "it")
     assert caught.value.code is ErrorCode.CBOR_TRUNCATED
 
     with pytest.raises(DecodeError) as caught:
-        skip_item(Reader(b"\x82\x00\x00", end=2), ANY, "it")
+        skip_item(CborReader(b"\x82\x00\x00", end=2), ANY, "it")
     assert caught.value.code is ErrorCode.CBOR_TRUNCATED

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.layout import (
+    ArrayLayout,
     Boolean,
     ByteString,
     Field,
     Layout,
     ListForm,
     ListOf,
-    Record,
     Text,
     Union,
     Unsigned,
@@ -41,14 +41,14 @@ class Long(msgspec.Struct, frozen=True):
     text: str
 
 
-PAIR = Record(Pair, (("left", Unsigned(16)), ("right", ByteString(2, 4))))
+PAIR = ArrayLayout(Pair, (("left", Unsigned(16)), ("right", ByteString(2, 4))))
 SHORT = Layout(Short, 3, (("number", Unsigned(8)),))
 LONG = Layout(Long, 3, (("number", Unsigned(8)), ("text", Text(10))))
 CHOICE = Union((SHORT, LONG))
 
 
 def read_all(field: Field, data: bytes) -> Any:
-    reader = Reader(data)
+    reader = CborReader(data)
     value = field.read(reader, "it")
     reader.finish("it")
     return value
@@ -143,7 +143,7 @@ def test_a_number_too_large_for_its_field_is_not_written(bits: int, value: int) 
 
 def test_surplus_fields_are_read_and_forgotten_and_never_written() -> None:
     layout = Layout(Short, 3, (("number", Unsigned(8)),), surplus=(("flag", Boolean()),))
-    reader = Reader(cbor2.dumps([3, 9, True]))
+    reader = CborReader(cbor2.dumps([3, 9, True]))
     length, tag = read_head(reader)
 
     assert (length, tag) == (3, 3)
@@ -160,14 +160,14 @@ def test_a_surplus_field_that_was_announced_must_come_unless_it_may_be_missing()
         Short, 3, (("number", Unsigned(8)),), surplus=(("flag", Boolean()),), surplus_may_be_missing=True
     )
 
-    assert tolerant.read_fields(Reader(data, offset=2), 3) == Short(9)
+    assert tolerant.read_fields(CborReader(data, offset=2), 3) == Short(9)
     with pytest.raises(DecodeError):
-        strict.read_fields(Reader(data, offset=2), 3)
+        strict.read_fields(CborReader(data, offset=2), 3)
 
 
 def test_a_message_is_never_an_empty_array() -> None:
     with pytest.raises(DecodeError):
-        read_head(Reader(b"\x80"))
+        read_head(CborReader(b"\x80"))
 
 
 @given(st.binary(max_size=20))

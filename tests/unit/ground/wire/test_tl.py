@@ -177,7 +177,7 @@ def test_padding_counts_from_the_field_not_from_the_object() -> None:
         ("00000100", 1, "padding at offset 1 is not zero"),
         ("fefd0000" + "00" * 256, 0, "length 253 is written in the long form"),
         ("fe00000000000000", 0, "length 0 is written in the long form"),
-        ("ff000000", 0, "0xff begins no length"),
+        ("ff000000", 0, "0xff is not a valid first byte of a length"),
     ],
 )
 def test_bytes_in_another_form_are_refused(raw: str, offset: int, words: str) -> None:
