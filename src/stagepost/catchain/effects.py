@@ -41,12 +41,15 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Pass on a block whose ancestors were all delivered before: once, in causal order."""
+    """Pass on a block whose ancestors were all delivered before: once, in causal order. `floor_ms`: nothing in it
+    counts as earlier, in Unix milliseconds; None where blocks have no dates.
+    """
 
     source: int
     height: int
     block_hash: bytes
     payload: bytes
+    floor_ms: int | None = None
 
 
 class BlameReport(msgspec.Struct, frozen=True):

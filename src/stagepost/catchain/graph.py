@@ -27,6 +27,7 @@ from stagepost.catchain.block import (
     block_id,
     root_reference,
 )
+from stagepost.catchain.dates import BlockDates, DateRules, block_dates, first_dates
 from stagepost.catchain.payloads import ForkProof, read_fork_proof
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
@@ -71,6 +72,7 @@ class Vertex:
         "branch",
         "covers",
         "data_hash",
+        "dates",
         "dependants",
         "dependencies",
         "hash",
@@ -102,6 +104,7 @@ class Vertex:
         self.branch = 0
         self.is_continued = False
         self.covers: Mapping[int, int] = {}
+        self.dates: BlockDates | None = None
         self.blamed_before: frozenset[int] = frozenset()
 
     @property
@@ -131,15 +134,20 @@ class Graph:
         rules: GraphRules | None = None,
         *,
         verify: Verify = ed25519.verify,
+        dates: DateRules | None = None,
     ) -> None:
+        """`dates` is None where blocks have no dates."""
         self.incarnation = incarnation
         self.rules = rules or GraphRules()
         self.public_keys = tuple(public_keys)
         self.key_ids = tuple(key_id(key) for key in public_keys)
+        self.dates = dates
         self._verify = verify
         self._root = Vertex(incarnation, root_reference(incarnation, len(public_keys)))
         self._root.state = State.DELIVERED
         self._root.is_stored = True
+        if dates is not None:
+            self._root.dates = first_dates(dates, len(public_keys))
         self._vertices: dict[bytes, Vertex] = {incarnation: self._root}
         self._at: dict[tuple[int, int], Vertex] = {}  # the first that was met at each place
         self._branch_sources: list[int] = [len(public_keys)]  # branch 0 is the root's
@@ -242,7 +250,9 @@ class Graph:
         if not 1 <= block.height <= rules.height_max:
             return Refusal("HeightOutOfRange", f"height {block.height}, expected 1 to {rules.height_max}")
         if not block.payload:
-            return Refusal("EmptyPayload", "a block says something, and be it that it says nothing")
+            return Refusal(
+                "EmptyPayload", "the block has no payload; a block holds at least an empty payload record"
+            )
         if len(block.payload) > rules.block_bytes_max:
             return Refusal(
                 "TooLarge", f"the payload has {len(block.payload)} bytes, at most {rules.block_bytes_max} fit"
@@ -390,6 +400,7 @@ class Graph:
         if proof is not None:
             blamed_before.add(proof.source)
         vertex.covers = covers
+        vertex.dates = self._dates_of(vertex, previous)
         is_same = blamed_before == previous.blamed_before
         vertex.blamed_before = previous.blamed_before if is_same else frozenset(blamed_before)
         vertex.state = State.DELIVERED
@@ -404,6 +415,12 @@ class Graph:
         for dependant in dependants:
             dependant.waits_for -= 1
             self._look_at(dependant)
+
+    def _dates_of(self, vertex: Vertex, previous: Vertex) -> BlockDates | None:
+        if self.dates is None or previous.dates is None or vertex.block is None:
+            return None
+        others = [one.dates for one in vertex.dependencies if one.dates is not None]
+        return block_dates(self.dates, vertex.source, vertex.block.payload, previous.dates, others)
 
     def _branch_for(self, vertex: Vertex, previous: Vertex) -> int:
         if previous is not self._root and not previous.is_continued:

@@ -41,8 +41,13 @@ HEIGHTS_AHEAD_MAX = 256
 """Heights above a member's delivered blocks up to which we take in further ones: without a bound, a member that sends
 nothing but late blocks could fill our memory."""
 
-MakePayload = Callable[[], bytes | None]
-"""Callback that returns the payload of the next block from the parts above; None for nothing."""
+AHEAD_MS_MAX = 3_600_000
+"""Milliseconds, at most, until a block that is dated ahead is looked at again; it may have to wait once more."""
+
+MakePayload = Callable[[bool], bytes | None]
+"""Callback that returns the payload of the next block from the parts above; None for nothing. Its argument says
+whether a block is made in any case.
+"""
 
 
 class MemberOptions(msgspec.Struct, frozen=True):
@@ -63,9 +68,17 @@ class MemberOptions(msgspec.Struct, frozen=True):
     sync: SyncOptions = SyncOptions()
 
 
+class AheadBlock(msgspec.Struct, frozen=True):
+    """Block that is dated ahead of our clock, the member that sent it, and when to look at it again."""
+
+    due_at: float
+    peer: int
+    block: Block
+
+
 class Member:
     """Core of one member. `current` are the members that count for the quorum at the start, by index; None
-    for all."""
+    for all. `unix_ms` is the clock that dates of blocks are compared with, where blocks have dates."""
 
     def __init__(
         self,
@@ -78,6 +91,7 @@ class Member:
         options: MemberOptions | None = None,
         *,
         current: Collection[int] | None = None,
+        unix_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.graph = graph
         self.index = index
@@ -95,6 +109,8 @@ class Member:
         self._is_asked_to_speak = False
         self._merge_at: float | None = None
         self._spoke_at = now
+        self._unix_ms = unix_ms
+        self._ahead: dict[int, AheadBlock] = {}
         self._sync = BlockSync(
             graph,
             index,
@@ -126,7 +142,7 @@ class Member:
     @property
     def next_wake(self) -> float:
         """Time by which `tick` wants to be called."""
-        times = [self._sync.next_wake]
+        times = [self._sync.next_wake, *(one.due_at for one in self._ahead.values())]
         if not self._is_started:
             if self._knows_own_past:
                 times.append(self._starts_at)
@@ -188,7 +204,7 @@ class Member:
             self._refuse(peer, "Malformed", error.text)
             return self._take_effects()
         if not self._sync.answered(peer, number, answer):
-            self._refuse(peer, "WrongAnswer", f"{type(answer).__name__} does not answer the question")
+            self._refuse(peer, "WrongAnswer", f"{type(answer).__name__} is not an answer to the query")
         elif isinstance(answer, BlockResult):
             self._take_in(peer, answer.block, now)
         else:
@@ -230,6 +246,9 @@ class Member:
             self._own_top = self.graph.top(self.index)
             self._spoke_at = now
         self._effects += self._sync.tick(now)
+        for source in [source for source, one in self._ahead.items() if one.due_at <= now]:
+            held = self._ahead.pop(source)
+            self._take_in(held.peer, held.block, now)
         self._speak(now)
         return self._take_effects()
 
@@ -242,6 +261,8 @@ class Member:
         refusal = graph.check(block)
         if refusal is not None:
             self._refuse(peer, refusal.rule, refusal.text)
+            return
+        if self._is_held_back(peer, block, now):
             return
         if block.source == self.index:
             known = graph.get(graph.hash_of(graph.reference_of(block)))
@@ -257,6 +278,23 @@ class Member:
         self._settle(outcome, now)
         if vertex.state is State.RECEIVED and vertex.waits_for:
             self._effects += self._sync.ask_for_missing(vertex, peer, now)
+
+    def _is_held_back(self, peer: int, block: Block, now: float) -> bool:
+        """Return whether the block is dated too far ahead of our clock to be taken in yet. The lowest such block of
+        each member waits here; others are asked for again later.
+        """
+        dates = self.graph.dates
+        date_ms = None if dates is None else dates.date_of(block.payload)
+        if dates is None or date_ms is None or block.source == self.index:
+            return False
+        ahead_ms = date_ms - dates.skew_ms - self._unix_ms()
+        if ahead_ms <= 0:
+            return False
+        held = self._ahead.get(block.source)
+        if held is None or block.height < held.block.height:
+            due_at = now + min(ahead_ms, AHEAD_MS_MAX) / 1_000
+            self._ahead[block.source] = AheadBlock(due_at, peer, block)
+        return True
 
     def _is_wanted(self, block: Block) -> bool:
         """Return whether to look at the block at all: a cheap check, before any signature, that skips known,
@@ -280,9 +318,12 @@ class Member:
             self._sync.delivered(vertex, now)
             if vertex.source == self.index and vertex.height > self._own_top.height:
                 self._own_top = vertex
-            if is_for_upper_parts(vertex.block.payload):
-                self._effects.append(Deliver(vertex.source, vertex.height, vertex.hash, vertex.block.payload))
-                if vertex.source != self.index and self._merge_at is None:
+            payload, dates = vertex.block.payload, self.graph.dates
+            if is_for_upper_parts(payload):
+                floor_ms = None if vertex.dates is None else vertex.dates.floor_ms
+                self._effects.append(Deliver(vertex.source, vertex.height, vertex.hash, payload, floor_ms))
+                is_bare = dates is not None and dates.is_bare(payload)
+                if vertex.source != self.index and self._merge_at is None and not is_bare:
                     self._merge_at = now + self.options.merge_within_s
 
     # Speaking
@@ -312,17 +353,19 @@ class Member:
         )
         if not is_due and not is_asked:
             return
-        payload = self._next_payload()
+        payload = self._next_payload(is_due)
         if payload is None and not is_due:
             return  # every payload is in a block already
         dependencies = tuple(vertex.reference for vertex in self._tops_to_build_on())
         self._make(NOTHING if payload is None else payload, dependencies, now)
 
-    def _next_payload(self) -> bytes | None:
+    def _next_payload(self, is_due: bool) -> bytes | None:
         if self._unsent_proofs:
             return self._unsent_proofs.pop(0).encode()
-        payload = self._make_payload()
-        self._is_asked_to_speak = payload is not None
+        payload = self._make_payload(is_due)
+        dates = self.graph.dates
+        is_bare = payload is not None and dates is not None and dates.is_bare(payload)
+        self._is_asked_to_speak = payload is not None and not is_bare
         return payload
 
     def _tops_to_build_on(self) -> list[Vertex]:

@@ -27,7 +27,7 @@ class Speaker:
         self.member = Member(graph, 0, seed_of(0), self._next, Random(1), 0.0, options)
         self.do(self.member.tick(0.0), 0.0)
 
-    def _next(self) -> bytes | None:
+    def _next(self, is_due: bool) -> bytes | None:
         payload, self.to_say = b"".join(self.to_say), []
         return payload or None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
+
+import msgspec
 
 from rigs.catchain_keys import seed_of
 from stagepost.catchain.block import (
@@ -14,6 +17,7 @@ from stagepost.catchain.block import (
     data_hash,
     decode_update,
 )
+from stagepost.catchain.dates import DateRules
 from stagepost.catchain.effects import Effect, Persist, Reply, Send
 from stagepost.catchain.queries import (
     BLOCKS_ASKED_MAX,
@@ -26,14 +30,32 @@ from stagepost.catchain.queries import (
 )
 from stagepost.ground.crypto import ed25519
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue.records import Digest, Header, Ids, Reject, encode_payload
+from stagepost.remp.queue.records import (
+    Digest,
+    Header,
+    Ids,
+    Record,
+    RejectRecord,
+    Totals,
+    date_in,
+    decode_payload,
+    encode_payload,
+    is_bare,
+)
+from stagepost.remp.queue.state import SKEW_MS
 from tests.worlds.catchain.catchain_world import Peer, World, _answer_came, _frame_came, _query_came
 from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
 STORM_UNTIL_S = 8.0
 RESTORED_AFTER_S = 4.0
+RESTORE_AGAIN_AFTER_S = 0.5
+LOST_BLOCKS = 2
 COUNT_OFFSET = 152
 """Of the count of references in a frame whose block follows another one."""
+
+
+FOREDATED_MS = SKEW_MS + 3_000
+DATES = DateRules(0, SKEW_MS, date_in, is_bare)
 
 
 class Attacker(Validator):
@@ -46,7 +68,7 @@ class Attacker(Validator):
         height = previous.height + 1
         of_data = data_hash(payload, previous, dependencies, graph.rules.version)
         signed = block_id(graph.incarnation, graph.key_ids[self.index], height, of_data)
-        signature = ed25519.sign(seed_of(self.world.number_of(self.index)), signed)
+        signature = ed25519.sign(seed_of(self.index), signed)
         return Block(graph.incarnation, self.index, height, previous, dependencies, signature, payload)
 
     def send_frame(self, peer: int, frame: bytes) -> None:
@@ -73,8 +95,9 @@ class Equivocator(Attacker):
                 number = 10_000 + self.index * 1_000 + block.height
                 seqno = self.queue.session.masterchain_seqno
                 lie = [header_of(message(number), Origin(FULL_NODE, 0, 1), seqno)]
-                self.relabelled(one.message_id for one in lie)
-                other = self.sign(block.previous, block.dependencies, encode_payload(lie, -block.height))
+                other = self.sign(
+                    block.previous, block.dependencies, encode_payload([Totals(), *lie], -block.height)
+                )
                 self.send_frame(effect.peer, other.encode())
             else:
                 kept.append(effect)
@@ -177,8 +200,8 @@ class Replayer(Attacker):
 class Liar(Attacker):
     """Announces what it has not, dates it far ahead, and calls everybody's messages processed."""
 
-    def next_payload(self) -> bytes | None:
-        payload = super().next_payload()
+    def next_payload(self, is_due: bool) -> bytes | None:
+        payload = super().next_payload(is_due)
         if payload is None:
             return None
         number = 20_000 + self.index * 1_000 + self.queue.open_count
@@ -186,16 +209,15 @@ class Liar(Attacker):
         ghost = header_of(message(number), Origin(FULL_NODE, 0, 1 << 60), seqno)
         late = header_of(message(number + 500), Origin(FULL_NODE, 0, 1), seqno + 50)
         known = [Ids(one, bytes(32)) for one in sorted(self.queue.known_ids)[:20]]
-        rejects = [Reject(one.message_id, one.uid, seqno, "a lie") for one in known]
-        lies: list[Header | Digest | Reject] = [
+        rejects = [RejectRecord(one.message_id, one.uid, seqno, "a lie") for one in known]
+        lies: list[Header | Digest | RejectRecord] = [
             ghost,
             late,
             Digest(seqno, tuple(known), tuple(known)),
             *rejects,
         ]
-        self.relabelled([*(one.message_id for one in known), ghost.message_id])
-        self.queue.block_delivered(self.index, encode_payload([ghost], 0), self.world.now)
-        return encode_payload(lies, number)
+        self.queue.block_delivered(self.index, encode_payload([Totals(), ghost], 0), self.world.now)
+        return encode_payload([Totals(), *lies], number)
 
 
 class Twin(Attacker):
@@ -251,8 +273,8 @@ class FalseSizes(Attacker):
                     self.send_frame(effect.peer, frame)
         super().perform(effects)
 
-    def next_payload(self) -> bytes | None:
-        payload = super().next_payload()
+    def next_payload(self, is_due: bool) -> bytes | None:
+        payload = super().next_payload(is_due)
         if payload is None:
             return None
         counted = bytearray(payload)
@@ -288,6 +310,35 @@ class FarAhead(Attacker):
             self.do(self.queue.offer(one, FULL_NODE, self.world.now + 365 * 86_400))
 
 
+class Backdater(Attacker):
+    """Dates its blocks and whatever it announces to 1970."""
+
+    def next_payload(self, is_due: bool) -> bytes | None:
+        return redated(super().next_payload(is_due), lambda date_ms: 0)
+
+
+class Foredater(Attacker):
+    """Dates its blocks ahead, by more than clocks may differ."""
+
+    def next_payload(self, is_due: bool) -> bytes | None:
+        return redated(super().next_payload(is_due), lambda date_ms: date_ms + FOREDATED_MS)
+
+
+def redated(payload: bytes | None, date_of: Callable[[int], int]) -> bytes | None:
+    """Return a payload with other dates of itself and of what it announces."""
+    if payload is None:
+        return None
+    records: list[Record] = []
+    for one in decode_payload(payload):
+        if isinstance(one, Totals):
+            records.append(msgspec.structs.replace(one, date_ms=date_of(one.date_ms)))
+        elif isinstance(one, Header):
+            records.append(msgspec.structs.replace(one, timestamp_ms=date_of(one.timestamp_ms)))
+        else:
+            records.append(one)
+    return encode_payload(records, int.from_bytes(payload[-4:], "little", signed=True))
+
+
 class OlderDisk(Attacker):
     """Honest, but started again from an image of its disk that is older than what it has said."""
 
@@ -297,17 +348,25 @@ class OlderDisk(Attacker):
             self.world.after(RESTORED_AFTER_S, self._go_back)
 
     def _go_back(self) -> None:
+        own = [frame for frame in self.disk if decode_update(frame).source == self.index]
+        if len(own) < LOST_BLOCKS or not self._is_heard_beyond(len(own) - LOST_BLOCKS):
+            # A member that has said nothing, or nothing that another member holds, has nothing to contradict.
+            self.world.after(RESTORE_AGAIN_AFTER_S, self._go_back)
+            return
         self.crash()
         self.recovered, self.halted = 0, None
-        own = [frame for frame in self.disk if decode_update(frame).source == self.index]
-        last = {id(frame) for frame in own[-2:]}
+        last = {id(frame) for frame in own[-LOST_BLOCKS:]}
         self.disk = [frame for frame in self.disk if id(frame) not in last]
         self.start()
+
+    def _is_heard_beyond(self, height: int) -> bool:
+        others = (peer for peer in self.world.peers if peer.is_up and peer is not self)
+        return any(peer.member.graph.top(self.index).height > height for peer in others)
 
 
 ATTACKERS: tuple[type[Attacker], ...] = (
     Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin, Stormer, FalseSizes,
-    Overanswerer, FarAhead, OlderDisk,
+    Overanswerer, FarAhead, OlderDisk, Backdater, Foredater,
 )  # fmt: skip
 
 
@@ -319,4 +378,4 @@ def world_with(size: int, seed: int, attackers: dict[int, type[Attacker]], loss:
     def make(world: World, index: int) -> Peer:
         return attackers.get(index, Validator)(world, index)
 
-    return World(size, seed, loss=loss, make_peer=make)
+    return World(size, seed, loss=loss, make_peer=make, dates=DATES)

@@ -16,6 +16,9 @@ FAULTS_UNTIL_S = 8.0
 HEALED_UNTIL_S = 38.0
 """After faults stop, everything is the same again within thirty seconds."""
 
+ON_ITS_WAY_S = 2.0
+"""Seconds within which everybody has what anybody has, at most."""
+
 MESSAGES = 25
 SIZES = (4, 4, 7, 4, 7, 13, 4, 7, 4, 7)
 
@@ -104,23 +107,35 @@ def check_progress(world: World, newcomer: bytes) -> None:
 def check(world: World, handed_over: set[bytes]) -> None:
     honest = [peer for peer in world.peers if is_honest(peer) and isinstance(peer, Validator)]
     first = honest[0]
-    known = first.queue.known_ids
+    # Liars announce something new until the end, and the last of it is on its way.
+    on_its_way = {
+        one.message_id for peer in honest for one in peer.cache if one.first_seen_s > world.now - ON_ITS_WAY_S
+    }
+    known = first.queue.known_ids - on_its_way
     for peer in honest:
         assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
         assert not {other for other in peer.blamed if is_honest(world.peers[other])}, (
             f"member {peer.index} blames honest members: {sorted(peer.blamed)}"
         )
-        missing, more = known - peer.queue.known_ids, peer.queue.known_ids - known
+        missing, more = known - peer.queue.known_ids, peer.queue.known_ids - known - on_its_way
         assert not missing, f"member {peer.index} lacks {len(missing)} ids that member {first.index} knows"
         assert not more, f"member {peer.index} knows {len(more)} ids that member {first.index} does not"
         wrong = [one for one in known if peer.queue.rejected_by(one) != first.queue.rejected_by(one)]
         assert not wrong, f"member {peer.index} counts other rejects for {len(wrong)} messages"
+        sooner = [one for one in known if _time_of(peer, one) != _time_of(first, one)]
+        assert not sooner, f"member {peer.index} dates {len(sooner)} messages otherwise"
         taken = {message_id for message_id, statuses in peer.told.items() if statuses} & handed_over
         assert taken <= known, f"member {peer.index} took a message that member {first.index} never heard of"
         written = [decode_update(frame) for frame in peer.disk]
         version = world.rules.version
         check_causal_order(peer, {peer.member.graph.hash_of(one.reference(version)): one for one in written})
     _check_forkers(world, honest)
+
+
+def _time_of(peer: Validator, message_id: bytes) -> tuple[int, int] | None:
+    """The times that order a message at this member; None if nobody has announced it."""
+    entry = peer.queue._state.entries[message_id]
+    return (entry.timestamp_ms, entry.latest_ms) if entry.announced_by else None
 
 
 def _check_forkers(world: World, honest: Sequence[Validator]) -> None:

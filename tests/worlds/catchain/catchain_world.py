@@ -15,6 +15,7 @@ from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, incarnation_of
+from stagepost.catchain.dates import DateRules
 from stagepost.catchain.effects import (
     Ask,
     BlameReport,
@@ -84,18 +85,20 @@ class Peer:
         self.delivered = []
         graph = Graph(
             world.incarnation,
-            [public_key_of(world.number_of(one)) for one in range(world.size)],
+            [public_key_of(one) for one in range(world.size)],
             world.rules,
             verify=verify_once,
+            dates=world.dates,
         )
         self.member = Member(
             graph,
             self.index,
-            seed_of(world.number_of(self.index)),
+            seed_of(self.index),
             self.next_payload,
             Random(world.random.random()),
             world.now,
             world.options,
+            unix_ms=lambda: int(world.now * 1_000),
         )
         self.perform(self.member.restore(self.disk, world.now))
         self.wake_later()
@@ -112,7 +115,7 @@ class Peer:
         """The next time that a block of ours is on disk, and nobody has heard of it."""
         self.crashes_when_written = self.is_up
 
-    def next_payload(self) -> bytes | None:
+    def next_payload(self, is_due: bool) -> bytes | None:
         return self.to_say.pop(0) if self.to_say else None
 
     def say(self, payload: bytes) -> None:
@@ -146,7 +149,7 @@ class Peer:
                     world.after(wait_s, partial(self.query_failed, life, peer, number))
                 case Reply(peer, number, answer):
                     world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
-                case Deliver(source, height, block_hash, payload):
+                case Deliver(source, height, block_hash, payload, _):
                     self.delivered.append((source, height, block_hash, payload))
                 case BlameReport(source, _):
                     self.blamed.add(source)
@@ -213,7 +216,7 @@ class Timeline:
 
 
 class World:
-    """`timeline` and `network` are given where several graphs share them."""
+    """Members with numbers, their network and their time."""
 
     def __init__(
         self,
@@ -223,27 +226,18 @@ class World:
         loss: float = 0.0,
         rules: GraphRules | None = None,
         options: MemberOptions | None = None,
+        dates: DateRules | None = None,
         make_peer: Callable[[World, int], Peer] = Peer,
-        timeline: Timeline | None = None,
-        network: Network | None = None,
     ) -> None:
         self.size = size
         self.random = Random(seed)
-        self.timeline = timeline or Timeline()
+        self.timeline = Timeline()
         self.rules = rules or GraphRules()
+        self.dates = dates
         self.options = options or MemberOptions(start_wait_s=0.5, idle_timeout_s=4.0)
-        self.network = network or Network(Random(seed + 1), loss=loss)
-        keys = [key_id(public_key_of(self.number_of(one))) for one in range(size)]
-        self.incarnation = incarnation_of(self.session_id, keys)
+        self.network = Network(Random(seed + 1), loss=loss)
+        self.incarnation = incarnation_of(SESSION, [key_id(public_key_of(one)) for one in range(size)])
         self.peers = [make_peer(self, index) for index in range(size)]
-
-    @property
-    def session_id(self) -> bytes:
-        return SESSION
-
-    def number_of(self, index: int) -> int:
-        """Who sits there: keys and links belong to a node, whatever its place in a session."""
-        return index
 
     @property
     def now(self) -> float:
@@ -259,7 +253,7 @@ class World:
         return self.random.uniform(0.0005, 0.005)
 
     def send(self, sender: int, receiver: int, event: Callable[[Peer], None]) -> None:
-        if not self.network.passes(self.number_of(sender), self.number_of(receiver)):
+        if not self.network.passes(sender, receiver):
             return
         peer = self.peers[receiver]
 
@@ -271,8 +265,7 @@ class World:
 
     def are_linked(self, one: int, other: int) -> bool:
         groups = self.network.groups
-        places = groups.get(self.number_of(one), 0), groups.get(self.number_of(other), 0)
-        return self.peers[other].is_up and places[0] == places[1]
+        return self.peers[other].is_up and groups.get(one, 0) == groups.get(other, 0)
 
     def start_all(self) -> None:
         for peer in self.peers:

@@ -21,9 +21,16 @@ class Joined(NamedTuple):
     events: OverlayEvents
 
 
+class Objection(NamedTuple):
+    """The number of a node, and a fault in something that this node sent."""
+
+    against: int
+    text: str
+
+
 class MemoryOverlays:
-    """Between nodes with numbers. A node that is cut off, or has not joined, gets nothing; `malformed` has every fault that
-    somebody found in what came."""
+    """Between nodes with numbers. A node that is cut off, or has not joined, gets nothing. `malformed` has every frame that
+    a receiver could not decode, `refused` every other objection of a receiver."""
 
     def __init__(self, random: Random, *, delay_s: tuple[float, float] = DELAY_S, loss: float = 0.0) -> None:
         self.random = random
@@ -32,8 +39,8 @@ class MemoryOverlays:
         self.cut: set[int] = set()
         self.tap: Callable[[int, bytes], None] = lambda sender, frame: None
         """Hears what members push to each other, lost or not."""
-        self.malformed: list[str] = []
-        self.refused: list[str] = []
+        self.malformed: list[Objection] = []
+        self.refused: list[Objection] = []
         self._joined: dict[tuple[bytes, int], Joined] = {}
         self._arrivals: dict[tuple[int, int], float] = defaultdict(float)
         self._lives = 0
@@ -123,7 +130,8 @@ class MemoryOverlay:
         self._to(peer, lambda events: events.asked(self._index, query, reply))
 
     def refuse(self, peer: int, rule: str, text: str) -> None:
-        self._overlays.refused.append(f"{self._number} of {self._members[peer]}: {rule}: {text}")
+        against = self._members[peer]
+        self._overlays.refused.append(Objection(against, f"{self._number} of {against}: {rule}: {text}"))
 
     async def close(self) -> None:
         self._overlays.leave(self._session_id, self._number, self._life)
@@ -142,6 +150,6 @@ class MemoryOverlay:
             try:
                 act(events)
             except DecodeError as error:
-                self._overlays.malformed.append(error.text)
+                self._overlays.malformed.append(Objection(self._number, error.text))
 
         return self._overlays.carry(self._number, receiver, arrive)
