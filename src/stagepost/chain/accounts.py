@@ -22,16 +22,17 @@ _ACCOUNT_ID = constructor_id(
     "stagepost.chain.account balance:long memory:bytes recent:int256 = stagepost.chain.Account"
 )
 _INCLUSION_ID = constructor_id(
-    "stagepost.chain.inclusion catchain_seqno:int time:long = stagepost.chain.Inclusion"
+    "stagepost.chain.inclusion message:int256 catchain_seqno:int time:long = stagepost.chain.Inclusion"
 )
 _UID_TAG = b"uid"
 
 
 class Inclusion(msgspec.Struct, frozen=True):
-    """The catchain of the masterchain and the block time in Unix milliseconds under which a message was
-    included.
+    """The message that a block included, with the catchain of the masterchain and the block time in Unix
+    milliseconds: the leaf of a uid names the message that took it.
     """
 
+    message_id: bytes
     catchain_seqno: int
     time_ms: int
 
@@ -56,19 +57,25 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 def account_hash(account: Account) -> bytes:
+    return account_value_hash(account.balance, account.memory, account.recent.hash)
+
+
+def account_value_hash(balance: int, memory: bytes, recent_hash: bytes) -> bytes:
+    """Return the hash of an account of whose recent messages only the root is known."""
     writer = Writer()
     writer.write_constructor(_ACCOUNT_ID)
-    writer.write_long(account.balance)
-    writer.write_bytes(account.memory)
-    writer.write_int256(account.recent.hash)
+    writer.write_long(balance)
+    writer.write_bytes(memory)
+    writer.write_int256(recent_hash)
     return sha256(writer.written()).digest()
 
 
 @lru_cache(maxsize=64)
 def inclusion_hash(inclusion: Inclusion) -> bytes:
-    """Return the hash of an inclusion; all messages of a block share one."""
+    """Return the hash of an inclusion; the id and the uid of a message share one."""
     writer = Writer()
     writer.write_constructor(_INCLUSION_ID)
+    writer.write_int256(inclusion.message_id)
     writer.write_unsigned_int(inclusion.catchain_seqno)
     writer.write_long(inclusion.time_ms)
     return sha256(writer.written()).digest()

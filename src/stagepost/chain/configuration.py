@@ -7,16 +7,20 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.chain.agreement.candidate import PAYLOAD_BYTES_MAX
+from stagepost.chain.agreement.votes import VALIDATORS_MAX
 from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 
-VALIDATORS_MAX = 1_024
+NETWORK_VERSION = 1
+"""Newest network version that this node speaks; it also speaks the version before, from 1 on. What a version
+adds is made only after a key block that says it.
+"""
+
 SHARD_BITS_MAX = 16
 """Splits of a workchain, at most, whatever its configuration says."""
 
-BLOCK_BYTES_MAX = PAYLOAD_BYTES_MAX
+BLOCK_BYTES_MAX = 256 * 1024
 """Bytes of any encoded block, at most: as much as validators can agree on at once."""
 
 MESSAGES_BYTES_MAX = BLOCK_BYTES_MAX * 3 // 4
@@ -24,13 +28,24 @@ MESSAGES_BYTES_MAX = BLOCK_BYTES_MAX * 3 // 4
 
 BLOCK_MESSAGES_MAX = 4_096
 LIFETIME_MS_MIN = 1_000
+WINDOW_MS_MAX = 7 * 86_400_000
+"""Milliseconds, at most, of `expiry_ahead_max_ms` and of `proof_window_ms`: the state remembers so long."""
+
+BEHIND_MS_MIN = 40_000
+"""Milliseconds, at least, of `behind_max_ms`: the longest time-out of the agreement and 10 s."""
+
+SKEW_MS_MAX = 60_000
+RATE_MAX = (1 << 31) - 1
+"""Headers, digest ids or bytes, at most, in a rate or a burst."""
+
 CALL_WEIGHT_MAX = 2_000
 """Weight of a call, at most, except for contracts that fill a block on purpose."""
 
 _VALIDATOR_BYTES = 72
 _CONFIGURATION_ID = constructor_id(
-    "stagepost.chain.configuration current:stagepost.chain.validatorSet next:(vector stagepost.chain.validatorSet) "
-    "master_validators:int shard_validators:int master_lifetime:long shard_lifetime:long expiry_ahead_max:long "
+    "stagepost.chain.configuration network_version:int current:stagepost.chain.validatorSet "
+    "next:(vector stagepost.chain.validatorSet) shard_validators:int master_lifetime:long shard_lifetime:long "
+    "expiry_ahead_max:long proof_window:long must_expire:int behind_max:long skew:long rates:stagepost.chain.rates "
     "messages_max:int bytes_max:int weight_max:int shard_bits_max:int ordering:int takes_cells:int guards_uids:int "
     "= stagepost.chain.Configuration"
 )
@@ -73,25 +88,51 @@ class Limits(msgspec.Struct, frozen=True):
     weight_max: int = 100_000
 
 
+class Rates(msgspec.Struct, frozen=True):
+    """Headers, digest ids and bytes that one member may write into a session's catchain: so many a second, and
+    so many at once.
+    """
+
+    headers_per_s: int = 500
+    headers_burst: int = 4_096
+    digests_per_s: int = 5_000
+    digests_burst: int = 65_536
+    bytes_per_s: int = 1 << 20
+    bytes_burst: int = 8 << 20
+
+
 class Configuration(msgspec.Struct, frozen=True):
-    """`*_validators`: how many validators of the set form a session, 0 for all. `expiry_ahead_max_ms`: how
-    far ahead of its block a message may expire; the chain remembers a message at least so long, so a message
-    that expires is never included twice. `guards_uids`: refuse a message whose body the same account included
-    before under another id.
+    """`shard_validators`: how many validators of the set form a shard's session, 0 for all; the masterchain's
+    is the whole set. `expiry_ahead_max_ms`: how far ahead of its block a message may expire.
+    `proof_window_ms`: for how much longer the chain remembers a message, so that its end can be proved.
+    `must_expire`: refuse a message without an expiry, for nothing can prove that it will never be executed.
+    `behind_max_ms`: how far behind a validator's clock a block may be dated when it is first seen; `skew_ms`:
+    how far clocks of honest members differ. `guards_uids`: refuse a message whose body and expiry the same
+    account included before under another id.
     """
 
     current: ValidatorSet
     next: ValidatorSet | None = None
-    master_validators: int = 0
     shard_validators: int = 0
     master_lifetime_ms: int = 250_000
     shard_lifetime_ms: int = 250_000
-    expiry_ahead_max_ms: int = 300_000
+    expiry_ahead_max_ms: int = 1_800_000
+    proof_window_ms: int = 1_800_000
+    must_expire: bool = True
+    behind_max_ms: int = 40_000
+    skew_ms: int = 5_000
+    rates: Rates = Rates()
     limits: Limits = Limits()
     shard_bits_max: int = 4
     ordering: Ordering = Ordering.QUEUE
     takes_cells: bool = False
     guards_uids: bool = True
+    network_version: int = NETWORK_VERSION
+
+    @property
+    def remembered_ms(self) -> int:
+        """Milliseconds for which the chain remembers an inclusion, at least."""
+        return self.expiry_ahead_max_ms + self.proof_window_ms
 
     @property
     def hash(self) -> bytes:
@@ -100,15 +141,21 @@ class Configuration(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         writer = Writer()
         writer.write_constructor(_CONFIGURATION_ID)
+        writer.write_unsigned_int(self.network_version)
         _write_set(writer, self.current)
         writer.write_vector_count(0 if self.next is None else 1)
         if self.next is not None:
             _write_set(writer, self.next)
-        writer.write_unsigned_int(self.master_validators)
         writer.write_unsigned_int(self.shard_validators)
         writer.write_long(self.master_lifetime_ms)
         writer.write_long(self.shard_lifetime_ms)
         writer.write_long(self.expiry_ahead_max_ms)
+        writer.write_long(self.proof_window_ms)
+        writer.write_unsigned_int(self.must_expire)
+        writer.write_long(self.behind_max_ms)
+        writer.write_long(self.skew_ms)
+        for rate in msgspec.structs.astuple(self.rates):
+            writer.write_unsigned_int(rate)
         writer.write_unsigned_int(self.limits.messages_max)
         writer.write_unsigned_int(self.limits.bytes_max)
         writer.write_unsigned_int(self.limits.weight_max)
@@ -122,10 +169,14 @@ class Configuration(msgspec.Struct, frozen=True):
     def decode(cls, data: bytes) -> Configuration:
         reader = Reader(data)
         reader.read_constructor(_CONFIGURATION_ID)
+        network_version = reader.read_unsigned_int()
         current = _read_set(reader)
         following = _read_set(reader) if reader.read_vector_count(1, _VALIDATOR_BYTES) else None
-        master_validators, shard_validators = reader.read_unsigned_int(), reader.read_unsigned_int()
-        lifetimes = reader.read_long(), reader.read_long(), reader.read_long()
+        shard_validators = reader.read_unsigned_int()
+        lifetimes = reader.read_long(), reader.read_long()
+        windows = reader.read_long(), reader.read_long()
+        must_expire, clocks = reader.read_unsigned_int(), (reader.read_long(), reader.read_long())
+        rates = Rates(*(reader.read_unsigned_int() for _ in Rates.__struct_fields__))
         limits = Limits(reader.read_unsigned_int(), reader.read_unsigned_int(), reader.read_unsigned_int())
         shard_bits_max = reader.read_unsigned_int()
         ordering, takes_cells, guards_uids = (
@@ -134,22 +185,26 @@ class Configuration(msgspec.Struct, frozen=True):
             reader.read_unsigned_int(),
         )
         reader.expect_end()
-        if max(ordering, takes_cells, guards_uids) > 1:
+        if max(must_expire, ordering, takes_cells, guards_uids) > 1:
             raise TlDecodeError(
-                f"configuration: ordering {ordering}, takes_cells {takes_cells} and guards_uids {guards_uids} "
-                "are 0 or 1"
+                f"configuration: must_expire {must_expire}, ordering {ordering}, takes_cells {takes_cells} and "
+                f"guards_uids {guards_uids} are 0 or 1"
             )
         return cls(
             current,
             following,
-            master_validators,
             shard_validators,
             *lifetimes,
+            *windows,
+            bool(must_expire),
+            *clocks,
+            rates,
             limits,
             shard_bits_max,
             Ordering(ordering),
             bool(takes_cells),
             bool(guards_uids),
+            network_version,
         )
 
 
@@ -167,8 +222,23 @@ def fault_in(configuration: Configuration) -> str | None:
         return "the next set must start after the current one"
     if min(configuration.master_lifetime_ms, configuration.shard_lifetime_ms) < LIFETIME_MS_MIN:
         return f"a session lives at least {LIFETIME_MS_MIN} ms"
-    if configuration.expiry_ahead_max_ms < 0:
-        return "a message cannot have to expire in the past"
+    oldest, asked = max(1, NETWORK_VERSION - 1), configuration.network_version
+    if not oldest <= asked <= NETWORK_VERSION:
+        spoken = f"{oldest} and {NETWORK_VERSION} are" if oldest < NETWORK_VERSION else f"{oldest} is"
+        advice = "install a newer release first" if asked > NETWORK_VERSION else "use an older release"
+        return f"network version {asked} is not spoken here, {spoken}: {advice}"
+    windows = configuration.expiry_ahead_max_ms, configuration.proof_window_ms
+    if not (min(windows) >= 0 and max(windows) <= WINDOW_MS_MAX):
+        return f"expiry_ahead_max and proof_window are 0 to {WINDOW_MS_MAX} ms, not {windows[0]} and {windows[1]}"
+    if configuration.must_expire and configuration.takes_cells:
+        return "bags of cells have no expiry: a network that takes them cannot have must_expire"
+    if configuration.behind_max_ms < BEHIND_MS_MIN:
+        return f"behind_max is at least {BEHIND_MS_MIN} ms, not {configuration.behind_max_ms}"
+    if not 0 <= configuration.skew_ms <= SKEW_MS_MAX:
+        return f"skew is 0 to {SKEW_MS_MAX} ms, not {configuration.skew_ms}"
+    rates = msgspec.structs.asdict(configuration.rates)
+    if not all(1 <= rate <= RATE_MAX for rate in rates.values()):
+        return f"rates and bursts are 1 to {RATE_MAX}, not {rates}"
     limits = configuration.limits
     if not 1 <= limits.messages_max <= BLOCK_MESSAGES_MAX:
         return f"a block holds 1 to {BLOCK_MESSAGES_MAX} messages, not {limits.messages_max}"
@@ -179,6 +249,21 @@ def fault_in(configuration: Configuration) -> str | None:
     if configuration.shard_bits_max > SHARD_BITS_MAX:
         return f"a workchain is split at most {SHARD_BITS_MAX} times, not {configuration.shard_bits_max}"
     return None
+
+
+def fault_in_change(before: Configuration, after: Configuration) -> str | None:
+    """Return why a chain with configuration `before` cannot change to `after`; None if it can."""
+    if after == before:
+        return "it is the one in force"
+    if after.network_version not in (before.network_version, before.network_version + 1):
+        return f"network version {after.network_version} does not follow {before.network_version}"
+    if after.expiry_ahead_max_ms < before.expiry_ahead_max_ms:
+        return "messages may have been taken that expire later than it remembers: expiry_ahead_max only grows"
+    if after.proof_window_ms < before.proof_window_ms:
+        return "ends could not be proved as long as was promised: proof_window only grows"
+    if before.must_expire and not after.must_expire:
+        return "must_expire is only switched on"
+    return fault_in(after)
 
 
 def _write_set(writer: Writer, one: ValidatorSet) -> None:

@@ -52,6 +52,17 @@ class CallResult(msgspec.Struct, frozen=True):
     transfers: tuple[Transfer, ...] = ()
 
 
+CODE_WORDS = {
+    NO_CONTRACT: "no contract at this address",
+    BAD_BODY: "the body is not for this contract",
+    TOO_LITTLE: "no funds",
+    NO_WAY: "no way to the recipient",
+    NOT_FUNDED: "not funded yet",
+    ALWAYS: "this contract refuses everything",
+}
+"""Words for the error codes of the embedded chain's contracts."""
+
+
 class Rejection(msgspec.Struct, frozen=True):
     code: int
 

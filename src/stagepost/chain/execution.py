@@ -57,7 +57,6 @@ class Execution:
         self._configuration = configuration
         self._view = view
         self._time_ms = time_ms
-        self._inclusion = Inclusion(view.catchain_seqno, time_ms)
         self._changed: dict[bytes, Account] = {}
         self._places: list[tuple[bytes, bytes]] = []
         self._bytes = 0
@@ -94,7 +93,8 @@ class Execution:
         limit = self._configuration.limits.weight_max
         if self.weight + outcome.weight > limit:
             return _over_limit("weight", self.weight + outcome.weight, limit)
-        self._note(external.account, account, outcome, places)
+        inclusion = Inclusion(external.message_id, self._view.catchain_seqno, self._time_ms)
+        self._note(external.account, account, outcome, places, inclusion)
         self._bytes += len(external.body)
         self._count += 1
         return None
@@ -102,9 +102,10 @@ class Execution:
     def finished(self) -> ShardState:
         """Return the state after the block; the caller adds the id of the block."""
         start = self._start
-        recent = self._still_remembered()
+        recent, remembers_from_ms = self._still_remembered()
         if self._places:
-            recent.append(TakenMessages(self._inclusion, tuple(sorted(self._places))))
+            places = tuple(sorted(self._places))
+            recent.append(TakenMessages(self._view.catchain_seqno, self._time_ms, places))
         accounts = start.accounts
         for address, account in self._changed.items():
             accounts = _with(accounts, address, account)
@@ -116,22 +117,27 @@ class Execution:
             self._view.seqno,
             accounts,
             tuple(recent),
+            remembers_from_ms,
+            self._time_ms,
         )
 
-    def _still_remembered(self) -> list[TakenMessages]:
+    def _still_remembered(self) -> tuple[list[TakenMessages], int]:
+        """Return what is remembered after the block, without what it adds, and from when on."""
+        start, catchain_seqno = self._start, self._view.catchain_seqno
         kept: list[TakenMessages] = []
-        for number, taken in enumerate(self._start.recent):
-            if taken.inclusion.catchain_seqno + CATCHAINS_OF_LIFE > self._inclusion.catchain_seqno:
-                return kept + list(self._start.recent[number:])  # all others are younger
-            ahead_max_ms = self._configuration.expiry_ahead_max_ms
-            if is_forgotten(taken.inclusion, self._inclusion.catchain_seqno, self._time_ms, ahead_max_ms):
+        from_ms = start.remembers_from_ms
+        for number, taken in enumerate(start.recent):
+            if taken.catchain_seqno + CATCHAINS_OF_LIFE > catchain_seqno:
+                return kept + list(start.recent[number:]), from_ms  # all others are younger
+            if is_forgotten(taken, catchain_seqno, start.parent_ms, self._configuration.remembered_ms):
+                from_ms = max(from_ms, taken.time_ms + 1)
                 for address, place in taken.places:
                     account = self._account(address)
                     recent = account.recent.without(place)
                     self._changed[address] = msgspec.structs.replace(account, recent=recent)
             else:
                 kept.append(taken)
-        return kept
+        return kept, from_ms
 
     def _account(self, address: bytes) -> Account:
         return self._changed.get(address) or self._start.accounts.get(address) or EMPTY_ACCOUNT
@@ -150,6 +156,11 @@ class Execution:
         if self._bytes + len(external.body) > limits.bytes_max:
             return _over_limit("bytes of messages", self._bytes + len(external.body), limits.bytes_max)
         expires_at_ms = message.expires_at_s * 1_000
+        if message.expires_at_s == NEVER and self._configuration.must_expire:
+            return DeclinedCandidate(
+                Rule.EXPIRED,
+                f"message {external.message_id.hex()} never expires, and this network takes only messages that do",
+            )
         if message.expires_at_s != NEVER:
             if expires_at_ms <= self._time_ms:
                 return DeclinedCandidate(
@@ -165,10 +176,17 @@ class Execution:
                 )
         return None
 
-    def _note(self, address: bytes, account: Account, ran: CallResult, places: tuple[bytes, ...]) -> None:
+    def _note(
+        self,
+        address: bytes,
+        account: Account,
+        ran: CallResult,
+        places: tuple[bytes, ...],
+        inclusion: Inclusion,
+    ) -> None:
         recent = account.recent
         for place in places:
-            recent = recent.with_value(place, self._inclusion)
+            recent = recent.with_value(place, inclusion)
             self._places.append((address, place))
         self._changed[address] = Account(ran.balance, ran.memory, recent)
         self.weight += ran.weight

@@ -9,13 +9,16 @@ the shard blocks that it commits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+
+import msgspec
 
 from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate, Rule
 from stagepost.chain.execution import MasterView
 from stagepost.chain.genesis import FirstStates
 from stagepost.chain.history import History, KeptBlock
 from stagepost.chain.known_sessions import master_session, previous_of, shard_session
+from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.master_blocks import AppliedMaster, check_master_block
 from stagepost.chain.master_state import MasterState, ShardEntry
 from stagepost.chain.messages import read_message
@@ -35,7 +38,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.sessions import SessionFacts
-from stagepost.remp.shard import BlockId
+from stagepost.remp.shard import BlockId, Shard
 
 WAITING_MAX = 10_000
 """Final blocks, at most, that wait for others; a node that is further behind must begin from a snapshot."""
@@ -49,11 +52,30 @@ session would come too late.
 ENDED_MAX = 4_096
 """Ended sessions, at most, that are remembered as ended."""
 
+EVIDENCE_MAX = 64
+"""Sessions, at most, whose bad block is kept as evidence; further ones are only passed over."""
+
+
+class CertifiedFault(msgspec.Struct, frozen=True):
+    """A shard block that its session made final although it does not follow, or besides another one at its place: a
+    quorum of that session lied. The masterchain commits only blocks that its members executed, so the block ends the
+    work of its session and nothing else.
+    """
+
+    kept: KeptBlock
+    reason: str
+
+
+OnMaster = Callable[[KeptBlock, AppliedMaster | None], None]
+"""Called with each final block of the masterchain, in order; without an applied block for one that closed a session."""
+
 
 class FollowedChain:
     """`master_hash` is the candidate of the last final master block, or the id of the session that it started. `states`
     are those of the blocks that shards stand upon, `known` the final shard blocks that wait for the
-    masterchain, `views` the master blocks that shard blocks may refer to."""
+    masterchain, `views` the master blocks that shard blocks may refer to. `evidence`: by session, the first final block
+    of its that cannot be. Of such a session only those blocks count from then on that a final master block holds, and
+    our master blocks commit none. `to_reopen`: sessions whose final blocks must be asked for anew."""
 
     def __init__(self, first: FirstStates, history: History) -> None:
         master = first.master
@@ -67,6 +89,9 @@ class FollowedChain:
         self.chains: dict[bytes, SessionChain] = {}
         self.known: dict[BlockId, AppliedBlock] = {}
         self.previous: dict[bytes, tuple[SessionFacts, ...]] = {}
+        self.evidence: dict[bytes, CertifiedFault] = {}
+        self.to_reopen: list[bytes] = []
+        self.on_master: OnMaster = lambda kept, applied: None
         self._masters: dict[bytes, AppliedMaster] = {}
         self._waiting: dict[bytes, deque[KeptBlock]] = {}
         self._ended: dict[bytes, None] = {}
@@ -82,9 +107,12 @@ class FollowedChain:
         if kept.session_id in self._ended:
             if kept.payload == CLOSING:
                 self.kept.keep_block(kept)  # its certificate may be what proves the block before it
+                self.on_master(kept, None)
             else:
                 self._drop(kept)
             return
+        if kept.session_id in self.evidence and id_of(kept.payload) not in self._awaited():
+            return  # its session is held by liars, and the masterchain does not have it
         if sum(map(len, self._waiting.values())) >= WAITING_MAX:
             raise LocalProtocolError(
                 f"{WAITING_MAX} final blocks wait for others that never came",
@@ -134,8 +162,15 @@ class FollowedChain:
 
     def open(self, entry: ShardEntry) -> None:
         """Open a session that the present master block starts."""
+        self.start_chain(entry, entry.session.session_id)
+
+    def start_chain(self, entry: ShardEntry, base_hash: bytes) -> None:
+        """Begin a session's chain at its last committed block; `base_hash` is the candidate of that, or the session's
+        id while it has none.
+        """
         session = entry.session.session_id
-        self.chains[session] = SessionChain(session, self.master.configuration, self.base_of(entry), session)
+        base = self.base_of(entry) if base_hash == session else self.states[entry.tops[0]]
+        self.chains[session] = SessionChain(session, self.master.configuration, base, base_hash)
 
     def base_of(self, entry: ShardEntry) -> ShardState:
         """Return the state that a session starts from."""
@@ -173,7 +208,8 @@ class FollowedChain:
     def _advance_shard(self, chain: SessionChain, kept: KeptBlock) -> bool:
         applied = chain.check(kept.candidate, chain.top_hash, self.views, kept.payload, None)
         if isinstance(applied, DeclinedCandidate):
-            _must_wait(applied, kept)
+            if applied.rule not in MAY_WAIT:
+                self._pass_over(CertifiedFault(kept, applied.reason))
             return False
         self.kept.keep_block(kept)
         for lost in chain.finalise(kept.candidate, applied):
@@ -182,15 +218,62 @@ class FollowedChain:
         self.events.append(ShardCommitted(chain.session_id, applied.block_id, applied.message_ids))
         return True
 
+    def _pass_over(self, fault: CertifiedFault) -> None:
+        """Keep a certified bad block as evidence. Nothing of its session is applied any more; the masterchain
+        ends the session in time, and the next one starts from what was committed.
+        """
+        self._waiting.pop(fault.kept.session_id, None)
+        self.accuse(fault)
+
+    def accuse(self, fault: CertifiedFault) -> None:
+        """Keep the first evidence against a shard's session."""
+        self.evidence.setdefault(fault.kept.session_id, fault)
+        self.to_reopen.append(fault.kept.session_id)
+        while len(self.evidence) > EVIDENCE_MAX:
+            del self.evidence[next(iter(self.evidence))]
+
+    def _awaited(self) -> set[BlockId]:
+        """Return the shard blocks in final master blocks that wait for them."""
+        waiting = self._waiting.get(self.master.session.session_id, ())
+        payloads = (kept.payload for kept in waiting if kept.payload != CLOSING)
+        return {one for payload in payloads for ids in decode_master_block(payload).commits for one in ids}
+
+    def _give_way(self, kept: KeptBlock) -> None:
+        """Go back to the last committed block in each shard of which a final master block holds another block than
+        the one that is here: the shard's session made two blocks final at one place.
+        """
+        for ids in decode_master_block(kept.payload).commits:
+            entry = self.master.entry_of(Shard(ids[0].workchain, ids[0].shard))
+            chain = None if entry is None else self.chains.get(entry.session.session_id)
+            if entry is None or chain is None:
+                continue
+            waiting = self._waiting.get(chain.session_id, ())
+            here = [one.block_id for _, one in chain.final] + [id_of(one.payload) for one in waiting]
+            if any(one != named for one, named in zip(here, ids, strict=False)):
+                self._go_back(entry, chain)
+
+    def _go_back(self, entry: ShardEntry, chain: SessionChain) -> None:
+        session = chain.session_id
+        waiting = self._waiting.get(session, ())
+        self._drop_open(chain)
+        dropped = self.kept.drop_after(session, chain.base_hash)
+        self._waiting.pop(session, None)
+        self.start_chain(entry, chain.base_hash)
+        self.accuse(
+            CertifiedFault((*dropped, *waiting)[0], "the masterchain holds another block at its place")
+        )
+
     def _advance_master(self, kept: KeptBlock) -> bool:
         applied = self.check_master(
             kept.session_id, kept.candidate, self.master_hash, kept.payload, None, None
         )
         if isinstance(applied, DeclinedCandidate):
             _must_wait(applied, kept)
+            self._give_way(kept)
             return False
         self.kept.keep_block(kept)
         self._apply_master(kept.candidate, applied)
+        self.on_master(kept, applied)
         return True
 
     def _apply_master(self, candidate: bytes, applied: AppliedMaster) -> None:
@@ -243,15 +326,17 @@ class FollowedChain:
         """Close an ended session: blocks that the masterchain did not take are dropped, and their messages
         are free again.
         """
-        chain = self.chains.pop(session)
+        self._drop_open(self.chains.pop(session))
+        self._end(session)
+
+    def _drop_open(self, chain: SessionChain) -> None:
         for candidate in chain.open_candidates():
-            self.events.append(CandidateLost(session, candidate.block_id))
+            self.events.append(CandidateLost(chain.session_id, candidate.block_id))
         for _, applied in chain.final:
             del self.known[applied.block_id]
-            self.events.append(ShardDropped(session, applied.block_id, applied.message_ids))
-        for kept in self._waiting.get(session, ()):
+            self.events.append(ShardDropped(chain.session_id, applied.block_id, applied.message_ids))
+        for kept in self._waiting.get(chain.session_id, ()):
             self._drop(kept)
-        self._end(session)
 
     def _end(self, session: bytes) -> None:
         self._waiting.pop(session, None)

@@ -16,29 +16,41 @@ from stagepost.chain.master_state import (
     ShardEntry,
 )
 from stagepost.chain.shard_state import ShardState, Source, first_state
-from stagepost.errors import ConfigError
-from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
+from stagepost.errors import ConfigError, TlDecodeError
+from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_bytes, constructor_id
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import MASTERCHAIN, WHOLE_SHARD, BlockId
 
 FIRST_CATCHAIN = 1
 NAME_BYTES_MAX = 64
 BALANCES_MAX = 1_000_000
+TRUST_PERIOD_MS = 30 * 86_400_000
+"""Milliseconds, by default, for which the newest checked key block needs no successor."""
 
 _GENESIS_ID = constructor_id(
-    "stagepost.chain.genesis name:string time:long configuration:bytes balances:(vector stagepost.chain.balance) "
+    "stagepost.chain.genesis name:string time:long trust_period:long configuration:bytes balances:(vector stagepost.chain.balance) "
     "= stagepost.chain.Genesis"
 )
 _BALANCE_BYTES = 40
+_FORMER = constructor_bytes(
+    constructor_id(
+        "stagepost.chain.genesis name:string time:long configuration:bytes "
+        "balances:(vector stagepost.chain.balance) = stagepost.chain.Genesis"
+    )
+)
+"""First bytes of a genesis from before network version 1."""
 
 
 class Genesis(msgspec.Struct, frozen=True):
-    """All that a validator must be given to follow the chain. An equal genesis means the same network."""
+    """All that a validator must be given to follow the chain. An equal genesis means the same network.
+    `trust_period_ms`: a verifier whose newest checked key block is older warns.
+    """
 
     name: str
     time_ms: int
     configuration: Configuration
     balances: tuple[tuple[bytes, int], ...] = ()
+    trust_period_ms: int = TRUST_PERIOD_MS
 
     @property
     def hash(self) -> bytes:
@@ -49,6 +61,7 @@ class Genesis(msgspec.Struct, frozen=True):
         writer.write_constructor(_GENESIS_ID)
         writer.write_string(self.name)
         writer.write_long(self.time_ms)
+        writer.write_long(self.trust_period_ms)
         writer.write_bytes(self.configuration.encode())
         writer.write_vector_count(len(self.balances))
         for account, amount in self.balances:
@@ -58,14 +71,23 @@ class Genesis(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Genesis:
+        if data.startswith(_FORMER):
+            raise TlDecodeError(
+                "the genesis was made before network version 1, and no later version continues that network: "
+                "found it anew, in a data folder of its own"
+            )
         reader = Reader(data)
         reader.read_constructor(_GENESIS_ID)
-        name, time_ms = reader.read_string(NAME_BYTES_MAX), reader.read_long()
+        name, time_ms, trust_period_ms = (
+            reader.read_string(NAME_BYTES_MAX),
+            reader.read_long(),
+            reader.read_long(),
+        )
         configuration = Configuration.decode(reader.read_bytes(CONFIGURATION_BYTES_MAX, "configuration"))
         count = reader.read_vector_count(BALANCES_MAX, _BALANCE_BYTES)
         balances = tuple((reader.read_int256(), reader.read_long()) for _ in range(count))
         reader.expect_end()
-        return cls(name, time_ms, configuration, balances)
+        return cls(name, time_ms, configuration, balances, trust_period_ms)
 
 
 class FirstStates(msgspec.Struct, frozen=True):
@@ -76,6 +98,8 @@ class FirstStates(msgspec.Struct, frozen=True):
 def first_states(genesis: Genesis) -> FirstStates:
     """Return the states before the first block; `ConfigError` if no chain can begin with this genesis."""
     fault = fault_in(genesis.configuration) or _fault_in_balances(genesis)
+    if genesis.trust_period_ms <= 0:
+        fault = f"a trust period of {genesis.trust_period_ms} ms trusts nothing; it is greater than 0"
     if fault is not None:
         raise ConfigError(f"the genesis of {genesis.name} cannot be used: {fault}")
     network = genesis.hash

@@ -8,7 +8,7 @@ and a merge puts them together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +37,7 @@ class _Leaf(msgspec.Struct, eq=False, gc=False):
 
     def hash(self, of_value: Callable[[Any], bytes]) -> bytes:
         if not self.known_hash:
-            self.known_hash = sha256(LEAF_TAG + self.key + of_value(self.value)).digest()
+            self.known_hash = leaf_hash(self.key, of_value(self.value))
         return self.known_hash
 
 
@@ -54,6 +54,17 @@ class _Branch(msgspec.Struct, eq=False, gc=False):
             right = EMPTY_HASH if self.right is None else self.right.hash(of_value)
             self.known_hash = sha256(BRANCH_TAG + left + right).digest()
         return self.known_hash
+
+
+class TreePath(msgspec.Struct, frozen=True):
+    """The way of one key from the root of a tree to the place where the key stands, or would stand.
+
+    `siblings`: the hashes beside the way, from the root down, `EMPTY_HASH` where nothing stands. `leaf`: key and
+    hash of the value of the leaf at the end of the way; None for an empty place.
+    """
+
+    siblings: tuple[bytes, ...]
+    leaf: tuple[bytes, bytes] | None
 
 
 _Node = _Leaf | _Branch | None
@@ -95,6 +106,16 @@ class HashTree(Generic[Value]):
         value: Value = node.value
         return value
 
+    def path(self, key: bytes) -> TreePath:
+        """Return the way of `key`, from which anybody can compute the tree's hash."""
+        siblings: list[bytes] = []
+        node, number, bit = self._root, int.from_bytes(key, "big"), KEY_BITS
+        while isinstance(node, _Branch):
+            bit -= 1
+            node, beside = (node.right, node.left) if number >> bit & 1 else (node.left, node.right)
+            siblings.append(EMPTY_HASH if beside is None else beside.hash(self._of_value))
+        return TreePath(tuple(siblings), None if node is None else (node.key, self._of_value(node.value)))
+
     def with_value(self, key: bytes, value: Value) -> HashTree[Value]:
         if len(key) != KEY_BYTES:
             raise LocalProtocolError(
@@ -134,6 +155,20 @@ def tree_of(of_value: Callable[[Value], bytes], items: Iterable[tuple[bytes, Val
     for key, value in items:
         tree = tree.with_value(key, value)
     return tree
+
+
+def leaf_hash(key: bytes, value_hash: bytes) -> bytes:
+    return sha256(LEAF_TAG + key + value_hash).digest()
+
+
+def root_above(end: bytes, key: bytes, siblings: Sequence[bytes]) -> bytes:
+    """Return the hash of a tree in which `end` stands at the end of the way of `key`, beside `siblings`."""
+    number, found = int.from_bytes(key, "big"), end
+    for depth in range(len(siblings), 0, -1):
+        beside = siblings[depth - 1]
+        is_right = number >> (KEY_BITS - depth) & 1
+        found = sha256(BRANCH_TAG + (beside + found if is_right else found + beside)).digest()
+    return found
 
 
 def _put(node: _Node, leaf: _Leaf, bit: int) -> _Node:

@@ -6,7 +6,7 @@ The shell has the disk; this module says what the shell stores, and must return 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -153,6 +153,12 @@ class History(Protocol):
 
     def keep_snapshot(self, snapshot: Snapshot) -> None: ...
 
+    def drop_after(self, session_id: bytes, candidate: bytes) -> Sequence[KeptBlock]:
+        """Delete and return the blocks of a session that were stored after `candidate`; all of them if that is the
+        session's id. No final master block may hold one of them.
+        """
+        ...
+
     def blocks(self) -> Iterable[KeptBlock]:
         """Return the blocks in the order in which they were stored."""
         ...
@@ -175,11 +181,22 @@ class MemoryHistory:
     def keep_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
+    def drop_after(self, session_id: bytes, candidate: bytes) -> Sequence[KeptBlock]:
+        dropped = after([one for one in self._blocks if one.session_id == session_id], candidate)
+        self._blocks = [one for one in self._blocks if one not in dropped]
+        return dropped
+
     def blocks(self) -> Iterable[KeptBlock]:
         return tuple(self._blocks)
 
     def snapshot(self) -> Snapshot | None:
         return self._snapshot
+
+
+def after(blocks: Sequence[KeptBlock], candidate: bytes) -> Sequence[KeptBlock]:
+    """Return the blocks of one session, in order, that stand behind `candidate`."""
+    place = next((place for place, one in enumerate(blocks, start=1) if one.candidate == candidate), 0)
+    return tuple(blocks[place:])
 
 
 def _read_session(reader: Reader) -> KeptSession:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.chain import known_sessions
-from stagepost.chain.accounts import Account
+from stagepost.chain.accounts import Account, uid_place
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate, Rule, Switches
 from stagepost.chain.following import CLOSING, FollowedChain, read_messages
@@ -87,6 +87,11 @@ class EmbeddedLedger:
     def holds(self, message: ExternalMessage) -> bool:
         account = self.account(message.workchain, message.account)
         return account is not None and account.recent.get(message.message_id) is not None
+
+    def holds_twin(self, message: ExternalMessage) -> bool:
+        account = self.account(message.workchain, message.account)
+        taken = None if account is None else account.recent.get(uid_place(message.uid))
+        return taken is not None and taken.message_id != message.message_id
 
     def account(self, workchain: int, address: bytes) -> Account | None:
         """Return the account by the last final block of its shard; None if it has no balance and no memory."""
@@ -190,8 +195,12 @@ class EmbeddedLedger:
 
     # Candidates of others
 
-    def check(self, session: bytes, candidate: bytes, parent: bytes, payload: bytes, now_ms: int) -> Checked:
-        """Check a candidate of a shard or of the masterchain. Return its block id, or why it is declined."""
+    def check(
+        self, session: bytes, candidate: bytes, parent: bytes, payload: bytes, now_ms: int | None
+    ) -> Checked:
+        """Check a candidate of a shard or of the masterchain. Return its block id, or why it is declined.
+        `now_ms`: the clock when it was first seen; None for one that a quorum has voted for.
+        """
         if session == self.master.session.session_id:
             master = self.following.check_master(session, candidate, parent, payload, now_ms, self.wanted)
             return master if isinstance(master, DeclinedCandidate) else master.block_id
@@ -246,8 +255,11 @@ class EmbeddedLedger:
         return None if entry is None else self.chain(entry.session.session_id)
 
     def _ready(self, entry: ShardEntry) -> list[AppliedBlock]:
-        """Return the final blocks that follow the last committed block of the entry's shard."""
-        chain = self.chain(entry.session.session_id)
+        """Return the final blocks that follow the last committed block of the entry's shard; none of a session that
+        made blocks final which cannot be, for others may know other ones.
+        """
+        is_held = entry.session.session_id in self.following.evidence
+        chain = None if is_held else self.chain(entry.session.session_id)
         found: list[AppliedBlock] = []
         tops = entry.tops
         for _, applied in () if chain is None else chain.final:

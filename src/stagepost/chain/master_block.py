@@ -4,16 +4,26 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 
 import msgspec
 
 from stagepost.chain.accounts import WORKCHAIN
 from stagepost.chain.configuration import BLOCK_BYTES_MAX
+from stagepost.chain.hash_tree import HashTree, tree_of
 from stagepost.chain.master_state import SHARDS_MAX, PlanKind
 from stagepost.chain.rotation import Plan
-from stagepost.errors import ErrorCode, TlDecodeError
-from stagepost.ground.wire.tl import Reader, Writer, constructor_id
+from stagepost.chain.shard_block import SHARD_BLOCK_ID, shard_root
+from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
+from stagepost.ground.wire.tl import (
+    CONSTRUCTOR_BYTES,
+    ZERO_INT256,
+    Reader,
+    Writer,
+    constructor_bytes,
+    constructor_id,
+)
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BLOCK_ID_BYTES, MASTERCHAIN, WHOLE_SHARD, BlockId, read_block_id
 
@@ -31,10 +41,13 @@ MASTER_BLOCK_ID = constructor_id(
     f"stagepost.chain.masterBlock {_FIELDS} commits:(vector stagepost.chain.commit) "
     "plans:(vector stagepost.chain.plan) configuration:bytes state_hash:int256 = stagepost.chain.Block"
 )
-_ROOT_ID = constructor_id(
-    f"stagepost.chain.masterRoot {_FIELDS} content_hash:int256 state_hash:int256 = stagepost.chain.Root"
+MASTER_ROOT_ID = constructor_id(
+    f"stagepost.chain.masterRoot {_FIELDS} last_hash:int256 commits_hash:int256 plans_hash:int256 "
+    "configuration_hash:int256 state_hash:int256 = stagepost.chain.Root"
 )
 _PLAN_BYTES = 20
+_FIELDS_BYTES = 32 + 4 + BLOCK_ID_BYTES + 8
+_SHARD_BLOCK = constructor_bytes(SHARD_BLOCK_ID)
 _COMMIT_BYTES_MIN = 4 + BLOCK_ID_BYTES
 
 
@@ -53,30 +66,10 @@ class MasterBlock(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         writer = Writer()
         writer.write_constructor(MASTER_BLOCK_ID)
-        self._write_fields(writer)
-        self._write_content(writer)
-        writer.write_int256(self.state_hash)
-        return writer.written()
-
-    def block_id(self, file: bytes) -> BlockId:
-        """Return the block's id. `file` is its encoding, as it came."""
-        content = Writer()
-        self._write_content(content)
-        writer = Writer()
-        writer.write_constructor(_ROOT_ID)
-        self._write_fields(writer)
-        writer.write_int256(sha256(content.written()).digest())
-        writer.write_int256(self.state_hash)
-        root = sha256(writer.written()).digest()
-        return BlockId(MASTERCHAIN, WHOLE_SHARD, self.seqno, root, sha256(file).digest())
-
-    def _write_fields(self, writer: Writer) -> None:
         writer.write_int256(self.session_id)
         writer.write_unsigned_int(self.seqno)
         self.previous.write(writer)
         writer.write_long(self.time_ms)
-
-    def _write_content(self, writer: Writer) -> None:
         writer.write_vector_count(len(self.commits))
         for commit in self.commits:
             writer.write_vector_count(len(commit))
@@ -88,6 +81,50 @@ class MasterBlock(msgspec.Struct, frozen=True):
             writer.write_unsigned_long(plan.shard.prefix)
             writer.write_long(plan.at_ms)
         writer.write_bytes(self.configuration)
+        writer.write_int256(self.state_hash)
+        return writer.written()
+
+    def block_id(self, file: bytes) -> BlockId:
+        """Return the block's id. `file` is its encoding, as it came."""
+        root = sha256(master_root(file)).digest()
+        return BlockId(MASTERCHAIN, WHOLE_SHARD, self.seqno, root, sha256(file).digest())
+
+
+def root_hash(payload: bytes) -> bytes:
+    """Return the root hash of the shard or master block in `payload`; zero if it is not a block."""
+    try:
+        return sha256((shard_root if payload[:4] == _SHARD_BLOCK else master_root)(payload)).digest()
+    except DecodeError:
+        return ZERO_INT256
+
+
+def master_root(file: bytes) -> bytes:
+    """Return the boxed root of a block: commits, plans and configuration as a hash each, so that a proof
+    can show one of them. `DecodeError` unless `file` has the form of a master block.
+    """
+    reader = Reader(file)
+    reader.read_constructor(MASTER_BLOCK_ID)
+    reader.read_raw(_FIELDS_BYTES, "place of the block")
+    fields, start = file[CONSTRUCTOR_BYTES : reader.offset], reader.offset
+    count = reader.read_vector_count(SHARDS_MAX, _COMMIT_BYTES_MIN)
+    last = [_read_commit(reader)[-1] for _ in range(count)]
+    commits, start = file[start : reader.offset], reader.offset
+    reader.read_raw(_PLAN_BYTES * reader.read_vector_count(PLANS_MAX, _PLAN_BYTES), "plans")
+    plans = file[start : reader.offset]
+    configuration = reader.read_bytes(CONFIGURATION_BYTES_MAX, "configuration")
+    state_hash = reader.read_int256()
+    reader.expect_end()
+    hashes = (sha256(part).digest() for part in (commits, plans, configuration))
+    return b"".join((constructor_bytes(MASTER_ROOT_ID), fields, last_blocks(last).hash, *hashes, state_hash))
+
+
+def last_blocks(last: Iterable[BlockId]) -> HashTree[bytes]:
+    """Return the tree of the last block of each commit, from its root hash to its file hash."""
+    return tree_of(_itself, ((block_id.root_hash, block_id.file_hash) for block_id in last))
+
+
+def _itself(value: bytes) -> bytes:
+    return value
 
 
 def decode_master_block(data: bytes) -> MasterBlock:

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from stagepost.chain.configuration import Configuration, fault_in
+from stagepost.chain.configuration import Configuration, fault_in_change
 from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.master_block import COMMIT_BLOCKS_MAX, COMMITTED_MAX, MasterBlock, decode_master_block
 from stagepost.chain.master_state import MasterState, ShardEntry, in_order, still_due
 from stagepost.chain.rotation import Plan, planned, rotated
-from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX, AppliedBlock
+from stagepost.chain.shard_blocks import AppliedBlock, fault_by_clock
 from stagepost.chain.shard_state import Due, Source
 from stagepost.errors import DecodeError, LocalProtocolError
 from stagepost.remp.shard import BlockId
@@ -143,12 +143,7 @@ def _fault_in_header(
         return DeclinedCandidate(
             Rule.WRONG_TIME, f"it is of {block.time_ms} ms, its parent of {state.time_ms}"
         )
-    if now_ms is not None and block.time_ms > now_ms + CLOCK_AHEAD_MS_MAX:
-        return DeclinedCandidate(
-            Rule.WRONG_TIME,
-            f"it is of {block.time_ms} ms, and it is {now_ms} now; at most {CLOCK_AHEAD_MS_MAX} ahead is allowed",
-        )
-    return None
+    return fault_by_clock(block.time_ms, now_ms, state.configuration)
 
 
 def _stepped(
@@ -189,7 +184,7 @@ def _stepped(
 def _committed(
     entry: ShardEntry, blocks: Sequence[AppliedBlock], time_ms: int
 ) -> ShardEntry | DeclinedCandidate:
-    tops = entry.tops
+    tops, last_ms = entry.tops, entry.time_ms
     for one in blocks:
         if one.block.session_id != entry.session.session_id:
             return DeclinedCandidate(
@@ -202,7 +197,13 @@ def _committed(
                 Rule.BAD_COMMIT,
                 f"block {one.block.seqno} of shard {entry.shard.prefix:016x} does not follow the last one",
             )
-        tops = (one.block_id,)
+        if one.block.time_ms <= last_ms:
+            return DeclinedCandidate(
+                Rule.WRONG_TIME,
+                f"block {one.block.seqno} of shard {entry.shard.prefix:016x} is of {one.block.time_ms} ms, "
+                f"the one before of {last_ms}",
+            )
+        tops, last_ms = (one.block_id,), one.block.time_ms
     last = blocks[-1]
     if last.block.time_ms > time_ms:
         return DeclinedCandidate(
@@ -222,9 +223,7 @@ def _configured(state: MasterState, configuration: Configuration | None) -> Mast
     """
     chosen = configuration or state.configuration
     if configuration is not None:
-        fault = fault_in(configuration)
-        if configuration.expiry_ahead_max_ms < state.configuration.expiry_ahead_max_ms:
-            fault = "messages may have been taken that expire later than it remembers"
+        fault = fault_in_change(state.configuration, configuration)
         if fault is not None:
             return DeclinedCandidate(Rule.BAD_CONFIGURATION, fault)
     if chosen.next is not None and state.time_ms >= chosen.next.from_ms:

@@ -31,13 +31,13 @@ def subset(
     configuration: Configuration, shard: Shard, catchain_seqno: int, *, of_next: bool = False
 ) -> tuple[ChainValidator, ...]:
     """Return the validators that work for `shard` under this catchain number, in the order of their indexes
-    in the session. All weigh the same here, since all counting is by head.
+    in the session. All weigh the same here, since all counting is by head. The masterchain's session is the
+    whole set: proofs rest on its certificates, and with subsets a number could be sought under which liars hold
+    most of them.
     """
     chosen = configuration.next if of_next else configuration.current
     assert chosen is not None, "there is a next set, or nobody asks for it"
-    wanted = (
-        configuration.master_validators if shard.workchain == MASTERCHAIN else configuration.shard_validators
-    )
+    wanted = 0 if shard.workchain == MASTERCHAIN else configuration.shard_validators
     drawn = sorted(chosen.validators, key=lambda one: _lot(shard, catchain_seqno, one))
     return tuple(drawn[: wanted or len(drawn)])
 

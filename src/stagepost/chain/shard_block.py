@@ -5,13 +5,14 @@ after it.
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Protocol
 
 import msgspec
 
 from stagepost.chain.configuration import BLOCK_BYTES_MAX, BLOCK_MESSAGES_MAX, Ordering
 from stagepost.chain.shard_state import PREVIOUS_MAX
 from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
-from stagepost.ground.wire.tl import Reader, Writer, constructor_id
+from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, Reader, Writer, constructor_bytes, constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BLOCK_ID_BYTES, BlockId, read_block_id
@@ -23,9 +24,43 @@ _FIELDS = (
 SHARD_BLOCK_ID = constructor_id(
     f"stagepost.chain.shardBlock {_FIELDS} messages:(vector bytes) state_hash:int256 = stagepost.chain.Block"
 )
-_ROOT_ID = constructor_id(
+SHARD_ROOT_ID = constructor_id(
     f"stagepost.chain.shardRoot {_FIELDS} messages_hash:int256 state_hash:int256 = stagepost.chain.Root"
 )
+_PLACE_BYTES = 32 + 4 + 8 + 4
+_MOMENT_BYTES = BLOCK_ID_BYTES + 8 + 4
+
+
+class ShardHead(Protocol):
+    """Fields that a shard block and its root begin with."""
+
+    @property
+    def session_id(self) -> bytes: ...
+    @property
+    def shard(self) -> Shard: ...
+    @property
+    def seqno(self) -> int: ...
+    @property
+    def previous(self) -> tuple[BlockId, ...]: ...
+    @property
+    def master(self) -> BlockId: ...
+    @property
+    def time_ms(self) -> int: ...
+    @property
+    def ordering(self) -> int: ...
+
+
+def write_head(writer: Writer, head: ShardHead) -> None:
+    writer.write_int256(head.session_id)
+    writer.write_int(head.shard.workchain)
+    writer.write_unsigned_long(head.shard.prefix)
+    writer.write_unsigned_int(head.seqno)
+    writer.write_vector_count(len(head.previous))
+    for block_id in head.previous:
+        block_id.write(writer)
+    head.master.write(writer)
+    writer.write_long(head.time_ms)
+    writer.write_unsigned_int(head.ordering)
 
 
 class ShardBlock(msgspec.Struct, frozen=True):
@@ -44,7 +79,7 @@ class ShardBlock(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         writer = Writer()
         writer.write_constructor(SHARD_BLOCK_ID)
-        self._write_fields(writer)
+        write_head(writer, self)
         writer.write_vector_count(len(self.messages))
         for message in self.messages:
             writer.write_bytes(message)
@@ -52,31 +87,27 @@ class ShardBlock(msgspec.Struct, frozen=True):
         return writer.written()
 
     def block_id(self, file: bytes) -> BlockId:
-        """Return the block's id. `file` is its encoding, as it came. The root hash holds each message as a
-        hash: proofs can leave the messages out.
-        """
-        hashes = sha256()
-        for message in self.messages:
-            hashes.update(sha256(message).digest())
-        writer = Writer()
-        writer.write_constructor(_ROOT_ID)
-        self._write_fields(writer)
-        writer.write_int256(hashes.digest())
-        writer.write_int256(self.state_hash)
-        root = sha256(writer.written()).digest()
+        """Return the block's id. `file` is its encoding, as it came."""
+        root = sha256(shard_root(file)).digest()
         return BlockId(self.shard.workchain, self.shard.prefix, self.seqno, root, sha256(file).digest())
 
-    def _write_fields(self, writer: Writer) -> None:
-        writer.write_int256(self.session_id)
-        writer.write_int(self.shard.workchain)
-        writer.write_unsigned_long(self.shard.prefix)
-        writer.write_unsigned_int(self.seqno)
-        writer.write_vector_count(len(self.previous))
-        for block_id in self.previous:
-            block_id.write(writer)
-        self.master.write(writer)
-        writer.write_long(self.time_ms)
-        writer.write_unsigned_int(self.ordering)
+
+def shard_root(file: bytes) -> bytes:
+    """Return the boxed root of a block, which holds each message as a hash: proofs can leave the messages
+    out. `DecodeError` unless `file` has the form of a shard block.
+    """
+    reader = Reader(file)
+    reader.read_constructor(SHARD_BLOCK_ID)
+    reader.read_raw(_PLACE_BYTES, "place of the block")
+    reader.read_raw(BLOCK_ID_BYTES * reader.read_vector_count(PREVIOUS_MAX, BLOCK_ID_BYTES), "previous")
+    reader.read_raw(_MOMENT_BYTES, "master block, time and ordering")
+    fields = file[CONSTRUCTOR_BYTES : reader.offset]
+    hashes = sha256()
+    for _ in range(reader.read_vector_count(BLOCK_MESSAGES_MAX, 4)):
+        hashes.update(sha256(reader.read_bytes(MESSAGE_BYTES_MAX, "message")).digest())
+    state_hash = reader.read_int256()
+    reader.expect_end()
+    return constructor_bytes(SHARD_ROOT_ID) + fields + hashes.digest() + state_hash
 
 
 def decode_shard_block(data: bytes) -> ShardBlock:

@@ -107,8 +107,8 @@ def check_block(
     payload: bytes,
     now_ms: int | None,
 ) -> AppliedBlock | DeclinedCandidate:
-    """Return the applied block upon `state`, or why it cannot stand there. Without `now_ms` its time is not
-    compared with a clock.
+    """Return the applied block upon `state`, or why it cannot stand there. `now_ms`: the clock when the
+    candidate was first seen; without it, the block's time is not compared with a clock.
     """
     try:
         block = decode_shard_block(payload)
@@ -217,12 +217,24 @@ def _fault_in_header(
             Rule.WRONG_TIME,
             f"it is of {block.time_ms} ms; its parent is of {state.time_ms}, its master block of {view.time_ms}",
         )
-    if now_ms is not None and block.time_ms > now_ms + CLOCK_AHEAD_MS_MAX:
-        return DeclinedCandidate(
-            Rule.WRONG_TIME,
-            f"it is of {block.time_ms} ms, and it is {now_ms} now; at most {CLOCK_AHEAD_MS_MAX} ahead is allowed",
-        )
-    return None
+    return fault_by_clock(block.time_ms, now_ms, configuration)
+
+
+def fault_by_clock(
+    time_ms: int, now_ms: int | None, configuration: Configuration
+) -> DeclinedCandidate | None:
+    """Return why a block of `time_ms` is not voted for when it is first seen at `now_ms`; None if it may be,
+    or if no clock counts. Clocks only keep the chain's time near real time: nothing that a quorum has voted for
+    is held against them, or everybody would stop after an outage.
+    """
+    behind_max_ms = configuration.behind_max_ms
+    if now_ms is None or now_ms - behind_max_ms <= time_ms <= now_ms + CLOCK_AHEAD_MS_MAX:
+        return None
+    return DeclinedCandidate(
+        Rule.WRONG_TIME,
+        f"it is of {time_ms} ms, and it was {now_ms} when it was first seen here; at most {CLOCK_AHEAD_MS_MAX} ahead "
+        f"and {behind_max_ms} behind is allowed",
+    )
 
 
 def _fault_in_order(block: ShardBlock, messages: Sequence[ReadMessage]) -> DeclinedCandidate | None:

@@ -30,22 +30,23 @@ MEMORY_BYTES_MAX = 1_024
 PREVIOUS_MAX = 16
 """Blocks, at most, that one block may stand upon: a single one, or more after merges."""
 
-_STATE_ID = constructor_id(
-    "stagepost.chain.shardState workchain:int shard:long seqno:int time:long master_seqno:int accounts:int256 "
-    "= stagepost.chain.State"
+SHARD_STATE_ID = constructor_id(
+    "stagepost.chain.shardState workchain:int shard:long seqno:int time:long remembers_from:long master_seqno:int "
+    "accounts:int256 = stagepost.chain.State"
 )
 _SNAPSHOT_ID = constructor_id(
-    "stagepost.chain.shardSnapshot workchain:int shard:long seqno:int time:long master_seqno:int "
-    "accounts:(vector stagepost.chain.accountSnapshot) = stagepost.chain.State"
+    "stagepost.chain.shardSnapshot workchain:int shard:long seqno:int time:long remembers_from:long "
+    "master_seqno:int accounts:(vector stagepost.chain.accountSnapshot) = stagepost.chain.State"
 )
 _ACCOUNT_BYTES_MIN = 48
-_RECENT_BYTES = 44
+_RECENT_BYTES = 76
 
 
 class TakenMessages(msgspec.Struct, frozen=True, gc=False):
     """Keys of messages of one block among the recent messages of accounts."""
 
-    inclusion: Inclusion
+    catchain_seqno: int
+    time_ms: int
     places: tuple[tuple[bytes, bytes], ...]
 
 
@@ -59,7 +60,10 @@ class Due(msgspec.Struct, frozen=True):
 class ShardState(msgspec.Struct, frozen=True):
     """`previous`: the blocks that the next block stands upon. `master_seqno`: all transfers due by that
     master block have been credited. `recent` repeats, in the order of time, what the accounts remember, so
-    that it can be forgotten in that order.
+    that it can be forgotten in that order. `remembers_from_ms`: one more than the latest time of an inclusion
+    that was ever forgotten; what was included then or later is in `accounts`. `parent_ms`: the time of the block
+    that the next one stands upon, of the oldest where there are more; unlike `time_ms`, it is never that of a
+    master block.
     """
 
     shard: Shard
@@ -69,11 +73,13 @@ class ShardState(msgspec.Struct, frozen=True):
     master_seqno: int
     accounts: HashTree[Account]
     recent: tuple[TakenMessages, ...] = ()
+    remembers_from_ms: int = 0
+    parent_ms: int = 0
 
     @property
     def hash(self) -> bytes:
         writer = Writer()
-        writer.write_constructor(_STATE_ID)
+        writer.write_constructor(SHARD_STATE_ID)
         self._write_facts(writer)
         writer.write_int256(self.accounts.hash)
         return sha256(writer.written()).digest()
@@ -83,6 +89,7 @@ class ShardState(msgspec.Struct, frozen=True):
         writer.write_unsigned_long(self.shard.prefix)
         writer.write_unsigned_int(self.seqno)
         writer.write_long(self.time_ms)
+        writer.write_long(self.remembers_from_ms)
         writer.write_unsigned_int(self.master_seqno)
 
     def encode(self) -> bytes:
@@ -100,6 +107,7 @@ class ShardState(msgspec.Struct, frozen=True):
             writer.write_vector_count(len(recent))
             for place, inclusion in recent:
                 writer.write_int256(place)
+                writer.write_int256(inclusion.message_id)
                 writer.write_unsigned_int(inclusion.catchain_seqno)
                 writer.write_long(inclusion.time_ms)
         return writer.written()
@@ -110,15 +118,15 @@ def decode_state(data: bytes, block_id: BlockId) -> ShardState:
     reader = Reader(data)
     reader.read_constructor(_SNAPSHOT_ID)
     shard = Shard(reader.read_int(), reader.read_unsigned_long())
-    seqno, time_ms, master_seqno = (
-        reader.read_unsigned_int(),
-        reader.read_long(),
-        reader.read_unsigned_int(),
-    )
+    seqno, time_ms = reader.read_unsigned_int(), reader.read_long()
+    remembers_from_ms, master_seqno = reader.read_long(), reader.read_unsigned_int()
     accounts = dict(_read_accounts(reader))
     reader.expect_end()
     tree = tree_of(account_hash, accounts.items())
-    return ShardState(shard, seqno, (block_id,), time_ms, master_seqno, tree, recent_of(accounts))
+    recent = recent_of(accounts)
+    return ShardState(
+        shard, seqno, (block_id,), time_ms, master_seqno, tree, recent, remembers_from_ms, time_ms
+    )
 
 
 def _read_accounts(reader: Reader) -> Iterator[tuple[bytes, Account]]:
@@ -128,7 +136,10 @@ def _read_accounts(reader: Reader) -> Iterator[tuple[bytes, Account]]:
         memory = reader.read_bytes(MEMORY_BYTES_MAX, "memory")
         count = reader.read_vector_count(RECENT_MAX, _RECENT_BYTES)
         recent = [
-            (reader.read_int256(), Inclusion(reader.read_unsigned_int(), reader.read_long()))
+            (
+                reader.read_int256(),
+                Inclusion(reader.read_int256(), reader.read_unsigned_int(), reader.read_long()),
+            )
             for _ in range(count)
         ]
         places = [place for place, _ in recent]
@@ -143,7 +154,7 @@ def _read_accounts(reader: Reader) -> Iterator[tuple[bytes, Account]]:
 def recent_of(accounts: Mapping[bytes, Account]) -> tuple[TakenMessages, ...]:
     """Return the recent messages of all accounts, oldest first."""
     return _in_order(
-        TakenMessages(inclusion, ((address, place),))
+        TakenMessages(inclusion.catchain_seqno, inclusion.time_ms, ((address, place),))
         for address, account in accounts.items()
         for place, inclusion in account.recent.items()
     )
@@ -158,7 +169,7 @@ def first_state(shard: Shard, time_ms: int, balances: Mapping[bytes, int], block
             if amount
         ),
     )
-    return ShardState(shard, 0, (block_id,), time_ms, 0, accounts)
+    return ShardState(shard, 0, (block_id,), time_ms, 0, accounts, parent_ms=time_ms)
 
 
 # From one session to the next
@@ -201,6 +212,8 @@ def start_state(
         master_seqno,
         accounts,
         _in_order(recent),
+        max(states[source.block_id].remembers_from_ms for source in parts),
+        min(states[source.block_id].time_ms for source in parts),
     )
 
 
@@ -224,13 +237,16 @@ def credited(accounts: HashTree[Account], transfers: Iterable[Transfer]) -> Hash
     return accounts
 
 
-def is_forgotten(inclusion: Inclusion, catchain_seqno: int, time_ms: int, expiry_ahead_max_ms: int) -> bool:
-    """Return whether an included message may be forgotten: two further catchains have begun, and no message
-    included then can still be unexpired.
+def is_forgotten(taken: TakenMessages, catchain_seqno: int, parent_ms: int, remembered_ms: int) -> bool:
+    """Return whether included messages may be forgotten: two further catchains have begun, and the parent of
+    the block that forgets is so late that the ends of these messages could be proved before.
+
+    The block's own time must not count: its author chooses it, and the first block after an outage would forget
+    a message in the very moment in which absence proves that it was never executed.
     """
     return (
-        inclusion.catchain_seqno + CATCHAINS_OF_LIFE <= catchain_seqno
-        and inclusion.time_ms + expiry_ahead_max_ms < time_ms
+        taken.catchain_seqno + CATCHAINS_OF_LIFE <= catchain_seqno
+        and taken.time_ms + remembered_ms < parent_ms
     )
 
 
@@ -238,15 +254,14 @@ def _within(recent: Iterable[TakenMessages], part: Shard) -> Iterator[TakenMessa
     for taken in recent:
         places = tuple(place for place in taken.places if part.holds(WORKCHAIN, place[0]))
         if places:
-            yield TakenMessages(taken.inclusion, places)
+            yield TakenMessages(taken.catchain_seqno, taken.time_ms, places)
 
 
 def _in_order(recent: Iterable[TakenMessages]) -> tuple[TakenMessages, ...]:
     """Return the entries oldest first, with all messages of one time in one entry: the same accounts give the
     same result.
     """
-    found: dict[Inclusion, list[tuple[bytes, bytes]]] = {}
+    found: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
     for taken in recent:
-        found.setdefault(taken.inclusion, []).extend(taken.places)
-    ordered = sorted(found.items(), key=lambda item: (item[0].catchain_seqno, item[0].time_ms))
-    return tuple(TakenMessages(inclusion, tuple(sorted(places))) for inclusion, places in ordered)
+        found.setdefault((taken.catchain_seqno, taken.time_ms), []).extend(taken.places)
+    return tuple(TakenMessages(*moment, tuple(sorted(places))) for moment, places in sorted(found.items()))

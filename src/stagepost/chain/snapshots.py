@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from stagepost.chain.declined import Switches
 from stagepost.chain.execution import MasterView
-from stagepost.chain.following import CLOSING, FollowedChain
+from stagepost.chain.following import CLOSING, FollowedChain, OnMaster
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import (
     History,
@@ -18,9 +18,8 @@ from stagepost.chain.history import (
     Snapshot,
 )
 from stagepost.chain.ledger import EmbeddedLedger
-from stagepost.chain.master_block import MasterBlock, decode_master_block
+from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
 from stagepost.chain.master_state import decode_master_state
-from stagepost.chain.session_chain import SessionChain
 from stagepost.chain.shard_block import SHARD_BLOCK_ID, ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState, decode_state
 from stagepost.errors import StorageError
@@ -62,18 +61,26 @@ def snapshot_of(ledger: EmbeddedLedger) -> Snapshot:
     return Snapshot(master.block_id, master.encode(), kept.encode(), states)
 
 
-def restored(genesis: Genesis, history: History, switches: Switches | None = None) -> EmbeddedLedger:
-    """Return the ledger as it was when the last block was stored; it has no events to report. `StorageError`
-    if the stored blocks are not of this chain.
+def restored(
+    genesis: Genesis,
+    history: History,
+    switches: Switches | None = None,
+    on_master: OnMaster = lambda kept, applied: None,
+) -> EmbeddedLedger:
+    """Return the ledger as it was when the last block was stored; it has no events to report. `on_master` hears of
+    every stored block of the masterchain. `StorageError` if the stored blocks are not of this chain.
     """
     ledger = EmbeddedLedger(genesis, MemoryHistory(), switches)
     following = ledger.following
     snapshot = history.snapshot()
     if snapshot is not None:
         _start_from(following, snapshot, _state_hashes(history))
+    following.on_master = on_master
     for kept in history.blocks():
         if _is_new(following, kept):
             following.finalised(kept)
+        elif kept.payload[:4] in (CLOSING, constructor_bytes(MASTER_BLOCK_ID)):
+            on_master(kept, None)
     following.events.clear()
     following.kept = history
     return ledger
@@ -121,10 +128,7 @@ def _start_from(following: FollowedChain, snapshot: Snapshot, hashes: dict[Block
     bases = {one.session_id: one.base for one in kept.sessions}
     following.chains = {}
     for entry in master.shards:
-        session = entry.session.session_id
-        is_without_blocks = bases[session] == session
-        base = following.base_of(entry) if is_without_blocks else following.states[entry.tops[0]]
-        following.chains[session] = SessionChain(session, master.configuration, base, bases[session])
+        following.start_chain(entry, bases[entry.session.session_id])
 
 
 def _state(block_id: BlockId, data: bytes, hashes: dict[BlockId, bytes]) -> ShardState:

@@ -270,15 +270,57 @@ def test_a_shard_block_waits_for_the_master_block_it_refers_to() -> None:
     assert [type(event) for event in other.events()] == [MasterApplied, ShardCommitted]
 
 
-def test_a_certified_block_that_cannot_be_stops_us() -> None:
+def spoilt(payload: bytes) -> bytes:
+    """The block with another state than its content leads to."""
+    return payload[:-1] + bytes([payload[-1] ^ 1])
+
+
+def test_a_certified_shard_block_that_cannot_be_is_evidence_and_ends_only_its_session() -> None:
     chain = DecidedChain()
     session = chain.whole.session_id
-    collated = chain.propose(session, [])
+    before = chain.shard_block(session, [some_primes(1)])
+    collated = chain.propose(session, [some_primes(2)])
     assert collated is not None
-    bad = collated.payload[:-1] + bytes([collated.payload[-1] ^ 1])
+    chain.finalise(session, spoilt(collated.payload))
+    chain.finalise(session, collated.payload)  # what rests on a bad block, or comes too late
+
+    fault = chain.ledger.following.evidence[session]
+    assert "wrong state" in fault.reason
+    assert fault.kept.payload == spoilt(collated.payload)
+    assert chain.payloads() == [before.payload]
+    chain.master_block(after_ms=LIFETIME_MS)
+    following = chain.whole.session_id
+    assert following != session
+    chain.shard_block(following, [some_primes(2)])
+    chain.master_block()
+    account = chain.ledger.account(0, some_primes(2).account)
+    assert account is not None
+    assert account.recent.get(some_primes(2).message_id) is not None
+    replayed = replay(chain.genesis, chain.payloads())
+    # Others may know another block in place of the first one, too: we propose nothing of such a session.
+    assert [one.messages[0].message_id for one in replayed.order] == [some_primes(2).message_id]
+
+
+def test_of_so_many_sessions_with_a_bad_block_the_evidence_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagepost.chain.following.EVIDENCE_MAX", 2)
+    chain = DecidedChain()
+    sessions: list[bytes] = []
+    for _ in range(3):
+        sessions.append(chain.whole.session_id)
+        collated = chain.propose(sessions[-1], [])
+        assert collated is not None
+        chain.finalise(sessions[-1], spoilt(collated.payload))
+        chain.master_block(after_ms=LIFETIME_MS)
+
+    assert list(chain.ledger.following.evidence) == sessions[1:]
+
+
+def test_a_certified_master_block_that_cannot_be_stops_us() -> None:
+    chain = DecidedChain()
+    session = chain.ledger.master.session.session_id
 
     with pytest.raises(LocalProtocolError, match="wrong state"):
-        chain.finalise(session, bad)
+        chain.finalise(session, spoilt(chain.master_payload()))
 
 
 def test_only_so_many_blocks_wait_for_others() -> None:

@@ -16,7 +16,16 @@ from rigs.chain_messages import address
 from stagepost.chain.cell_messages import CELLS_MAX, DEPTH_MAX
 from stagepost.chain.contracts import ContractKind, transfer_body
 from stagepost.chain.message_values import NEVER
-from stagepost.chain.messages import REMEMBERED_BYTES_MAX, CanonicalMessage, read_message
+from stagepost.chain.messages import (
+    LIFE_S_MAX,
+    REMEMBERED_BYTES_MAX,
+    CanonicalMessage,
+    MessageDraft,
+    draft_of,
+    read_message,
+    stamped_draft,
+    with_expiry,
+)
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 
@@ -40,7 +49,7 @@ def test_a_message_is_read_as_it_was_written(message: CanonicalMessage) -> None:
 
     assert CanonicalMessage.decode(data) == message
     assert read.external.message_id == sha256(data).digest()
-    assert read.external.uid == sha256(message.body).digest()
+    assert read.external.uid == message.uid
     assert (read.external.workchain, read.external.account) == (message.workchain, message.account)
     assert read.external.body == data
     assert read.content == message.body
@@ -213,3 +222,41 @@ def test_altered_bags_are_read_or_refused_and_nothing_else(
         data[at % len(data)] = value
     with suppress(DecodeError):
         assert len(read_message(bytes(data), takes_cells=True).external.account) == 32
+
+
+# Drafts
+
+
+def test_a_draft_expires_its_life_after_the_second_of_its_first_transmission_rounded_up() -> None:
+    draft = MessageDraft(bytes(32), b"body", 60, salt=7)
+    assert MessageDraft.decode(draft.encode()) == draft
+    for first_sent_ms, expires_at_s in ((1_000_000, 1_060), (1_000_001, 1_061), (1_001_000, 1_061)):
+        wanted = CanonicalMessage(bytes(32), b"body", expires_at_s, 7)
+        assert draft.stamped(first_sent_ms) == wanted
+        assert stamped_draft(draft.encode(), first_sent_ms) == wanted.encode()
+
+
+def test_a_draft_lives_a_second_at_least_and_a_week_at_most() -> None:
+    for life_s in (1, LIFE_S_MAX):
+        assert MessageDraft.decode(MessageDraft(bytes(32), b"", life_s).encode()).life_s == life_s
+    for life_s in (0, LIFE_S_MAX + 1):
+        with pytest.raises(DecodeError, match="not a valid life"):
+            MessageDraft.decode(MessageDraft(bytes(32), b"", life_s).encode())
+
+
+def test_only_a_message_of_the_own_form_without_expiry_gets_one() -> None:
+    without, having = CanonicalMessage(bytes(32), b"x"), CanonicalMessage(bytes(32), b"x", 5)
+    assert with_expiry(without.encode(), 1_000_000) == CanonicalMessage(bytes(32), b"x", 1_060).encode()
+    for data in (having.encode(), b"no message", MessageDraft(bytes(32), b"x", 9).encode()):
+        assert with_expiry(data, 1_000_000) == data
+        assert draft_of(data, 60) is None
+    assert stamped_draft(having.encode(), 1_000_000) == having.encode()
+
+
+def test_a_draft_is_not_a_message_and_a_cut_one_is_refused() -> None:
+    data = MessageDraft(bytes(32), b"body", 60).encode()
+    with pytest.raises(DecodeError):
+        read_message(data, takes_cells=False)
+    for size in range(4, len(data)):
+        with pytest.raises(DecodeError):
+            stamped_draft(data[:size], 1_000_000)

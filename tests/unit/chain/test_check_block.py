@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rigs.chain_messages import a_transfer, address, external, some_primes
-from stagepost.chain.accounts import Transfer
+from stagepost.chain.accounts import Inclusion, Transfer, uid_place
 from stagepost.chain.configuration import (
     CALL_WEIGHT_MAX,
     MESSAGES_BYTES_MAX,
@@ -20,8 +20,9 @@ from stagepost.chain.configuration import (
 )
 from stagepost.chain.contracts import CALL_WEIGHT, ContractKind, primes_body, transfer_body
 from stagepost.chain.declined import DeclinedCandidate, Rule
-from stagepost.chain.execution import DUES_MAX, MasterView, are_crowded
+from stagepost.chain.execution import DUES_MAX, Execution, MasterView, are_crowded
 from stagepost.chain.message_values import NEVER
+from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_blocks import (
     CLOCK_AHEAD_MS_MAX,
@@ -35,7 +36,7 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage, SkippedMessage
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.chain_oracle import Oracle
-from tests.worlds.chain.chain_world import DecidedChain, a_configuration, a_genesis
+from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
 
 RICH = address(ContractKind.BALANCE, 1, first_bits=0x10)
 POOR = address(ContractKind.BALANCE, 2, first_bits=0xF0)
@@ -381,6 +382,9 @@ def test_a_clock_may_differ_by_five_seconds() -> None:
 
     assert isinstance(bench.check(payload, now_ms=time_ms - CLOCK_AHEAD_MS_MAX), AppliedBlock)
     assert isinstance(bench.check(payload, now_ms=time_ms - CLOCK_AHEAD_MS_MAX - 1), DeclinedCandidate)
+    behind_max_ms = bench.configuration.behind_max_ms
+    assert isinstance(bench.check(payload, now_ms=time_ms + behind_max_ms), AppliedBlock)
+    assert isinstance(bench.check(payload, now_ms=time_ms + behind_max_ms + 1), DeclinedCandidate)
 
 
 @pytest.mark.parametrize("allowed", [1, 5])
@@ -462,7 +466,7 @@ def test_a_message_is_remembered_for_two_catchains_and_as_long_as_it_could_live(
     chain.shard_block(chain.whole.session_id, [again])
     included_at_ms = chain.now_ms
     refused = taken = 0
-    for _ in range(8):
+    for _ in range(10):
         chain.master_block(after_ms=30_000)
         session = chain.whole.session_id
         collated = chain.propose(session, [again])
@@ -471,7 +475,7 @@ def test_a_message_is_remembered_for_two_catchains_and_as_long_as_it_could_live(
         if isinstance(collated.reports[0][1], ExecutedMessage):
             # The block that forgets is the one before: a message is taken again only after that.
             assert under >= 3
-            assert chain.now_ms > included_at_ms + 200_000
+            assert chain.now_ms - 30_000 > included_at_ms + 200_000
             taken += 1
             break
         chain.finalise(session, collated.payload)
@@ -479,6 +483,107 @@ def test_a_message_is_remembered_for_two_catchains_and_as_long_as_it_could_live(
 
     assert refused >= 4
     assert taken == 1
+
+
+def states_after_an_outage(outage_ms: int) -> tuple[Inclusion, list[ShardState]]:
+    """Return the inclusion of a message, and the states after each of the first two blocks that follow a pause of
+    the whole chain: the shard's session ends in it, so the first block stands upon a state that is as late as the
+    master block.
+    """
+    bench = Bench(a_configuration(expiry_ahead_max_ms=200_000, proof_window_ms=100_000))
+    chain, message = bench.chain, some_primes(1)
+    chain.shard_block(chain.whole.session_id, [message])
+    chain.master_block()
+    for _ in range(2):  # two catchains begin
+        chain.master_block(after_ms=60_000)
+    found: list[ShardState] = []
+    for after_ms in (outage_ms, 100):
+        chain.master_block(after_ms=after_ms)
+        session = chain.whole.session_id
+        chain.shard_block(session, [some_primes(2, salt=after_ms)])
+        of_session = chain.ledger.chain(session)
+        assert of_session is not None
+        found.append(of_session.top)
+    included = Inclusion(message.message_id, 1, START_MS + 1_100)
+    return included, found
+
+
+def inclusion_in(state: ShardState, included: Inclusion) -> Inclusion | None:
+    account = state.accounts.get(address(ContractKind.SUM_OF_PRIMES, 1))
+    return None if account is None else account.recent.get(included.message_id)
+
+
+def check_that_the_first_block_after_an_outage_remembers() -> None:
+    included, (first, second) = states_after_an_outage(outage_ms=400_000)
+
+    assert first.time_ms > included.time_ms + 300_000
+    assert inclusion_in(first, included) == included
+    assert first.remembers_from_ms == 0
+    assert inclusion_in(second, included) is None
+    assert second.remembers_from_ms == included.time_ms + 1
+
+
+def test_the_first_block_after_an_outage_remembers_and_the_next_one_says_what_it_forgot() -> None:
+    check_that_the_first_block_after_an_outage_remembers()
+
+
+def test_forgetting_by_the_time_of_the_block_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_own_time(
+        self: Execution, start: ShardState, configuration: Configuration, view: MasterView, time_ms: int
+    ) -> None:
+        begin(self, msgspec.structs.replace(start, parent_ms=time_ms), configuration, view, time_ms)
+
+    begin = Execution.__init__
+    monkeypatch.setattr(Execution, "__init__", by_own_time)
+
+    with pytest.raises(AssertionError):
+        check_that_the_first_block_after_an_outage_remembers()
+
+
+def test_forgetting_by_the_time_of_the_master_block_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_start_time(
+        self: Execution, start: ShardState, configuration: Configuration, view: MasterView, time_ms: int
+    ) -> None:
+        begin(self, msgspec.structs.replace(start, parent_ms=start.time_ms), configuration, view, time_ms)
+
+    begin = Execution.__init__
+    monkeypatch.setattr(Execution, "__init__", by_start_time)
+
+    with pytest.raises(AssertionError):
+        check_that_the_first_block_after_an_outage_remembers()
+
+
+def test_the_leaf_of_a_uid_names_the_message_that_took_it() -> None:
+    bench = Bench()
+    first, twin = some_primes(1), some_primes(1, salt=1)
+    state = bench.make(first).state
+    account = state.accounts.get(first.account)
+
+    assert account is not None
+    by_uid = account.recent.get(uid_place(twin.uid))
+    assert by_uid == account.recent.get(first.message_id)
+    assert by_uid is not None
+    assert by_uid.message_id == first.message_id
+
+
+def test_twins_expire_together() -> None:
+    body, account = b"body", address(ContractKind.SUM_OF_PRIMES, 1)
+    one = CanonicalMessage(account, body, 1_000)
+
+    assert msgspec.structs.replace(one, salt=1).uid == one.uid
+    assert msgspec.structs.replace(one, expires_at_s=1_001).uid != one.uid
+
+
+def test_a_message_without_expiry_is_declined_where_all_must_expire() -> None:
+    bench = Bench(a_configuration(must_expire=True))
+    forever = some_primes(1)
+    brief = some_primes(1, expires_at_s=bench.now_ms // 1_000 + 60)
+    applied, reports = bench.collate([forever, brief])
+
+    assert applied.message_ids == (brief.message_id,)
+    assert isinstance(reports[0], RefusedMessage)
+    assert "never expires" in reports[0].error
+    assert bench.rule(bench.with_messages(forever)) is Rule.EXPIRED
 
 
 def test_uids_stand_in_the_way_only_where_the_chain_says_so() -> None:

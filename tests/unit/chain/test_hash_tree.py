@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.chain.hash_tree import EMPTY_HASH, HashTree, tree_of
-from tests.worlds.chain.chain_oracle import root
+from tests.worlds.chain.agreement_checker import tree_root
 
 # Few bits differ, so that ways part early, late, and at the very last bit.
 KEYS = st.one_of(
@@ -29,7 +29,7 @@ def tree(content: dict[bytes, bytes]) -> HashTree[bytes]:
 
 
 def expected(content: dict[bytes, bytes]) -> bytes:
-    return root({key: of_value(value) for key, value in content.items()})
+    return tree_root({key: of_value(value) for key, value in content.items()})
 
 
 @given(CONTENTS, st.randoms(use_true_random=False))

@@ -67,7 +67,7 @@ class Station:
 
     def take(self) -> list[ExternalMessage]:
         """After a block of the queue: what nobody has announced is not taken."""
-        payload = self.queue.next_payload()
+        payload = self.queue.next_payload(self.now)
         if payload is not None:
             self.do(self.queue.block_delivered(self.queue.session.index, payload, self.now))
         messages, effects = self.queue.take(self.now, 100)
@@ -158,7 +158,7 @@ def test_what_the_masterchain_drops_is_collated_again_in_the_next_session() -> N
     assert [body.message_id for body in forwarding.bodies] == [message.message_id]
     following = station.a_queue()
     station.do(following.forward_into(forwarding.records, forwarding.bodies, station.now))
-    spoken = following.next_payload()
+    spoken = following.next_payload(station.now)
     assert spoken is not None
     station.do(following.block_delivered(0, spoken, station.now))
     station.queue = following

@@ -134,6 +134,30 @@ class Hoarder(Attacker):
         pass
 
 
+class FinaliseWithholder(Attacker):
+    """Attacker that votes as an honest validator does, but sends neither its FINALISE votes nor certificates of them."""
+
+    def broadcast(self, frame: bytes) -> None:
+        message = decode_message(frame)
+        if isinstance(message, Proposal):
+            proofs = tuple(one for one in message.proofs if not self.is_withheld(one))
+            super().broadcast(Proposal(message.candidate, message.signature, proofs).encode())
+        elif not self.is_withheld(message):
+            super().broadcast(frame)
+
+    def reply(self, peer: int, number: int, answer: bytes) -> None:
+        progress = decode_answer(answer)
+        kept = tuple(one for one in progress.frames if not self.is_withheld(decode_message(one)))
+        super().reply(peer, number, Progress(progress.slot, kept).encode())
+
+    def is_withheld(self, message: object) -> bool:
+        return (
+            isinstance(message, Vote | Certificate)
+            and message.kind is VoteKind.FINALISE
+            and (isinstance(message, Certificate) or message.validator == self.index)
+        )
+
+
 class Mute(Attacker):
     """Takes everything in and says nothing."""
 
@@ -248,7 +272,7 @@ class Hurrier(Attacker):
 
 
 ATTACKERS: tuple[type[Attacker], ...] = (
-    TwoFacedLeader, SignsEverything, TwoFacedVoter, CandidateWithholder, Hoarder, Mute, Laggard, Skipper, BadBuilder,
+    TwoFacedLeader, SignsEverything, TwoFacedVoter, CandidateWithholder, Hoarder, FinaliseWithholder, Mute, Laggard, Skipper, BadBuilder,
     Forger, Hurrier,
 )  # fmt: skip
 

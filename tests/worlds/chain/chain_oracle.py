@@ -18,6 +18,7 @@ from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_ma
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.remp.shard import BlockId
+from tests.worlds.chain.agreement_checker import tree_root
 
 SPLIT = 1
 WHOLE = 1 << 63
@@ -28,18 +29,21 @@ def tag(line: str) -> bytes:
 
 
 _ACCOUNT = tag("stagepost.chain.account balance:long memory:bytes recent:int256 = stagepost.chain.Account")
-_INCLUSION = tag("stagepost.chain.inclusion catchain_seqno:int time:long = stagepost.chain.Inclusion")
-_STATE = tag(
-    "stagepost.chain.shardState workchain:int shard:long seqno:int time:long master_seqno:int accounts:int256 "
-    "= stagepost.chain.State"
+_INCLUSION = tag(
+    "stagepost.chain.inclusion message:int256 catchain_seqno:int time:long = stagepost.chain.Inclusion"
 )
+_STATE = tag(
+    "stagepost.chain.shardState workchain:int shard:long seqno:int time:long remembers_from:long master_seqno:int "
+    "accounts:int256 = stagepost.chain.State"
+)
+_TWIN = tag("stagepost.chain.twin expires_at:int body:bytes = stagepost.chain.Twin")
 
 
 class PlainAccount:
     def __init__(self, balance: int = 0) -> None:
         self.balance = balance
         self.memory = b""
-        self.recent: dict[bytes, tuple[int, int]] = {}
+        self.recent: dict[bytes, tuple[bytes, int, int]] = {}
         self._known: tuple[object, bytes] | None = None
 
     @property
@@ -49,30 +53,21 @@ class PlainAccount:
     def hash(self) -> bytes:
         content = (self.balance, self.memory, tuple(sorted(self.recent.items())))
         if self._known is None or self._known[0] != content:
-            recent = root(
+            recent = tree_root(
                 {
-                    place: sha256(_INCLUSION + struct.pack("<Iq", *when)).digest()
+                    place: sha256(_INCLUSION + struct.pack("<32sIq", *when)).digest()
                     for place, when in self.recent.items()
                 }
             )
-            memory = bytes([len(self.memory)]) + self.memory
-            memory += bytes(-len(memory) % 4)
+            memory = short_bytes(self.memory)
             found = sha256(_ACCOUNT + struct.pack("<q", self.balance) + memory + recent).digest()
             self._known = content, found
         return self._known[1]
 
 
-def root(leaves: dict[bytes, bytes], depth: int = 0) -> bytes:
-    """Of a tree in which every key stands at the first place that it has for itself."""
-    if not leaves:
-        return bytes(32)
-    if len(leaves) == 1:
-        ((key, value),) = leaves.items()
-        return sha256(b"\x00" + key + value).digest()
-    sides: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
-    for key, value in leaves.items():
-        sides[key[depth // 8] >> (7 - depth % 8) & 1][key] = value
-    return sha256(b"\x01" + root(sides[0], depth + 1) + root(sides[1], depth + 1)).digest()
+def short_bytes(value: bytes) -> bytes:
+    assert len(value) < 254
+    return bytes([len(value)]) + value + bytes(-(len(value) + 1) % 4)
 
 
 def span(prefix: int) -> range:
@@ -87,14 +82,21 @@ def halves(prefix: int) -> tuple[int, int]:
 
 
 @cache
+def is_prime(number: int) -> bool:
+    """Return whether nothing from 2 on divides `number`, by trial of everything."""
+    return all(number % divisor for divisor in range(2, number))
+
+
+@cache
 def primes_up_to(limit: int) -> int:
-    """Their sum, by trial of everything."""
-    return sum(one for one in range(2, limit + 1) if all(one % d for d in range(2, one)))
+    """Return the sum of the primes from 2 to `limit`."""
+    return sum(one for one in range(2, limit + 1) if is_prime(one))
 
 
 class PlainShard:
-    def __init__(self, prefix: int, ends_ms: int, credited_to: int) -> None:
+    def __init__(self, prefix: int, ends_ms: int, credited_to: int, remembers_from_ms: int = 0) -> None:
         self.prefix = prefix
+        self.remembers_from_ms = remembers_from_ms
         self.ends_ms = ends_ms
         self.credited_to = credited_to
         self.plan: tuple[int, int] | None = None
@@ -105,6 +107,8 @@ class Oracle:
 
     def __init__(self, genesis: Genesis) -> None:
         self.configuration = genesis.configuration
+        self.genesis_ms = genesis.time_ms
+        self.times: dict[BlockId, int] = {}
         self.accounts = {address: PlainAccount(amount) for address, amount in genesis.balances}
         self.supply = sum(amount for _, amount in genesis.balances)
         self.shards = {WHOLE: PlainShard(WHOLE, self._end(genesis.time_ms), 0)}
@@ -145,6 +149,7 @@ class Oracle:
         for commit in master.commits:
             for block_id in commit:
                 sent += self.shard(shards[block_id])
+                self.times[block_id] = shards[block_id].time_ms
         self.dues += sent
         for plan in master.plans:
             concerned = (plan.shard.prefix,) if plan.kind == SPLIT else halves(plan.shard.prefix)
@@ -162,7 +167,8 @@ class Oracle:
         self._credit(shard, block.master.seqno)
         mine = span(block.shard.prefix)
         sent: list[tuple[int, bytes, int]] = []
-        when = catchain_seqno, block.time_ms
+        parents_ms = [self.times.get(one, self.genesis_ms) for one in block.previous]
+        assert max(parents_ms) < block.time_ms
         for data in block.messages:
             message = CanonicalMessage.decode(data)
             assert int.from_bytes(message.account[:8], "big") in mine
@@ -170,22 +176,30 @@ class Oracle:
             self.taken[message_id] = self.taken.get(message_id, 0) + 1
             account = self.accounts.setdefault(message.account, PlainAccount())
             sent += self.call(message, account)
+            when = message_id, catchain_seqno, block.time_ms
+            twin = _TWIN + struct.pack("<I", message.expires_at_s) + short_bytes(message.body)
             account.recent[message_id] = when
-            account.recent[sha256(b"uid" + sha256(message.body).digest()).digest()] = when
+            if self.configuration.guards_uids:
+                account.recent[sha256(b"uid" + sha256(twin).digest()).digest()] = when
         leaves: dict[bytes, bytes] = {}
         for address, account in list(self.accounts.items()):
             if int.from_bytes(address[:8], "big") not in mine:
                 continue
-            for place, (under, at_ms) in list(account.recent.items()):
-                is_old = at_ms + self.configuration.expiry_ahead_max_ms < block.time_ms
-                if under + 2 <= catchain_seqno and is_old:
+            for place, (_, under, at_ms) in list(account.recent.items()):
+                kept_ms = self.configuration.expiry_ahead_max_ms + self.configuration.proof_window_ms
+                if under + 2 <= catchain_seqno and at_ms + kept_ms < min(parents_ms):
                     del account.recent[place]
+                    shard.remembers_from_ms = max(shard.remembers_from_ms, at_ms + 1)
             if account.is_empty:
                 del self.accounts[address]
             else:
                 leaves[address] = account.hash()
-        facts = struct.pack("<iQIqI", 0, block.shard.prefix, block.seqno, block.time_ms, block.master.seqno)
-        assert block.state_hash == sha256(_STATE + facts + root(leaves)).digest(), f"block {block.seqno}"
+        facts = struct.pack(
+            "<iQIqqI",
+            *(0, block.shard.prefix, block.seqno, block.time_ms),
+            *(shard.remembers_from_ms, block.master.seqno),
+        )
+        assert block.state_hash == sha256(_STATE + facts + tree_root(leaves)).digest(), f"block {block.seqno}"
         return sent
 
     def call(self, message: CanonicalMessage, account: PlainAccount) -> list[tuple[int, bytes, int]]:
@@ -232,7 +246,8 @@ class Oracle:
             self._credit(shard, self.seqno)
             self.changes += 1
             for one in nexts:
-                after[one] = PlainShard(one, self._end(master.time_ms), self.seqno)
+                both = max(shard.remembers_from_ms, after[one].remembers_from_ms if one in after else 0)
+                after[one] = PlainShard(one, self._end(master.time_ms), self.seqno, both)
                 if not is_planned:
                     after[one].plan = shard.plan
         self.shards = after

@@ -36,9 +36,7 @@ async def _run(seed: int) -> None:
     random = Random(seed)
 
     def configure(configuration: Configuration) -> Configuration:
-        return msgspec.structs.replace(
-            configuration, shard_validators=random.choice([0, 4]), master_validators=random.choice([0, 4])
-        )
+        return msgspec.structs.replace(configuration, shard_validators=random.choice([0, 4]))
 
     world = ChainOverlayWorld(
         random.choice([4, 5, 7]),

@@ -22,6 +22,9 @@ from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 
 START_MS = 1_800_000_000_000
+EXPIRES_AT_S = START_MS // 1_000 + 1_500
+"""Expiry of messages of a simulated run, in Unix seconds: later than its end, and no further ahead than a chain allows."""
+
 LIFETIME_MS = 60_000
 
 
@@ -42,16 +45,19 @@ def a_configuration(
     takes_cells: bool = False,
     shard_bits_max: int = 4,
     expiry_ahead_max_ms: int = 300_000,
+    proof_window_ms: int = 0,
+    must_expire: bool = False,
     shard_validators: int = 4,
 ) -> Configuration:
     return Configuration(
         a_set(),
         next_set,
-        master_validators=0,
         shard_validators=shard_validators,
         master_lifetime_ms=LIFETIME_MS,
         shard_lifetime_ms=LIFETIME_MS,
         expiry_ahead_max_ms=expiry_ahead_max_ms,
+        proof_window_ms=proof_window_ms,
+        must_expire=must_expire,
         limits=limits or Limits(),
         shard_bits_max=shard_bits_max,
         ordering=ordering,

@@ -45,8 +45,8 @@ class Ballot:
             )
         parent = book.get(parent_slot)
         of_parent = book.final_certificate if parent is None else parent.notarised
-        between = [book.at(number) for number in range(candidate.slot - 1, parent_slot, -1)]
-        skipped = [slot.certificates[VoteKind.SKIP] for slot in between]
+        between = range(candidate.slot - 1, parent_slot, -1)[:PROOFS_MAX]
+        skipped = [book.at(number).certificates[VoteKind.SKIP] for number in between]
         proofs = (*([of_parent] if of_parent is not None else []), *skipped)[:PROOFS_MAX]
         vote = self._sign(candidate.slot, VoteKind.PROPOSE, block_hash)
         proposal = Proposal(candidate, vote.signature, proofs)
@@ -100,7 +100,7 @@ class Ballot:
                 continue
             if proposal is not None:
                 self._book.add_candidate(vote.block, proposal)
-                self._book.at(vote.slot).verdicts[vote.block] = None
+                self._book.add_verdict(vote.slot, vote.block, None)
             self._keeper.count_own(vote)
             spoken.append(Broadcast((proposal or vote).encode()))
         return spoken

@@ -4,6 +4,7 @@ certificates.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from stagepost.chain.agreement.certificate import Certificate
@@ -59,25 +60,56 @@ class Slot:
 
 
 class Book:
+    """`to_check`: slots with a candidate that the part above may have to check now. `lacking`: slots with a certificate
+    whose block is not here.
+
+    No answer here walks through all slots: when nothing becomes final for long, a further slot costs as much as the
+    first.
+    """
+
     def __init__(self, final_slot: int, final_hash: bytes) -> None:
         self.final_slot = final_slot
         self.final_hash = final_hash
         self.current = final_slot + 1
         self.tail: list[FinalBlock] = []
         self.final_certificate: Certificate | None = None
+        self.to_check: set[int] = set()
+        self.lacking: set[int] = set()
         self._forgotten = final_slot
         self._slots: dict[int, Slot] = {}
+        self._numbers: list[int] = []
         self._slot_of: dict[bytes, int] = {final_hash: final_slot}
+        self._begin_at_final_block()
+
+    def _begin_at_final_block(self) -> None:
+        """Know of nothing but the last final block. `_link` adds one slot after another."""
+        self._top = self.final_slot
+        self._called_final: Certificate | None = None
+        self._notarised: list[int] = []
+        self._reached = {self.final_hash}
+        self._unreached: dict[bytes, set[int]] = {}
+        self._check_after: dict[bytes, set[int]] = {}
+        self._skipped: dict[int, int] = {}
 
     def at(self, slot: int) -> Slot:
-        return self._slots.setdefault(slot, Slot())
+        found = self._slots.get(slot)
+        if found is None:
+            found = self._slots[slot] = Slot()
+            insort(self._numbers, slot)
+        return found
 
     def get(self, slot: int) -> Slot | None:
         return self._slots.get(slot)
 
-    def slots(self) -> Iterator[tuple[int, Slot]]:
-        """Return the slots with their numbers, in order."""
-        for number in sorted(self._slots):
+    def slots(self, first: int = 0) -> Iterator[tuple[int, Slot]]:
+        """Return the slots with their numbers, in order, from number `first` on."""
+        for place in range(bisect_left(self._numbers, first), len(self._numbers)):
+            number = self._numbers[place]
+            yield number, self._slots[number]
+
+    def newest_slots(self) -> Iterator[tuple[int, Slot]]:
+        """Return the slots with their numbers, newest first."""
+        for number in reversed(self._numbers):
             yield number, self._slots[number]
 
     def is_open(self, slot: int) -> bool:
@@ -96,9 +128,61 @@ class Book:
         return self._slot_of.get(block_hash)
 
     def add_candidate(self, block_hash: bytes, proposal: Proposal) -> None:
-        slot = proposal.candidate.slot
-        self.at(slot).candidates[block_hash] = Proposal(proposal.candidate, proposal.signature)
-        self._slot_of[block_hash] = slot
+        number = proposal.candidate.slot
+        self.at(number).candidates[block_hash] = Proposal(proposal.candidate, proposal.signature)
+        self._slot_of[block_hash] = number
+        self._link(number)
+
+    def add_certificate(self, certificate: Certificate) -> None:
+        self.at(certificate.slot).certificates[certificate.kind] = certificate
+        self._link(certificate.slot)
+
+    def add_verdict(self, slot: int, block_hash: bytes, reason: str | None) -> None:
+        """Note what the part above says about a candidate: the reason against it, or None."""
+        self.at(slot).verdicts[block_hash] = reason
+        if reason is None:
+            self.to_check |= self._check_after.pop(block_hash, set())
+
+    def check_after(self, parent: bytes, slot: int) -> None:
+        """Put `slot` into `to_check` once the state after block `parent` is known."""
+        self._check_after.setdefault(parent, set()).add(slot)
+
+    def _link(self, number: int) -> None:
+        """Connect what is new in a slot, its block or a certificate, with what it rests on and what rests on it."""
+        slot = self._slots[number]
+        self.to_check.add(number)
+        if slot.is_skipped:
+            self._skipped.setdefault(number, number + 1)
+        if slot.notarised is None:
+            return
+        place = bisect_left(self._notarised, number)
+        if self._notarised[place : place + 1] != [number]:
+            self._notarised.insert(place, number)
+        if slot.block is None:
+            self.lacking.add(number)
+        else:
+            self.lacking.discard(number)
+            self._reach(number)
+
+    def _reach(self, number: int) -> None:
+        """Note that the slot's block, and all that waited for it, rest on the last final block, if its parent does."""
+        reached_now = [number]
+        while reached_now:
+            number = reached_now.pop()
+            slot = self._slots[number]
+            block, certificate = slot.block, slot.notarised
+            if block is None or certificate is None:
+                continue
+            if block.candidate.parent not in self._reached:
+                self._unreached.setdefault(block.candidate.parent, set()).add(number)
+                continue
+            self._reached.add(certificate.block)
+            reached_now += self._unreached.pop(certificate.block, ())
+            self._top = max(self._top, number)
+            if certificate.kind is VoteKind.FINALISE and (
+                self._called_final is None or self._called_final.slot < number
+            ):
+                self._called_final = certificate
 
     # Questions about the chain
 
@@ -117,25 +201,37 @@ class Book:
             return False
         return number == self.final_slot or self._slots[number].is_good(block_hash)
 
-    def not_skipped(self, parent_slot: int, slot: int) -> list[int]:
+    def not_skipped(self, parent_slot: int, slot: int) -> Iterator[int]:
         """Return the slots between the two for which no certificate says that they were skipped."""
-        between = range(parent_slot + 1, slot)
-        return [one for one in between if (found := self._slots.get(one)) is None or not found.is_skipped]
+        number = self._after_skipped(parent_slot + 1)
+        while number < slot:
+            yield number
+            number = self._after_skipped(number + 1)
+
+    def _after_skipped(self, number: int) -> int:
+        """Return the first slot, from `number` on, that was not skipped. The way there is shortened for the next time."""
+        passed: list[int] = []
+        while (following := self._skipped.get(number)) is not None:
+            passed.append(number)
+            number = following
+        for one in passed:
+            self._skipped[one] = number
+        return number
 
     def parent_for(self, slot: int) -> bytes | None:
         """Return the block that a candidate of `slot` may be built upon, as far as we can prove it; None
         while a proof is missing.
         """
-        for number in range(slot - 1, self.final_slot, -1):
-            found = self._slots.get(number)
-            if found is None:
-                return None
+        parent_slot, parent = self.final_slot, self.final_hash
+        for place in range(bisect_left(self._notarised, slot) - 1, -1, -1):
+            found = self._slots[self._notarised[place]]
             certificate = found.notarised
             if certificate is not None and self.is_good(certificate.block):
-                return certificate.block
+                parent_slot, parent = certificate.slot, certificate.block
+                break
             if not found.is_skipped:
                 return None
-        return self.final_hash
+        return parent if self._after_skipped(parent_slot + 1) >= slot else None
 
     def path_to(self, block_hash: bytes) -> list[Proposal] | None:
         """Return the blocks after the last final one up to this one; None while one of them, or its
@@ -154,47 +250,28 @@ class Book:
     @property
     def top(self) -> int:
         """The slot of the newest block that the last final one leads to."""
-        certificates = [slot.notarised for slot in self._reached()]
-        last = certificates[-1] if certificates else None
-        return self.final_slot if last is None else last.slot
+        return self._top
 
     @property
     def first_unknown(self) -> int:
         """First slot of which we know neither a block that our chain leads to nor that it was skipped."""
-        number = self.top + 1
-        while (slot := self._slots.get(number)) is not None and slot.is_skipped:
-            number += 1
-        return number
-
-    def _reached(self) -> Iterator[Slot]:
-        """Return, in order, the slots whose blocks are here and rest on the last final block through others
-        that are here.
-        """
-        reached = {self.final_hash}
-        for _, slot in self.slots():
-            block, certificate = slot.block, slot.notarised
-            if block is not None and certificate is not None and block.candidate.parent in reached:
-                reached.add(certificate.block)
-                yield slot
+        return self._after_skipped(self._top + 1)
 
     @property
     def has_orphan(self) -> bool:
         """Return whether a block is here whose parent is not: then our chain took another way below it."""
-        blocks = (slot.block for slot in self._slots.values())
-        return any(one is not None and one.candidate.parent not in self._slot_of for one in blocks)
+        return any(parent not in self._slot_of for parent in self._unreached)
 
     @property
     def is_unfinished(self) -> bool:
         """Return whether a block has a certificate and is not final."""
-        return any(slot.notarised is not None for slot in self._slots.values())
+        return bool(self._notarised)
 
     # Going on
 
     def settle(self) -> list[FinalBlock]:
         """Return the blocks that have become final, in order. Other candidates of their slots are forgotten."""
-        newest: Certificate | None = None
-        for slot in self._reached():
-            newest = slot.certificates.get(VoteKind.FINALISE, newest)
+        newest = self._called_final
         path = self.path_to(newest.block) if newest is not None else None
         return self._settle(path) if path else []
 
@@ -209,10 +286,16 @@ class Book:
         self.final_slot, self.final_hash = last.candidate.slot, last.certificate.block
         self.final_certificate = last.certificate
         self.current = max(self.current, self.final_slot + 1)
-        self._slots = {number: slot for number, slot in self._slots.items() if number > self.final_slot}
+        self._numbers = self._numbers[bisect_right(self._numbers, self.final_slot) :]
+        self._slots = {number: self._slots[number] for number in self._numbers}
         self._slot_of = {self.final_hash: self.final_slot} | {
             block: number for block, number in self._slot_of.items() if number > self.final_slot
         }
+        self.to_check.clear()
+        self.lacking.clear()
+        self._begin_at_final_block()
+        for number in self._numbers:
+            self._link(number)
         return settled
 
     def forget_old_votes(self) -> None:
@@ -220,7 +303,8 @@ class Book:
         we signed.
         """
         limit = self.current - VOTES_KEPT_SLOTS
-        for number in [one for one in self._slots if self._forgotten < one <= limit]:
+        first, end = (bisect_right(self._numbers, one) for one in (self._forgotten, limit))
+        for number in self._numbers[first:end]:
             self._forget_votes(self._slots[number])
         self._forgotten = max(self._forgotten, limit)
 

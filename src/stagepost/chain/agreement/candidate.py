@@ -9,13 +9,13 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.agreement.votes import read_slot
+from stagepost.chain.configuration import BLOCK_BYTES_MAX
+from stagepost.chain.master_block import root_hash
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id
 
-PAYLOAD_BYTES_MAX = 256 * 1024
+PAYLOAD_BYTES_MAX = BLOCK_BYTES_MAX
 
-CANDIDATE_ID = constructor_id(
-    "agreement.candidate slot:int parent:int256 payload:bytes = agreement.Candidate"
-)
+_ID_ID = constructor_id("agreement.candidateId slot:int parent:int256 block:int256 = agreement.CandidateId")
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -27,16 +27,29 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def hash(self) -> bytes:
-        writer = Writer()
-        writer.write_constructor(CANDIDATE_ID)
-        self.write(writer)
-        return sha256(writer.written()).digest()
+        """Id of the candidate."""
+        return candidate_hash(self.slot, self.parent, block_hash(self.payload))
 
     def write(self, writer: Writer) -> None:
         """Write the bare form."""
         writer.write_int(self.slot)
         writer.write_int256(self.parent)
         writer.write_bytes(self.payload)
+
+
+def candidate_hash(slot: int, parent: bytes, block: bytes) -> bytes:
+    """Return the id of a candidate from the hash of its block, so that a proof needs no payload."""
+    writer = Writer()
+    writer.write_constructor(_ID_ID)
+    writer.write_int(slot)
+    writer.write_int256(parent)
+    writer.write_int256(block)
+    return sha256(writer.written()).digest()
+
+
+def block_hash(payload: bytes) -> bytes:
+    """Return the hash by which a candidate names its block: SHA-256 of root hash and file hash."""
+    return sha256(root_hash(payload) + sha256(payload).digest()).digest()
 
 
 def read_candidate(reader: Reader) -> Candidate:

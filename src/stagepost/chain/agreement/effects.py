@@ -127,8 +127,8 @@ class RecoveredVotes(msgspec.Struct, frozen=True):
 
 
 class StalledSlot(msgspec.Struct, frozen=True):
-    """No slot was decided for long. `heard`: the validators that were heard in this slot; `needed`: how many
-    are needed.
+    """A block is awaited, and none has become final for long. `heard`: the validators that were heard in this
+    slot; `needed`: how many are needed.
     """
 
     slot: int

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.chain.agreement.book import Book, Slot
+from stagepost.chain.agreement.book import SLOTS_AHEAD_MAX, Book, Slot
 from stagepost.chain.agreement.certificate import Certificate, Verify, check_count
 from stagepost.chain.agreement.evidence import EVIDENCE_PER_VALIDATOR_MAX, Evidence, contradict, is_proof
 from stagepost.chain.agreement.messages import Proposal
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import CERTIFIABLE, Vote, VoteKind, signed_bytes
 from stagepost.errors import RemoteProtocolError
+
+SILENT_AFTER_ROUNDS = 2
+"""Rounds in which every validator leads once: one of whom no vote was heard in so many is silent."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -40,6 +43,22 @@ class BookKeeper:
         self.of_ours: list[Vote] = []
         self.broken: str | None = None
         self.evidence: dict[int, list[Evidence]] = {}
+        self._heard_in: dict[int, int] = {}
+
+    def note_life(self, validator: int, slot: int) -> None:
+        """Note that `validator` was heard, by a valid vote in `slot` or, at our start, by its answer."""
+        self._heard_in[validator] = max(slot, self._heard_in.get(validator, slot))
+
+    def is_silent(self, validator: int) -> bool:
+        """Return whether no vote of another validator was heard for the last two rounds of slots, or ever."""
+        heard_in = self._heard_in.get(validator)
+        oldest = self._book.current - SILENT_AFTER_ROUNDS * self._session.size
+        return validator != self._index and (heard_in is None or heard_in < oldest)
+
+    @property
+    def silent(self) -> int:
+        """Number of silent validators."""
+        return sum(map(self.is_silent, range(self._session.size)))
 
     def hear_vote(self, vote: Vote) -> Refusal | None:
         session, book = self._session, self._book
@@ -47,14 +66,15 @@ class BookKeeper:
             return Refusal("UnknownValidator", f"validator {vote.validator} is not one of the {session.size}")
         if vote.kind is VoteKind.PROPOSE and vote.validator != session.leader_of(vote.slot):
             return Refusal("NotLeader", f"validator {vote.validator} does not lead slot {vote.slot}")
-        if not book.is_open(vote.slot):
-            return None
-        slot = book.at(vote.slot)
-        if self._is_known(slot, vote):
+        is_open = book.is_open(vote.slot)
+        is_new = is_open and not self._is_known(book.at(vote.slot), vote)
+        if not is_new and not self._is_sign_of_life(vote):
             return None
         if not self._is_signed(vote):
             return _bad_signature(vote)
-        self._learn(slot, vote)
+        self.note_life(vote.validator, vote.slot)
+        if is_new:
+            self._learn(book.at(vote.slot), vote)
         return None
 
     def hear_certificate(self, certificate: Certificate) -> Refusal | None:
@@ -76,6 +96,7 @@ class BookKeeper:
                 return _bad_signature(vote)
         slot = self._book.at(certificate.slot)
         for vote in certificate.votes:
+            self.note_life(vote.validator, vote.slot)
             self._remember(slot, vote)
         self._certify(slot, certificate)
         return None
@@ -129,6 +150,15 @@ class BookKeeper:
         self._count(slot, vote)
 
     # Details
+
+    def _is_sign_of_life(self, vote: Vote) -> bool:
+        """Return whether a vote that decides nothing any more is the first of its validator for a round: the votes of
+        the slowest are always late, and it is not silent.
+        """
+        slot = vote.slot
+        heard_in = self._heard_in.get(vote.validator, 0)
+        is_near = slot <= self._book.current + SLOTS_AHEAD_MAX
+        return vote.validator != self._index and is_near and slot > heard_in + self._session.size
 
     def _is_known(self, slot: Slot, vote: Vote) -> bool:
         """Return whether the vote is of no use: it or its certificate is here, or there is enough evidence
@@ -194,7 +224,7 @@ class BookKeeper:
         if self.broken is not None:
             self.broken += ": a third of the validators or more are faulty"
             return
-        held[certificate.kind] = certificate
+        self._book.add_certificate(certificate)
         self.certified.append(certificate)
 
 

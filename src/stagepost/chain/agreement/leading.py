@@ -79,7 +79,7 @@ def is_justified(book: Book, candidate: Candidate) -> bool:
     parent_slot = book.slot_of(candidate.parent)
     if parent_slot is None or parent_slot >= candidate.slot or not book.is_block(candidate.parent):
         return False
-    return not book.not_skipped(parent_slot, candidate.slot)
+    return next(iter(book.not_skipped(parent_slot, candidate.slot)), None) is None
 
 
 def due_checks(book: Book) -> Iterator[CheckCandidate]:
@@ -90,19 +90,27 @@ def due_checks(book: Book) -> Iterator[CheckCandidate]:
     voted for comes again if we found it bad: a reason that depends on the time of the check must not keep one
     validator from building upon a block that the others agreed on.
     """
-    for number, slot in book.slots():
+    for number in sorted(book.to_check):
+        book.to_check.discard(number)
+        slot = book.at(number)
         certificate = slot.notarised
         for block_hash, proposal in slot.candidates.items():
             candidate = proposal.candidate
             is_notarised = certificate is not None and certificate.block == block_hash
-            if slot.is_good(block_hash) or not book.is_good(candidate.parent):
+            if slot.is_good(block_hash):
+                continue
+            if not book.is_good(candidate.parent):
+                book.check_after(candidate.parent, number)
                 continue
             if is_notarised:
                 is_due = block_hash not in slot.asked_again
                 slot.asked_again.add(block_hash)
+            elif block_hash in slot.asked or block_hash in slot.verdicts:
+                is_due = False
             else:
-                is_known = block_hash in slot.asked or block_hash in slot.verdicts
-                is_due = not is_known and number == book.current and is_justified(book, candidate)
+                is_due = number == book.current and is_justified(book, candidate)
+                if not is_due and number >= book.current:
+                    book.to_check.add(number)  # its turn, or a proof, may still come
             if is_due:
                 slot.asked.add(block_hash)
                 yield CheckCandidate(number, block_hash, candidate.payload, candidate.parent, is_notarised)

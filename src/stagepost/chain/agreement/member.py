@@ -207,7 +207,7 @@ class Member:
         slot = self.book.get(number) if number is not None else None
         if number is not None and slot is not None:
             if not slot.is_good(block_hash):  # of two answers, the better one
-                slot.verdicts[block_hash] = reason
+                self.book.add_verdict(number, block_hash, reason)
             self._dispute(number)
             self._go_on(now)
         return self._taken()
@@ -321,8 +321,8 @@ class Member:
         if certificate.slot < book.current:
             return False
         if certificate.slot == book.current:
-            is_good = certificate.kind is not VoteKind.SKIP and VoteKind.SKIP not in book.at(book.current).own
-            self._clock.leave(is_good=is_good, now=now)
+            is_skipped = certificate.kind is VoteKind.SKIP
+            self._clock.leave(book.current, is_skipped=is_skipped, silent=self._keeper.silent, now=now)
         else:
             self._clock.enter(now)
         book.current = certificate.slot + 1
@@ -344,7 +344,10 @@ class Member:
 
     def _finalise(self, now: float) -> None:
         before = self.book.current
-        for block in self.book.settle():
+        settled = self.book.settle()
+        if settled:
+            self._clock.finalised(block.candidate.slot for block in settled)
+        for block in settled:
             candidate, certificate = block.candidate, block.certificate
             self._effects.append(
                 FinalisedBlock(
@@ -398,10 +401,14 @@ class Member:
         )
 
     def _watch(self, now: float) -> None:
-        """Time the current slot while its block is awaited, or while an earlier block is not final."""
+        """Time the current slot while its block is awaited, or while an earlier block is not final. For a silent leader
+        its time is over at once.
+        """
         slot = self.book.get(self.book.current)
         is_proposed = slot is not None and bool(slot.votes[VoteKind.PROPOSE])
-        self._clock.watch(is_proposed or self.book.is_unfinished or self._is_wanted(now), now)
+        is_awaited = is_proposed or self.book.is_unfinished or self._is_wanted(now)
+        is_leader_silent = self._keeper.is_silent(self.session.leader_of(self.book.current))
+        self._clock.watch(is_awaited, now, is_leader_silent=is_leader_silent)
 
     def _make_wish(self, now: float) -> None:
         if (
@@ -424,6 +431,8 @@ class Member:
         """Begin to speak. Votes that a crash kept from being sent are sent now, as they stand on disk."""
         self._is_started = True
         self._queries.is_starting = False
+        for peer in self._queries.answered_by:
+            self._keeper.note_life(peer, self.book.current)
         self._clock.enter(now)
         if self._is_halted:
             return

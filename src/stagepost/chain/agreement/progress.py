@@ -12,6 +12,7 @@ for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from random import Random
 
 from stagepost.chain.agreement.book import Book
@@ -124,15 +125,16 @@ class ProgressQueries:
             book.current,
             self.is_starting,
             tuple(missing_candidates(book))[:CANDIDATES_ASKED_MAX],
-            tuple(missing_skips(book))[:SKIPS_ASKED_MAX],
+            tuple(islice(missing_skips(book), SKIPS_ASKED_MAX)),
         )
 
 
 def missing_candidates(book: Book) -> Iterator[bytes]:
     """Return the blocks that have a certificate but are not here."""
-    for _, slot in book.slots():
-        if slot.notarised is not None and slot.block is None:
-            yield slot.notarised.block
+    for number in sorted(book.lacking):
+        certificate = book.at(number).notarised
+        if certificate is not None:
+            yield certificate.block
 
 
 def missing_skips(book: Book) -> Iterator[int]:
@@ -169,12 +171,15 @@ def _frames(query: GetProgress, asker: int, book: Book, archive: Archive | None)
 def _votes_of(validator: int, book: Book) -> Iterator[bytes]:
     """Return the validator's own votes, newest first: those it must not contradict."""
     shown = 0
-    for _, slot in reversed(list(book.slots())):
+    for _, slot in book.newest_slots():
         for votes in slot.votes.values():
             vote = votes.get(validator)
-            if vote is not None and shown < OWN_VOTES_SHOWN_MAX:
-                shown += 1
-                yield vote.encode()
+            if vote is None:
+                continue
+            if shown >= OWN_VOTES_SHOWN_MAX:
+                return
+            shown += 1
+            yield vote.encode()
 
 
 def _wanted(query: GetProgress, book: Book) -> Iterator[bytes]:
@@ -216,8 +221,8 @@ def _final_block(number: int, book: Book, archive: Archive | None) -> FinalBlock
 
 def _open_slots(query: GetProgress, book: Book) -> Iterator[bytes]:
     told = 0
-    for number, slot in book.slots():
-        if number < query.from_slot or not (slot.certificates or slot.candidates):
+    for _, slot in book.slots(query.from_slot):
+        if not (slot.certificates or slot.candidates):
             continue
         if told >= SLOTS_PER_ANSWER_MAX:
             return

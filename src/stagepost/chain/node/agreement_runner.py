@@ -71,13 +71,16 @@ class BlockAuthority(Protocol):
 
 
 class AgreementCounters(msgspec.Struct):
-    """`refused` counts by the name of the broken rule."""
+    """`refused` counts by the name of the broken rule; `missed_votes` final blocks for whose slots this validator has signed
+    no vote in this run; `skipped_slots` slots between two final blocks."""
 
     frames_pushed: int = 0
     pushes_dropped: int = 0
     asked: int = 0
     answered: int = 0
     writes_failed: int = 0
+    missed_votes: int = 0
+    skipped_slots: int = 0
     refused: Counter[str] = msgspec.field(default_factory=Counter)
 
 
@@ -108,6 +111,9 @@ class AgreementRunner:
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._to_write: list[Persist] = []
+        self._voted: set[int] = set()
+        """Slots above the last final block in which this validator has signed a vote."""
+        self._last_final: int | None = None
         self._is_writing = self._is_due = False
         self._writing_late: asyncio.TimerHandle | None = None
         self._replies: dict[int, Callable[[bytes], None]] = {}
@@ -208,7 +214,9 @@ class AgreementRunner:
         match effect:
             case Persist():
                 self._to_write.append(effect)
-                if any(record.frame.startswith(_VOTE) for record in effect.records):
+                votes = [record.slot for record in effect.records if record.frame.startswith(_VOTE)]
+                if votes:
+                    self._voted.update(slot for slot in votes if slot is not None)
                     self._write_now()
                 elif self._writing_late is None:
                     # Nothing waits to be spoken: what others have said goes with the next vote of ours, or by itself.
@@ -230,6 +238,7 @@ class AgreementRunner:
                 self._above.check(self, effect)
             case FinalisedBlock():
                 self._number += 1
+                self._count_final(effect.slot)
                 self._above.finalised(self, self._number, effect)
             case RefusedPeer(peer, rule, text):
                 self.counters.refused[rule] += 1
@@ -237,6 +246,14 @@ class AgreementRunner:
                 self._above.noticed(self, effect)
             case BlamedValidator() | DisputedBlock() | RecoveredVotes() | StalledSlot() | Halt():
                 self._above.noticed(self, effect)
+
+    def _count_final(self, slot: int) -> None:
+        before = self._last_final
+        if before is not None and self.member.is_started:
+            self.counters.missed_votes += slot not in self._voted
+            self.counters.skipped_slots += slot - before - 1
+        self._last_final = slot
+        self._voted = {one for one in self._voted if one > slot}
 
     def _answered(self, peer: int, number: int, answer: bytes | None) -> None:
         if not self._is_stopped:

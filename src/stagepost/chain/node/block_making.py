@@ -15,11 +15,22 @@ from stagepost.chain.rotation import Plan, planned
 from stagepost.remp.ledger import CollatedBlock, LedgerSession
 from stagepost.remp.message import ExternalMessage
 
+PASSED_MS = 2_000
+"""Milliseconds after a message's expiry at which an idle shard gets the block that proves its end."""
+
+IDLE_PAUSE_MS = 5_000
+"""Milliseconds between the last block of a shard and one that is made for expired messages, at least."""
+
 
 class Collator(Protocol):
     """The source of messages for blocks."""
 
     def has_messages(self, session: LedgerSession) -> bool: ...
+
+    def has_expired(self, session: LedgerSession, after_ms: int, until_ms: int) -> bool:
+        """Return whether it knows of a message of the session's shard that expired after `after_ms` and no later than
+        `until_ms`.
+        """
 
     def take(self, session: LedgerSession) -> Iterable[ExternalMessage]:
         """Return messages in order; the caller reads while the block has room."""
@@ -64,13 +75,31 @@ class BlockMaker:
         """Return whether a block upon `parent` would have something in it."""
         if session.shard != MASTER_SHARD:
             is_asked_for = self._collator is not None and self._collator.has_messages(session)
-            return is_asked_for or self._ledger.is_block_wanted(session.session_id, parent)
+            return (
+                is_asked_for
+                or self._ledger.is_block_wanted(session.session_id, parent)
+                or self._is_time_to_pass(session, parent, now_ms)
+            )
         if self._plans_upon(parent) or self._configuration_upon(parent) is not None:
             return True
         return self._ledger.is_master_block_wanted(now_ms, parent)
 
-    def propose_configuration(self, configuration: Configuration) -> None:
-        """Propose `configuration` until the masterchain changes to it, or to another one."""
+    def _is_time_to_pass(self, session: LedgerSession, parent: bytes, now_ms: int) -> bool:
+        """Return whether an empty block is wanted because of the time alone: it proves the end of all messages that
+        expired before it. Nobody outside can ask for one. Half of a session's life without a block wants one, too.
+        """
+        chain = self._ledger.chain(session.session_id)
+        state = None if chain is None else chain.state_after(parent)
+        if chain is None or state is None or now_ms < state.parent_ms + IDLE_PAUSE_MS:
+            return False
+        is_first = parent == session.session_id
+        if is_first and now_ms >= (session.from_ms + session.ends_ms) // 2:
+            return True
+        collator = self._collator
+        return collator is not None and collator.has_expired(session, state.parent_ms, now_ms - PASSED_MS)
+
+    def propose_configuration(self, configuration: Configuration | None) -> None:
+        """Propose `configuration` until the masterchain changes to it, or to another one; None proposes none."""
         self._configuration = configuration
         self._key_block = self._ledger.master.last_key_block_seqno
 

@@ -27,7 +27,8 @@ class Seat:
     """The knowledge of a validator about one session that it is a member of.
 
     `is_over`: the session has ended, and we only stay for validators that are behind. `wanted_in`: the slot
-    in which a block is wanted, and since when. `in_vain_at`: when we last tried to make one, and could not.
+    in which a block is wanted, and since when. `waiting`: candidates to look at again, and when each was
+    first seen. `in_vain_at`: when we last tried to make one, and could not.
     `upon`: the block that the next one stands upon, and since when we know it. `messages_proposed`: how many
     messages the last candidate had.
     """
@@ -38,11 +39,15 @@ class Seat:
         self.members = frozenset(session.public_keys)
         self.is_of_master = session.shard == MASTER_SHARD
         self.is_over = False
-        self.waiting: list[CheckCandidate] = []
+        self.waiting: list[tuple[CheckCandidate, int]] = []
         self.wanted_in: tuple[int, float] | None = None
         self.in_vain_at: float | None = None
         self.upon: tuple[bytes, float] | None = None
         self.messages_proposed = 0
+
+    def waits_since(self, unix_ms: int) -> bool:
+        """Return whether a candidate that was seen before `unix_ms` still waits."""
+        return any(seen_ms < unix_ms for _, seen_ms in self.waiting)
 
 
 class CandidateJudge:
@@ -64,6 +69,7 @@ class CandidateJudge:
 
     def check(self, seat: Seat, asked: CheckCandidate) -> None:
         """Judge a candidate; call `seat.runner.checked` with the result, now, later or never."""
+        seen_ms = self._now_ms()
         if seat.is_over and asked.payload == CLOSING:
             seat.runner.checked(
                 asked.block_hash, None
@@ -71,47 +77,52 @@ class CandidateJudge:
         elif seat.is_of_master or seat.is_over or asked.is_notarised or self._check_messages is None:
             # A quorum knows these messages and accepted their order; our own view of both changes from minute to minute,
             # so it is no reason to refuse.
-            self._judge(seat, asked)
+            self._judge(seat, asked, seen_ms)
         else:
             try:
                 messages = self._ledger.messages_of(asked.payload)
             except DecodeError:
-                self._judge(seat, asked)  # the ledger has a name for it
+                self._judge(seat, asked, seen_ms)  # the ledger has a name for it
                 return
             seat.messages_proposed = len(messages)
             self._check_messages(
-                seat.session, messages, lambda reason: self._messages_checked(seat, asked, reason)
+                seat.session, messages, lambda reason: self._messages_checked(seat, asked, seen_ms, reason)
             )
 
     def check_again(self, seat: Seat) -> None:
         """Judge again the candidates that waited, unless their slot is decided."""
         waiting, seat.waiting = seat.waiting, []
-        for asked in waiting:
+        for asked, seen_ms in waiting:
             if asked.slot > seat.runner.member.book.final_slot:
-                self._judge(seat, asked)
+                self._judge(seat, asked, seen_ms)
 
-    def _messages_checked(self, seat: Seat, asked: CheckCandidate, reason: str | None) -> None:
+    def _messages_checked(self, seat: Seat, asked: CheckCandidate, seen_ms: int, reason: str | None) -> None:
         if self.is_stopped:
             return
         if reason is None or seat.runner.member.book.is_block(asked.block_hash):
-            self._judge(seat, asked)
+            self._judge(seat, asked, seen_ms)
         else:
             self.declined += 1
             seat.runner.checked(asked.block_hash, reason)
 
-    def _judge(self, seat: Seat, asked: CheckCandidate) -> None:
+    def _judge(self, seat: Seat, asked: CheckCandidate, seen_ms: int) -> None:
         if not seat.is_over and not self._knows(seat, asked.parent_hash):
             # Agreement vouches for the parent: the ledger is a little behind it, or ahead by blocks that others sent.
-            seat.waiting.append(asked)
+            seat.waiting.append((asked, seen_ms))
             return
+        is_notarised = asked.is_notarised or seat.runner.member.book.is_block(asked.block_hash)
         answer = self._ledger.check(
-            seat.session.session_id, asked.block_hash, asked.parent_hash, asked.payload, self._now_ms()
+            seat.session.session_id,
+            asked.block_hash,
+            asked.parent_hash,
+            asked.payload,
+            None if is_notarised else seen_ms,
         )
         self._tell()
         if isinstance(answer, NoAnswer):
             return
         if isinstance(answer, DeclinedCandidate) and answer.rule in MAY_WAIT:
-            seat.waiting.append(asked)
+            seat.waiting.append((asked, seen_ms))
             return
         reason = answer.reason if isinstance(answer, DeclinedCandidate) else None
         self.declined += reason is not None

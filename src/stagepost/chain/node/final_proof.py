@@ -14,7 +14,8 @@ import msgspec
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate, Verify, check, check_count, read_certificate
 from stagepost.chain.agreement.messages import FinalBlock, decode_final_block
-from stagepost.chain.agreement.votes import VoteKind
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import VoteKind, signed_bytes
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import ErrorCode, RemoteProtocolError
@@ -24,6 +25,11 @@ from stagepost.remp.shard import BlockId
 
 PENDING_MAX = 64
 """Blocks of one session, at most, that wait for their proof. Agreement makes a block final every few slots.
+"""
+
+OTHER_BRANCH = "OtherBranch"
+"""Reason for which a block with a certificate that holds is not taken: it stands upon another block than ours. Whoever
+sends it need not lie; the session's own quorum may.
 """
 
 _PROOF_ID = constructor_id(
@@ -69,7 +75,9 @@ def final_block(kept: KeptBlock) -> FinalBlock:
 
 
 class FinalChain:
-    """The final blocks of one session, from whichever source; `count` of them have gone on to the ledger."""
+    """The final blocks of one session, from whichever source; `count` of them have gone on to the ledger. `is_held`:
+    liars make its certificates, and only a block that a final master block holds is believed.
+    """
 
     def __init__(
         self,
@@ -79,6 +87,7 @@ class FinalChain:
         count: int = 0,
         top: bytes | None = None,
         slot: int = 0,
+        is_held: bool = False,
         verify: Verify = ed25519.verify,
     ) -> None:
         self.session_id = session_id
@@ -86,6 +95,7 @@ class FinalChain:
         self.count = count
         self._top = session_id if top is None else top
         self._slot = slot
+        self._is_held = is_held
         self._verify = verify
         self._pending: list[FinalBlock] = []
 
@@ -98,8 +108,8 @@ class FinalChain:
         """Take a block from our own agreement, which has proved it. Return the blocks that go on to the
         ledger.
         """
-        if number != self.count + 1:
-            return []  # somebody else told us before
+        if number != self.count + 1 or block.candidate.parent != self._top or self._is_held:
+            return []  # somebody else told us before, or told us something else
         self._pending.clear()
         return self._believe([block])
 
@@ -114,6 +124,8 @@ class FinalChain:
         if number > self.next_number or number > self.count + PENDING_MAX:
             return None
         block = decode_final_block(record)
+        if self._is_held and id_of(block.candidate.payload) not in committed:
+            return []
         place = number - self.count - 1
         known = self._pending[place] if place < len(self._pending) else None
         if known is not None and known.certificate.block == block.certificate.block:
@@ -154,20 +166,28 @@ class FinalChain:
         parent = self._top if before is None else before.certificate.block
         slot = self._slot if before is None else before.candidate.slot
         candidate, certificate = block.candidate, block.certificate
-        fault = None
+        fault = other = None
         if certificate.session_id != self.session_id:
             fault = f"its certificate is of session {certificate.session_id.hex()}"
         elif certificate.kind is VoteKind.SKIP or certificate.slot != candidate.slot:
             fault = f"its certificate is {certificate.kind.name} of slot {certificate.slot}"
-        elif candidate.parent != parent or candidate.slot <= slot:
-            fault = f"it does not follow block {number - 1}"
         elif candidate.hash != certificate.block:
             fault = f"its certificate is of block {certificate.block.hex()}"
-        if fault is not None:
+        elif candidate.parent != parent:
+            other = f"it does not follow block {number - 1}"
+        elif candidate.slot <= slot:
+            fault = f"its slot {candidate.slot} is not after {slot}"
+        if fault is None:
+            check_count(certificate, len(self.public_keys))
+            check(certificate, self.public_keys, self._verify)
+            # Whoever passes the block on in agreement answers for this signature.
+            leader = Session(self.session_id, self.public_keys, self.session_id).leader_of(candidate.slot)
+            signed = signed_bytes(self.session_id, candidate.slot, VoteKind.PROPOSE, candidate.hash)
+            if not self._verify(self.public_keys[leader], signed, block.signature):
+                fault = f"the signature of its leader, validator {leader}, is not its own"
+        if fault is not None or other is not None:
             raise RemoteProtocolError(
-                f"block {number} of session {self.session_id.hex()}: {fault}",
+                f"block {number} of session {self.session_id.hex()}: {fault or other}",
                 code=ErrorCode.NO_QUORUM,
-                reason="BadProof",
+                reason=OTHER_BRANCH if fault is None else "BadProof",
             )
-        check_count(certificate, len(self.public_keys))
-        check(certificate, self.public_keys, self._verify)

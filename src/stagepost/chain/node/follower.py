@@ -24,13 +24,14 @@ from random import Random
 
 import msgspec
 
-from stagepost.chain.agreement.messages import FinalBlock
+from stagepost.chain.agreement.messages import FinalBlock, decode_final_block
 from stagepost.chain.declined import Switches
+from stagepost.chain.following import EVIDENCE_MAX, CertifiedFault, OnMaster
 from stagepost.chain.genesis import Genesis
-from stagepost.chain.history import History, Snapshot
+from stagepost.chain.history import History, KeptBlock, Snapshot, after
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_block import decode_master_block
-from stagepost.chain.node.final_proof import FinalChain, final_block, kept_block
+from stagepost.chain.node.final_proof import OTHER_BRANCH, FinalChain, final_block, kept_block
 from stagepost.chain.node.following_messages import (
     BLOCKS_BYTES_MAX,
     BLOCKS_MAX,
@@ -104,6 +105,8 @@ class FollowerCounters(msgspec.Struct):
     asked: int = 0
     answered: int = 0
     refused: int = 0
+    passed_over: int = 0
+    """Sessions of shards that made a block final which cannot be."""
 
 
 class ChainFollower:
@@ -118,17 +121,22 @@ class ChainFollower:
         on_events: OnEvents = lambda events: None,
         options: FollowerOptions | None = None,
         switches: Switches | None = None,
+        on_master: OnMaster = lambda kept, applied: None,
     ) -> None:
         self.genesis = genesis
         self.store = store
         self.overlay_id = genesis.hash
-        self.ledger = restored(genesis, store, switches)
+        self.ledger = restored(genesis, store, switches, on_master)
         self.board = Switchboard(public_keys, own_key)
         self.counters = FollowerCounters()
         self.fault: StagepostError | None = None
         """Why nothing is taken in any more: a certified block that cannot be."""
         self.chains: dict[bytes, FinalChain] = {}
         self._ended: dict[bytes, FinalChain] = {}
+        self._keys_of: dict[bytes, tuple[bytes, ...]] = {}
+        self._rivals: dict[bytes, FinalChain] = {}
+        self._accused: dict[bytes, None] = {}
+        self._doubted: set[bytes] = set()
         self._public_keys = tuple(public_keys)
         self._own = self._public_keys.index(own_key)
         self._clock = clock
@@ -172,7 +180,9 @@ class ChainFollower:
         session_id = block.certificate.session_id
         # One that comes behind the end of its session may prove the session's last block.
         chain = self.chains.get(session_id) or self._ended.get(session_id)
-        if chain is not None:
+        if chain is not None and number <= chain.count:
+            self._compare(None, Final(session_id, number, block.encode()))
+        elif chain is not None:
             self._feed(chain.agreed(number, block))
 
     def push(self, number: int, block: FinalBlock, but: frozenset[bytes]) -> None:
@@ -227,13 +237,31 @@ class ChainFollower:
             return
         self._asking.add(peer)
         self.counters.asked += 1
-        places = tuple((session_id, chain.next_number) for session_id, chain in self.chains.items())
+        places = tuple((session_id, self._first_wanted(session_id)) for session_id in self.chains)
+        self._doubted.clear()
         if len(places) > SESSIONS_ASKED_MAX:
             places = tuple(self._random.sample(places, SESSIONS_ASKED_MAX))
         query = GetFinals(places).encode()
         self._channel.ask(
             peer, query, lambda answer: self._answered(peer, answer), self._options.query_timeout_s
         )
+
+    def look_back(self) -> None:
+        """Ask for blocks that should be here and are not: others may have other ones than we have."""
+        following = self.ledger.following
+        self._doubted |= {one for one, chain in following.chains.items() if chain.final} - set(
+            following.evidence
+        )
+        if self._doubted:
+            self._ask_after(self._options.hurry_s)
+
+    def _first_wanted(self, session_id: bytes) -> int:
+        """Return the number of the first block to ask for; in a session in doubt, of the first that is not committed."""
+        chain = self.ledger.chain(session_id)
+        if session_id not in self._doubted or chain is None:
+            return self.chains[session_id].next_number
+        kept = self.store.of_session(session_id)
+        return len(kept) - len(after(kept, chain.base_hash)) + 1
 
     def _answered(self, peer: int, answer: bytes | None) -> None:
         self._asking.discard(peer)
@@ -273,17 +301,57 @@ class ChainFollower:
         chain = self.chains.get(final.session_id)
         if chain is None:
             return True  # of a session that has ended, or that we shall hear of
+        if final.number <= chain.count:
+            self._compare(peer, final)
+            return True
         before = chain.next_number
         try:
             believed = chain.offered(final.number, final.record, self._committed)
         except RemoteProtocolError as error:
-            self._refuse(peer, error)
+            if error.reason == OTHER_BRANCH:
+                self._doubt(peer, final.session_id)
+            else:
+                self._refuse(peer, error)
             return True
         if believed is None:
             return False
         self.counters.taken += chain.next_number > before
         self._feed(believed)
         return True
+
+    def _doubt(self, peer: int, session_id: bytes) -> None:
+        """Ask a peer for its blocks of a session from the last committed one on: it has other ones than we have."""
+        if self.ledger.chain(session_id) is not None and session_id not in self.ledger.following.evidence:
+            self._doubted.add(session_id)
+            self._ask_after(0.0, peer)
+
+    def _compare(self, peer: int | None, final: Final) -> None:
+        """Compare a block, of a peer or of our own agreement, with the one that is here at its place. A second one that
+        is final is evidence against its session; whoever passes it on may be as honest as we are.
+        """
+        session_id, place = final.session_id, final.number - 1
+        kept = self.store.of_session(session_id)
+        following = self.ledger.following
+        if place >= len(kept) or session_id not in following.chains or session_id in following.evidence:
+            return
+        block = decode_final_block(final.record)
+        rival = self._rivals.get(session_id)
+        if block.certificate.block == kept[place].candidate and rival is None:
+            return
+        if rival is None or not rival.count < final.number <= rival.next_number:
+            rival = self._rivals[session_id] = self._chain_after(session_id, kept[:place])
+        here = kept[rival.count :]
+        try:
+            believed = rival.offered(final.number, final.record) or []
+        except RemoteProtocolError as error:
+            if error.reason != OTHER_BRANCH and peer is not None:
+                self._refuse(peer, error)
+            return
+        pairs = zip(believed, here, strict=False)
+        other = next((one for one, ours in pairs if one.certificate.block != ours.candidate), None)
+        if other is not None:
+            following.accuse(CertifiedFault(kept_block(other), "another block is final at its place"))
+            self._reopen()
 
     def _refuse(self, peer: int, error: RemoteProtocolError) -> None:
         self.counters.refused += 1
@@ -300,10 +368,41 @@ class ChainFollower:
                 self.fault = error
                 log.error("the chain cannot be followed any more", extra={"reason": error.text})
                 return
+            self._reopen()
             self._note_commits(kept.session_id, kept.payload)
             self.tell()
         if blocks:
             self._settle()
+
+    def _reopen(self) -> None:
+        """Begin anew with the stored blocks of sessions that liars hold, and show everybody the evidence: who knows it
+        proposes nothing of such a session, so nobody waits for blocks that others do not have.
+        """
+        following = self.ledger.following
+        while following.to_reopen:
+            session_id = following.to_reopen.pop()
+            chain, fault = self.chains.get(session_id), following.evidence.get(session_id)
+            if chain is None or fault is None:
+                continue
+            self._rivals.pop(session_id, None)
+            kept = self.store.of_session(session_id)
+            self.chains[session_id] = self._chain_after(session_id, kept, is_held=True)
+            if session_id in self._accused:
+                continue
+            self._accused[session_id] = None
+            while len(self._accused) > EVIDENCE_MAX:
+                del self._accused[next(iter(self._accused))]
+            self.counters.passed_over += 1
+            log.error(
+                "a session made a block final that cannot be; its work is passed over",
+                extra={"session": session_id.hex(), "reason": fault.reason},
+            )
+            block = final_block(fault.kept)
+            number = 1 + next(
+                (place for place, one in enumerate(kept, start=1) if one.candidate == block.candidate.parent),
+                0,
+            )
+            self.push(number, block, frozenset())
 
     def _note_commits(self, session_id: bytes, payload: bytes) -> None:
         """Note the shard blocks that a master block holds: while they wait, it proves them."""
@@ -332,6 +431,8 @@ class ChainFollower:
     def _applied(self, event: MasterApplied) -> None:
         for session_id in event.ended:
             chain = self.chains.pop(session_id, None)
+            self._keys_of.pop(session_id, None)
+            self._rivals.pop(session_id, None)
             if chain is not None:
                 self._ended[session_id] = chain
         while len(self._ended) > ENDED_MAX:
@@ -342,13 +443,20 @@ class ChainFollower:
             self._snapshots.session_rotated(self.ledger)
 
     def _open(self, session: LedgerSession) -> None:
-        session_id = session.session_id
-        kept = self.store.of_session(session_id)
+        self._keys_of[session.session_id] = session.public_keys
+        kept = self.store.of_session(session.session_id)
+        self.chains[session.session_id] = self._chain_after(session.session_id, kept)
+
+    def _chain_after(
+        self, session_id: bytes, kept: Sequence[KeptBlock], *, is_held: bool = False
+    ) -> FinalChain:
+        """Return the final blocks of a session, of which `kept` are here."""
         last = final_block(kept[-1]) if kept else None
-        self.chains[session_id] = FinalChain(
+        return FinalChain(
             session_id,
-            session.public_keys,
+            self._keys_of[session_id],
             count=len(kept),
             top=None if last is None else last.certificate.block,
             slot=0 if last is None else last.candidate.slot,
+            is_held=is_held,
         )

@@ -15,7 +15,7 @@ import msgspec
 
 from stagepost.chain.following import CLOSING
 from stagepost.chain.genesis import Genesis
-from stagepost.chain.history import KeptBlock, Snapshot
+from stagepost.chain.history import KeptBlock, Snapshot, after
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.master_state import MASTER_SHARD
@@ -23,6 +23,7 @@ from stagepost.chain.node.final_proof import FinalChain, Proof, final_block
 from stagepost.chain.node.store import (
     BLOCKS,
     GENESIS,
+    NETWORK_BEGINS,
     SNAPSHOTS,
     STORE_FILE,
     TABLES,
@@ -119,6 +120,10 @@ class ChainContent(msgspec.Struct, frozen=True):
     def keep_snapshot(self, snapshot: Snapshot) -> None:
         """Do nothing: a reader takes no snapshot."""
 
+    def drop_after(self, session_id: bytes, candidate: bytes) -> Sequence[KeptBlock]:
+        """Return the blocks, and delete nothing."""
+        return after([one for one in self.kept if one.session_id == session_id], candidate)
+
     def blocks(self) -> Iterable[KeptBlock]:
         return self.kept
 
@@ -129,7 +134,9 @@ class ChainContent(msgspec.Struct, frozen=True):
 def read_chain(folder: Path) -> ChainContent:
     """Read the chain; `StorageError` if there is none, or none that can be read."""
     in_use = holder(folder) is not None
-    found = read_beside(folder / STORE_FILE, TABLES, "store of the chain", is_in_use=in_use)
+    found = read_beside(
+        folder / STORE_FILE, TABLES, "store of the chain", is_in_use=in_use, begins=NETWORK_BEGINS
+    )
     genesis = found.held[GENESIS.name].get(THE_GENESIS)
     if genesis is None:
         raise StorageError(

@@ -19,12 +19,13 @@ import msgspec
 from stagepost.chain.agreement.effects import Record
 from stagepost.chain.following import CLOSING
 from stagepost.chain.genesis import Genesis
-from stagepost.chain.history import KeptBlock, KeptSessions, Snapshot
+from stagepost.chain.history import KeptBlock, KeptSessions, Snapshot, after
 from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.node.final_proof import Proof, final_block
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import StorageError
 from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.layout import Beginning
 from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
@@ -57,6 +58,13 @@ RECORDS: Table[int, RecordRow] = Table("records", int, RecordRow)
 GENESIS: Table[str, bytes] = Table("genesis", str, bytes)
 
 TABLES = (BLOCKS, SNAPSHOTS, RECORDS, GENESIS)
+
+NETWORK_BEGINS = Beginning(
+    2,
+    "its chain was made before network version 1, and this release cannot continue it",
+    "give the new network a data folder of its own; topics, tables and outboxes in the old one stay readable",
+)
+"""Files of validators from network version 1 on. Its hashes differ from all before, so nothing is migrated."""
 
 
 class ChainBook:
@@ -206,6 +214,18 @@ class ChainStore:
             self._slots.pop(kept.session_id, None)
         self._writer.soon(lambda book: book.put_snapshot(row, covered))
 
+    def drop_after(self, session_id: bytes, candidate: bytes) -> Sequence[KeptBlock]:
+        known = self._of_session.get(session_id, [])
+        dropped = after(known, candidate)
+        if dropped:
+            stay = len(known) - len(dropped)
+            del known[stay:], self._slots[session_id][stay:]
+            numbers = [number for number, kept in self._blocks.items() if kept in dropped]
+            for number in numbers:
+                del self._blocks[number], self._ids[number]
+            self._writer.soon(lambda book: book.drop_blocks(numbers))
+        return dropped
+
     def blocks(self) -> Iterable[KeptBlock]:
         return tuple(self._blocks.values())
 
@@ -309,7 +329,7 @@ def open_chain_store(
     folder: Path, genesis: Genesis, *, keeps_all: bool = False, connect: Connect = connect
 ) -> ChainStore:
     """`LockConflict` if another process has the folder, `StorageError` if it cannot be used."""
-    file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect)
+    file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect, NETWORK_BEGINS)
     try:
         backend = FileBackend(file, "chain", lock.release, rests=True)
         return ChainStore(file.held, file.damage, backend, genesis, keeps_all=keeps_all)

@@ -43,7 +43,7 @@ from stagepost.chain.agreement.messages import decode_final_block
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VoteKind
-from stagepost.chain.configuration import Configuration
+from stagepost.chain.configuration import Configuration, fault_in
 from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
@@ -54,6 +54,7 @@ from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEven
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.rotation import Plan
+from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
@@ -62,6 +63,10 @@ from stagepost.remp.links.overlay import Overlay
 __all__ = ["Answer", "ChainOptions", "ChainValidator", "CheckMessages", "Collator"]
 
 LOOK_EVERY_S = 0.1
+LOOK_BACK_MS = 500
+"""Milliseconds that a candidate of the masterchain waits for shard blocks that we do not have until we look whether others
+have other ones.
+"""
 """Seconds between two looks at whether the time of something has come."""
 
 WISH_AFTER_S = 0.4
@@ -97,8 +102,12 @@ class ChainOptions(msgspec.Struct, frozen=True):
 
 
 class ChainCounters(msgspec.Struct):
+    """`missed_votes` and `skipped_slots` are of sessions that are over; `ChainValidator.votes` has those of all."""
+
     proposed: int = 0
     master_blocks: int = 0
+    missed_votes: int = 0
+    skipped_slots: int = 0
 
 
 class ChainValidator:
@@ -173,6 +182,13 @@ class ChainValidator:
         """The running sessions that this validator is a member of, by their ids."""
         return {session_id: seat.runner for session_id, seat in self._seats.items() if not seat.is_over}
 
+    @property
+    def votes(self) -> tuple[int, int]:
+        """Return how many votes this validator has missed, and how many slots were skipped, in all sessions of this run."""
+        running = [seat.runner.counters for seat in self._seats.values()]
+        missed = self.counters.missed_votes + sum(one.missed_votes for one in running)
+        return missed, self.counters.skipped_slots + sum(one.skipped_slots for one in running)
+
     def start(self, overlay: Overlay) -> None:
         self.follower.start(overlay)
         sessions = (self.ledger.master_session(), *self.ledger.sessions())
@@ -206,8 +222,16 @@ class ChainValidator:
 
     def want_configuration(self, configuration: Configuration) -> None:
         """Accept `configuration` when another validator proposes it, and propose it ourselves."""
-        self.ledger.wanted.add(configuration.hash)
-        self.making.propose_configuration(configuration)
+        self.want_only([configuration])
+
+    def want_only(self, configurations: Sequence[Configuration]) -> None:
+        """Accept these configurations and no others when another validator proposes one; propose the first ourselves.
+        `ConfigError` for one that no chain of this release can have.
+        """
+        for fault in filter(None, map(fault_in, configurations)):
+            raise ConfigError(f"the configuration cannot be used: {fault}")
+        self.ledger.wanted = {one.hash for one in configurations}
+        self.making.propose_configuration(configurations[0] if configurations else None)
 
     # Sessions
 
@@ -236,7 +260,10 @@ class ChainValidator:
             self._after(LINGER_S, lambda: self._forget(session_id))
 
     def _forget(self, session_id: bytes) -> None:
-        self._seats.pop(session_id).runner.stop()
+        runner = self._seats.pop(session_id).runner
+        runner.stop()
+        self.counters.missed_votes += runner.counters.missed_votes
+        self.counters.skipped_slots += runner.counters.skipped_slots
         self.board.close(session_id)
         self._store.end_session(session_id)
 
@@ -310,6 +337,8 @@ class ChainValidator:
         self.making.forget_plans()
         for seat in list(self._seats.values()):
             self.judging.check_again(seat)
+            if seat.is_of_master and seat.waits_since(self._now_ms - LOOK_BACK_MS):
+                self.follower.look_back()
             if not seat.is_over:
                 self._wish(seat)
 

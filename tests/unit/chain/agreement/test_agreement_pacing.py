@@ -2,53 +2,150 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stagepost.chain.agreement.effects import Reply
 from stagepost.chain.agreement.messages import Proposal, decode_message
-from stagepost.chain.agreement.pacing import LEVEL_MAX, WISHES_AT_ONCE_MAX, MemberOptions, Timeouts, Wishes
+from stagepost.chain.agreement.pacing import (
+    TIMEOUT_S_MAX,
+    WISHES_AT_ONCE_MAX,
+    MemberOptions,
+    SlotClock,
+    Timeouts,
+    Wishes,
+)
 from stagepost.chain.agreement.progress import SLOTS_PER_ANSWER_MAX
 from stagepost.chain.agreement.queries import ANSWER_BYTES_MAX, GetProgress, decode_answer
 from tests.worlds.chain.agreement_attackers import Hurrier, Skipper, world_with
 from tests.worlds.chain.agreement_world import Peer, World, contents_of, session_of
 
+QUICK_S = 0.01
 
-def test_time_outs_double_when_an_honest_leader_must_have_failed_and_halve_after_a_good_round() -> None:
+
+def test_each_failed_slot_doubles_the_time_out_once_an_honest_leader_must_be_among_them() -> None:
     timeouts = Timeouts(session_of(7), 0.2)
     assert timeouts.slot_s == 0.6000000000000001
     for _ in range(2):
-        timeouts.slot_failed()
+        timeouts.slot_failed(0)
     assert timeouts.level == 0, "two of seven may be faulty"
-    timeouts.slot_failed()
+    for level in (1, 2, 3):
+        timeouts.slot_failed(0)
+        assert timeouts.level == level
+    assert timeouts.slot_s == 4.800000000000001
+
+
+@pytest.mark.parametrize(("silent", "level"), [(0, 0), (1, 1), (2, 2), (3, 2), (6, 2)])
+def test_silent_validators_count_among_the_faulty(silent: int, level: int) -> None:
+    timeouts = Timeouts(session_of(7), 0.2)
+    for _ in range(2):
+        timeouts.slot_failed(silent)
+    assert timeouts.level == level
+
+
+def test_the_time_out_halves_after_a_round_of_good_slots_of_which_f_may_be_slow() -> None:
+    timeouts = Timeouts(session_of(7), 0.2)
+    for _ in range(4):
+        timeouts.slot_failed(0)
+    assert timeouts.level == 2
+    third_s = timeouts.slot_s / 3
+    for lasted_s in [third_s + 1e-6] * 2 + [third_s - 1e-6] * 4:
+        timeouts.slot_succeeded(lasted_s)
+    assert timeouts.level == 2
+    timeouts.slot_succeeded(QUICK_S)
     assert timeouts.level == 1
-    assert timeouts.slot_s == 1.2000000000000002
-    for _ in range(6):
-        timeouts.slot_succeeded()
-    assert timeouts.level == 1
-    timeouts.slot_succeeded()
-    assert timeouts.level == 0
-    for _ in range(7):
-        timeouts.slot_succeeded()
+    third_s = timeouts.slot_s / 3
+    for lasted_s in [third_s + 1e-6] * 3 + [QUICK_S] * 4:
+        timeouts.slot_succeeded(lasted_s)
+    assert timeouts.level == 1, "an honest leader needed more than two thirds of what would remain"
+    for _ in range(14):
+        timeouts.slot_succeeded(QUICK_S)
     assert timeouts.level == 0
 
 
-def test_a_good_slot_between_failures_keeps_time_outs_as_they_are() -> None:
+def test_a_final_block_between_failures_keeps_time_outs_as_they_are() -> None:
     timeouts = Timeouts(session_of(7), 0.2)
     for _ in range(20):
-        timeouts.slot_failed()
-        timeouts.slot_failed()
-        timeouts.slot_succeeded()
+        timeouts.slot_failed(0)
+        timeouts.slot_failed(0)
+        timeouts.slot_succeeded(None)
     assert timeouts.level == 0
 
 
-def test_time_outs_end_at_half_a_day() -> None:
+def test_a_block_that_became_final_late_is_no_reason_for_shorter_time_outs() -> None:
     timeouts = Timeouts(session_of(4), 0.2)
-    for _ in range(2 * LEVEL_MAX):
-        timeouts.slot_failed()
-    longest = timeouts.slot_s
-    assert timeouts.level == LEVEL_MAX
-    assert longest > 10 * 3600
-    timeouts.slot_failed()
-    timeouts.slot_failed()
-    assert timeouts.slot_s == longest
+    timeouts.slot_failed(1)
+    for _ in range(20):
+        timeouts.slot_succeeded(None)
+    assert timeouts.level == 1
+
+
+def test_time_outs_end_at_thirty_seconds_and_come_down_from_there() -> None:
+    timeouts = Timeouts(session_of(4), 0.2)
+    seen = {timeouts.slot_s}
+    for _ in range(1_000):
+        timeouts.slot_failed(0)
+        seen.add(timeouts.slot_s)
+    assert max(seen) == timeouts.slot_s == TIMEOUT_S_MAX == 30.0
+    for _ in range(4):
+        timeouts.slot_succeeded(QUICK_S)
+    assert timeouts.slot_s == 0.6000000000000001 * 32, "one level below, however often it failed"
+
+
+def _clock() -> SlotClock:
+    return SlotClock(session_of(4), MemberOptions(stalled_after_s=30.0), 0.0)
+
+
+def test_a_notarised_slot_fails_when_its_block_is_not_final_two_slots_later() -> None:
+    clock = _clock()
+    for slot in range(1, 5):
+        clock.leave(slot, is_skipped=False, silent=0, now=float(slot))
+        assert clock.timeouts.level == (1 if slot == 4 else 0), "slots 1 and 2 have failed with the fourth"
+    clock.finalised([4])
+    for slot in range(5, 40):
+        clock.leave(slot, is_skipped=False, silent=0, now=float(slot))
+        if slot % 2:
+            clock.finalised([slot])
+    assert clock.timeouts.level == 0
+
+
+def test_the_time_of_a_silent_leaders_slot_is_over_at_once_and_it_has_not_failed() -> None:
+    clock = _clock()
+    for slot in range(1, 20):
+        clock.watch(True, float(slot), is_leader_silent=True)
+        assert clock.next_wake <= float(slot)
+        assert clock.passed(float(slot))
+        assert not clock.passed(float(slot))
+        clock.leave(slot, is_skipped=True, silent=1, now=float(slot))
+    assert clock.timeouts.level == 0
+    clock.watch(True, 20.0)
+    assert not clock.passed(20.0)
+
+
+def test_a_stall_is_told_by_the_time_since_the_last_final_block_whatever_slots_end_meanwhile() -> None:
+    clock = _clock()
+    clock.watch(True, 0.0)
+    for slot in range(1, 300):
+        clock.leave(slot, is_skipped=True, silent=0, now=slot / 10)
+        clock.watch(True, slot / 10)
+        assert not clock.has_stalled(slot / 10)
+    assert clock.has_stalled(30.0)
+    assert not clock.has_stalled(30.0)
+    assert not clock.has_stalled(59.9)
+    assert clock.has_stalled(60.0), "as long as it lasts"
+    clock.finalised([300])
+    clock.watch(True, 61.0)
+    assert not clock.has_stalled(90.9)
+    assert clock.has_stalled(91.0)
+
+
+def test_a_chain_that_nobody_waits_for_has_not_stalled() -> None:
+    clock = _clock()
+    clock.watch(True, 0.0)
+    clock.watch(False, 10.0)
+    assert not clock.has_stalled(1_000.0)
+    clock.watch(True, 1_000.0)
+    assert not clock.has_stalled(1_029.9)
+    assert clock.has_stalled(1_030.0)
 
 
 def test_a_wish_holds_until_the_one_who_wishes_leads_a_slot() -> None:

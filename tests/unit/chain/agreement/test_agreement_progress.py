@@ -24,7 +24,7 @@ def certificate(slot: int, kind: VoteKind, block: bytes = NO_BLOCK) -> Certifica
 def add_block(book: Book, slot: int, parent: bytes, kind: VoteKind = VoteKind.NOTARISE) -> bytes:
     block = Candidate(slot, parent, b"block")
     book.add_candidate(block.hash, Proposal(block, bytes(64)))
-    book.at(slot).certificates[kind] = certificate(slot, kind, block.hash)
+    book.add_certificate(certificate(slot, kind, block.hash))
     book.current = max(book.current, slot + 1)
     return block.hash
 
@@ -114,8 +114,8 @@ def test_we_ask_from_where_our_chain_ends_and_skipped_slots_count_as_known() -> 
     book = Book(0, START)
     assert (book.top, book.first_unknown) == (0, 1)
     block = add_block(book, 1, START)
-    book.at(2).certificates[VoteKind.SKIP] = certificate(2, VoteKind.SKIP)
-    book.at(3).certificates[VoteKind.SKIP] = certificate(3, VoteKind.SKIP)
+    book.add_certificate(certificate(2, VoteKind.SKIP))
+    book.add_certificate(certificate(3, VoteKind.SKIP))
     assert (book.top, book.first_unknown) == (1, 4)
     add_block(book, 5, bytes([9]) * 32)
     assert book.first_unknown == 4, "a block whose parent is missing does not count"
@@ -144,12 +144,12 @@ def test_a_leader_builds_on_the_newest_good_block_over_skipped_slots_and_waits_f
     book = Book(0, START)
     block = add_block(book, 1, START)
     assert book.parent_for(2) is None, "it was not judged yet"
-    book.at(1).verdicts[block] = None
+    book.add_verdict(1, block, None)
     assert book.parent_for(2) == block
     assert book.parent_for(3) is None, "nobody knows what became of slot 2"
-    book.at(2).certificates[VoteKind.SKIP] = certificate(2, VoteKind.SKIP)
+    book.add_certificate(certificate(2, VoteKind.SKIP))
     assert book.parent_for(3) == block
-    book.at(1).verdicts[block] = "bad"
+    book.add_verdict(1, block, "bad")
     assert book.parent_for(3) is None
-    book.at(1).certificates[VoteKind.SKIP] = certificate(1, VoteKind.SKIP)
+    book.add_certificate(certificate(1, VoteKind.SKIP))
     assert book.parent_for(3) == START

@@ -13,6 +13,7 @@ from rigs.chain_messages import some_primes
 from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.messages import FinalBlock
+from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import NO_BLOCK, VoteKind, signed_bytes
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.node.final_proof import PENDING_MAX, FinalChain, Proof, final_block, kept_block
@@ -44,7 +45,10 @@ def block(
     slot: int, parent: bytes = SESSION, kind: VoteKind = VoteKind.FINALISE, payload: bytes = b"payload"
 ) -> FinalBlock:
     candidate = Candidate(slot, parent, payload)
-    return FinalBlock(candidate, bytes(64), certificate(slot, kind, candidate.hash))
+    leader = Session(SESSION, KEYS, SESSION).leader_of(slot)
+    proposed = signed_bytes(SESSION, slot, VoteKind.PROPOSE, candidate.hash)
+    signature = ed25519.sign(seed_of(leader), proposed)
+    return FinalBlock(candidate, signature, certificate(slot, kind, candidate.hash))
 
 
 def chain() -> FinalChain:
@@ -173,6 +177,7 @@ BAD: dict[str, Callable[[FinalBlock], FinalBlock]] = {
         one, certificate=certificate(2, VoteKind.FINALISE, hash_of(one))
     ),
     "upon another parent": lambda one: block(1, OTHER),
+    "of a leader who did not propose it": lambda one: msgspec.structs.replace(one, signature=bytes(64)),
 }
 
 

@@ -13,13 +13,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from rigs.agreement_keys import public_key_of, seed_of
+from rigs.agreement_keys import certified_by_all, public_key_of
 from rigs.chain_messages import some_primes
 from stagepost.chain.agreement.candidate import Candidate
-from stagepost.chain.agreement.certificate import Certificate
 from stagepost.chain.agreement.effects import Record
-from stagepost.chain.agreement.messages import FinalBlock
-from stagepost.chain.agreement.votes import VoteKind, signed_bytes
+from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import VoteKind
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.node.final_proof import PENDING_MAX, Proof, kept_block
@@ -28,7 +27,6 @@ from stagepost.chain.node.store import STORE_FILE, ChainStore, open_chain_store
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.cli.chain import chain as chain_command
 from stagepost.errors import StorageError
-from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.owner_lock import LockConflict
 from tests.worlds.chain.chain_world import START_MS, DecidedChain
 
@@ -42,6 +40,7 @@ def a_genesis(name: str = "store") -> Genesis:
         ValidatorSet(START_MS, START_MS + 86_400_000, members),
         master_lifetime_ms=2_000,
         shard_lifetime_ms=2_000,
+        must_expire=False,
     )
     return Genesis(name, START_MS, configuration)
 
@@ -59,12 +58,8 @@ class CertifiedChain(DecidedChain):
         members = {one.session_id: one for one in (ledger.master_session(), *ledger.sessions())}[session]
         parent, slot = self._tops.get(session, (session, 0))
         candidate = Candidate(slot + 1, parent, payload)
-        signed = signed_bytes(session, slot + 1, kind, candidate.hash)
-        seeds = {public_key_of(number): seed_of(number) for number in range(SIZE)}
-        signatures = ((who, ed25519.sign(seeds[key], signed)) for who, key in enumerate(members.public_keys))
-        proof = Certificate(session, slot + 1, kind, candidate.hash, tuple(signatures))
         self._tops[session] = candidate.hash, slot + 1
-        kept = kept_block(FinalBlock(candidate, bytes(64), proof))
+        kept = kept_block(certified_by_all(Session(session, members.public_keys, session), candidate, kind))
         ledger.finalised(kept.session_id, kept.candidate, kept.payload, kept.certificate)
 
     def grow(self, count: int) -> None:

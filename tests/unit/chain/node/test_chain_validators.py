@@ -36,7 +36,7 @@ from stagepost.chain.node.store import Written
 from stagepost.chain.node.validator import LINGER_S, Answer, ChainValidator
 from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
-from stagepost.errors import StorageError
+from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.storage.tables import Held
 from stagepost.remp.ledger import CandidateLost, LedgerSession, MasterApplied
@@ -337,6 +337,38 @@ def test_another_set_of_validators_takes_over_when_all_want_it() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.parametrize("newest", [1, 2])
+def test_a_network_goes_to_the_next_version_by_a_key_block_once_releases_speak_it(
+    newest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.chain.configuration.NETWORK_VERSION", newest)
+
+    async def main() -> None:
+        world = ChainOverlayWorld(4, 14, full_nodes=1)
+        wanted = msgspec.structs.replace(world.genesis.configuration, network_version=2)
+        world.start()
+        world.offer(some_primes(0))
+        await settled(world)
+        for house in world.validators:
+            assert house.validator is not None
+            if newest == 2:
+                house.validator.want_configuration(wanted)
+                continue
+            with pytest.raises(ConfigError, match="network version 2 is not spoken here, 1 is"):
+                house.validator.want_configuration(wanted)
+        for number in range(1, 4):
+            world.offer(some_primes(number))
+            await asyncio.sleep(1.0)
+        await settled(world)
+        for house in world.houses:
+            assert house.running.ledger.master.configuration.network_version == newest
+            assert included(house, world.genesis) == Counter(dict.fromkeys(world.offered, 1))
+        world.check()
+        await world.close()
+
+    run_in_virtual_time(main())
+
+
 def test_blocks_that_are_larger_than_a_link_takes_at_once_arrive() -> None:
     async def main() -> None:
         accounts = [address(ContractKind.UNTIL_FUNDED, number) for number in range(6)]
@@ -449,6 +481,7 @@ def test_who_calls_final_what_is_not_is_refused_and_changes_nothing() -> None:
         world.start()
         world.offer(some_primes(0))
         await settled(world)
+        await asyncio.sleep(5.0)  # until blocks that were on their way are final too
         node, liar = world.houses[-1].running, world.houses[1].running
         before = node.ledger.master.hash
         session = node.ledger.master_session()
