@@ -163,6 +163,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def holds_twin(self, message: ExternalMessage) -> bool:
+        """Return whether a block of the last final state holds another message with the same content."""
+        ...
+
     # Shards and sessions
 
     def shard_of(self, workchain: int, account: bytes) -> Shard | None: ...

@@ -11,12 +11,12 @@ import msgspec
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.identifiers import MESSAGES_TOPIC as MESSAGES_TOPIC
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
-from stagepost.remp.queue.records import Header
+from stagepost.remp.queue.records import UNSIGNED, HandOver, Header
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):
-    """The fields that a ledger reads in a message's bytes. `uid` is the hash of the body alone: two ids may
-    share one.
+    """The fields that a ledger reads in a message's bytes. `uid` is the hash of all that makes it
+    what it is to its account, without the salt: two ids may share one, and then they expire together.
     """
 
     message_id: bytes
@@ -40,6 +40,7 @@ class Origin(msgspec.Struct, frozen=True):
     source_key_id: bytes
     source_index: int
     timestamp_ms: int
+    hand_over: HandOver = UNSIGNED
 
 
 def uid_key(header: Header) -> UidKey:
@@ -56,6 +57,7 @@ def header_of(message: ExternalMessage, origin: Origin, masterchain_seqno: int) 
         origin.source_index,
         masterchain_seqno,
         origin.timestamp_ms,
+        origin.hand_over,
     )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from stagepost.errors import ConfigFaults, Fault, StorageError
-from stagepost.ground.files.documents import NotADocument, Part, read_object
-from stagepost.ground.files.expected import Expected, optional, unfit, whole
+from stagepost.errors import ConfigFaults, FileFault, StorageError
+from stagepost.ground.files.documents import DocumentPart, NotADocument, read_object
+from stagepost.ground.files.expected import Expected, optional, text, unfit, whole
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import HASH_DIGITS, SHARD_DIGITS, read_hash, read_shard
+from stagepost.remp.session_windows import Window, WindowIndex
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -41,7 +42,7 @@ class Role(Enum):
     VALIDATOR = "validator"
 
 
-class Validator(msgspec.Struct, frozen=True):
+class SetMember(msgspec.Struct, frozen=True):
     """People see index k as V(k+1). The weight is for information: all counting is by head."""
 
     index: int
@@ -57,7 +58,7 @@ class Session(msgspec.Struct, frozen=True):
     workchain: int
     shard: int
     catchain_seqno: int
-    validators: tuple[Validator, ...]
+    validators: tuple[SetMember, ...]
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -67,9 +68,11 @@ class Session(msgspec.Struct, frozen=True):
 
     def meets(self, first_ms: int, last_ms: int) -> bool:
         """Return whether the window has a moment in common with [first_ms, last_ms]."""
-        return (self.from_ms is None or self.from_ms <= last_ms) and (
-            self.to_ms is None or first_ms < self.to_ms
-        )
+        return self.window.meets(first_ms, last_ms)
+
+    @property
+    def window(self) -> Window:
+        return Window.between(self.from_ms, self.to_ms)
 
     @property
     def age_key(self) -> tuple[int, int, int, bytes]:
@@ -77,30 +80,63 @@ class Session(msgspec.Struct, frozen=True):
         return self.catchain_seqno, self.workchain, self.shard, self.session_id
 
 
-class Source(NamedTuple):
+Membership: TypeAlias = tuple[Session, SetMember]
+"""Session, and the member that a key is in it."""
+
+
+class ReceiptSource(NamedTuple):
     role: Role
     public_key: bytes
 
 
 class ValidatorSets:
-    """The content of one validator-sets file, and an index from key id to the full node or validator that has
-    it.
+    """The full nodes and the sessions, and an index from key id and time to the full node or validator that has the key.
+
+    The content of one validator-sets file, or of session after session as a topic brings them (`enter`).
     """
 
     def __init__(
         self,
         full_nodes: Mapping[bytes, bytes],
-        sessions: Sequence[Session],
+        sessions: Sequence[Session] = (),
         message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
     ) -> None:
         self.full_nodes = dict(full_nodes)
-        self.sessions = {session.session_id: session for session in sessions}
+        self.sessions: dict[bytes, Session] = {}
+        self.names: dict[bytes, str] = {}
+        self.addresses: dict[bytes, str] = {}
         self.message_timeout_ms = message_timeout_ms
-        self._memberships: dict[bytes, dict[bytes, tuple[Session, Validator]]] = {}
+        self._memberships: dict[bytes, dict[bytes, Membership]] = {}
+        # Of all sessions, and by key id; each is made when it is asked for first.
+        self._windows: WindowIndex[Session] | None = None
+        self._windows_of: dict[bytes, WindowIndex[Membership]] = {}
         for session in sessions:
-            for validator in session.validators:
-                of_key = self._memberships.setdefault(validator.key_id, {})
-                of_key[session.session_id] = session, validator
+            self.enter(session)
+
+    def enter(self, session: Session) -> None:
+        """Enter a session, in place of what was known of a session with its id."""
+        before = self.sessions.get(session.session_id)
+        if before is not None:
+            self._leave(before)
+        self.sessions[session.session_id] = session
+        if self._windows is not None:
+            self._windows.enter(session.window, session)
+        for validator in session.validators:
+            membership = session, validator
+            self._memberships.setdefault(validator.key_id, {})[session.session_id] = membership
+            if (known := self._windows_of.get(validator.key_id)) is not None:
+                known.enter(session.window, membership)
+
+    def _leave(self, session: Session) -> None:
+        if self._windows is not None:
+            self._windows.remove(session.window, session)
+        for validator in session.validators:
+            of_key = self._memberships[validator.key_id]
+            membership = of_key.pop(session.session_id)
+            if (known := self._windows_of.get(validator.key_id)) is not None:
+                known.remove(session.window, membership)
+            if not of_key:
+                del self._memberships[validator.key_id]
 
     @classmethod
     def load(cls, path: StrPath) -> ValidatorSets:
@@ -115,24 +151,51 @@ class ValidatorSets:
             ) from error
         return parse_validator_sets(content, str(path))
 
-    def memberships(self, source_id: bytes) -> Mapping[bytes, tuple[Session, Validator]]:
+    def name_of(self, source_id: bytes, index: int) -> str:
+        """Return the name of a validator: the one that its network gave it, else its place in the session, as `V3`."""
+        return self.names.get(source_id) or f"V{index + 1}"
+
+    def memberships(self, source_id: bytes) -> Mapping[bytes, Membership]:
         """Return the sessions that a validator's key belongs to, by their ids."""
         return self._memberships.get(source_id, {})
 
-    def source(self, source_id: bytes, timestamp_ms: int) -> Source | str:
+    def held_by(self, source_id: bytes, first_ms: int, last_ms: int) -> Iterator[Membership]:
+        """Yield the sessions that a validator's key belongs to and whose windows meet [first_ms, last_ms]."""
+        return self._index_of(source_id).meeting(first_ms, last_ms)
+
+    def near(self, first_ms: int, last_ms: int) -> ValidatorSets:
+        """Return the sets with those sessions only whose windows meet [first_ms, last_ms]: enough to judge what lies within."""
+        if self._windows is None:
+            self._windows = WindowIndex((session.window, session) for session in self.sessions.values())
+        found = list(self._windows.meeting(first_ms, last_ms))
+        near = ValidatorSets(self.full_nodes, found, self.message_timeout_ms)
+        near.names, near.addresses = self.names, self.addresses
+        return near
+
+    def source(self, source_id: bytes, timestamp_ms: int) -> ReceiptSource | str:
         """Return the role and key of the source that signs with this key id at this time; a sentence if there
         is none.
         """
         public_key = self.full_nodes.get(source_id)
         if public_key is not None:
-            return Source(Role.FULL_NODE, public_key)
-        memberships = self._memberships.get(source_id)
-        if memberships is None:
+            return ReceiptSource(Role.FULL_NODE, public_key)
+        if source_id not in self._memberships:
             return f"no full node and no validator has the key id {source_id.hex()}"
-        for session, validator in memberships.values():
-            if session.meets(timestamp_ms, timestamp_ms):
-                return Source(Role.VALIDATOR, validator.public_key)
-        return f"validator {source_id.hex()} was in no session at {timestamp_ms}"
+        # Whichever session it is: a key id has one public key.
+        found = self._index_of(source_id).at(timestamp_ms)
+        if found is None:
+            return f"validator {source_id.hex()} was in no session at {timestamp_ms}"
+        return ReceiptSource(Role.VALIDATOR, found[1].public_key)
+
+    def _index_of(self, source_id: bytes) -> WindowIndex[Membership]:
+        found = self._windows_of.get(source_id)
+        if found is None:
+            memberships = self._memberships.get(source_id)
+            if memberships is None:
+                return WindowIndex()
+            found = WindowIndex((one[0].window, one) for one in memberships.values())
+            self._windows_of[source_id] = found
+        return found
 
 
 T = TypeVar("T")
@@ -152,6 +215,9 @@ def _expected(digits: int, read: Callable[[object], T | None]) -> Expected[T]:
 
 _EXPECTED_HASH = _expected(HASH_DIGITS, read_hash)
 _EXPECTED_SHARD = _expected(SHARD_DIGITS, read_shard)
+NAME_CHARACTERS_MAX = 64
+"""Characters, at most, of a member's name and of its address."""
+_NAME = text("a name", NAME_CHARACTERS_MAX)
 _TIME: Expected[int | None] = optional(whole(0, INT64_MAX, "a time in milliseconds"))
 
 
@@ -160,11 +226,11 @@ def parse_validator_sets(content: bytes, source: str) -> ValidatorSets:
     ignored.
     """
     if len(content) > SETS_FILE_BYTES_MAX:
-        fault = Fault("the whole file", f"expected at most {SETS_FILE_BYTES_MAX} bytes, found more")
+        fault = FileFault("the whole file", f"expected at most {SETS_FILE_BYTES_MAX} bytes, found more")
         raise ConfigFaults({source: [fault]})
-    faults: list[Fault] = []
+    faults: list[FileFault] = []
     try:
-        sets = _walk(Part(read_object(content), faults))
+        sets = _walk(DocumentPart(read_object(content), faults))
     except NotADocument as error:
         raise ConfigFaults({source: [error.fault]}) from error
     if faults:
@@ -172,7 +238,7 @@ def parse_validator_sets(content: bytes, source: str) -> ValidatorSets:
     return sets
 
 
-def _walk(file: Part) -> ValidatorSets:
+def _walk(file: DocumentPart) -> ValidatorSets:
     timeout_ms = file.optional(
         "message_timeout_ms", whole(0, INT64_MAX, "a number of milliseconds"), MESSAGE_TIMEOUT_MS
     )
@@ -188,10 +254,17 @@ def _walk(file: Part) -> ValidatorSets:
             part.fault("session_id", "expected every session once, found it again")
         elif session.session_id:
             sessions[session.session_id] = session
-    return ValidatorSets(full_nodes, list(sessions.values()), timeout_ms)
+    sets = ValidatorSets(full_nodes, list(sessions.values()), timeout_ms)
+    for member in file.parts("members", is_required=False):
+        identifier = member.required("key_id", _EXPECTED_HASH, _NO_HASH)
+        sets.names[identifier] = member.required("name", _NAME, "")
+        address = member.optional("address", optional(_NAME), None)
+        if address is not None:
+            sets.addresses[identifier] = address
+    return sets
 
 
-def _read_key(part: Part) -> tuple[bytes, bytes]:
+def _read_key(part: DocumentPart) -> tuple[bytes, bytes]:
     public_key = part.required("public_key", _EXPECTED_HASH, _NO_HASH)
     identifier = part.required("key_id", _EXPECTED_HASH, _NO_HASH)
     if public_key and identifier and key_id(public_key) != identifier:
@@ -200,7 +273,7 @@ def _read_key(part: Part) -> tuple[bytes, bytes]:
     return public_key, identifier
 
 
-def _read_session(part: Part, full_nodes: Mapping[bytes, bytes]) -> Session:
+def _read_session(part: DocumentPart, full_nodes: Mapping[bytes, bytes]) -> Session:
     from_ms, to_ms = part.optional("from_ms", _TIME, None), part.optional("to_ms", _TIME, None)
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         part.fault("to_ms", f"expected a time after from_ms ({from_ms}), found {to_ms}")
@@ -215,8 +288,8 @@ def _read_session(part: Part, full_nodes: Mapping[bytes, bytes]) -> Session:
     )
 
 
-def _read_validators(session: Part, full_nodes: Mapping[bytes, bytes]) -> list[Validator]:
-    found: dict[int, Validator] = {}
+def _read_validators(session: DocumentPart, full_nodes: Mapping[bytes, bytes]) -> list[SetMember]:
+    found: dict[int, SetMember] = {}
     keys: set[bytes] = set()
     count = 0
     for part in session.parts("validators"):
@@ -235,7 +308,7 @@ def _read_validators(session: Part, full_nodes: Mapping[bytes, bytes]) -> list[V
             part.fault("index", f"expected every index once, found {index} again")
         if index >= 0:
             weight = part.optional("weight", whole(0, INT64_MAX), 1)
-            found[index] = Validator(index, public_key, identifier, weight)
+            found[index] = SetMember(index, public_key, identifier, weight)
     if session.has("validators") and not count and isinstance(session.fields["validators"], list):
         session.fault("validators", "expected at least one validator, found an empty list")
     missing = next((index for index in range(max(found, default=-1) + 1) if index not in found), None)

@@ -7,32 +7,43 @@ votes for a candidate with a replay is not honest.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 
 from stagepost.catchain.block import UPDATE_ID, decode_update
 from stagepost.chain.agreement.messages import PROPOSAL_ID, Proposal, decode_message
 from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind, signed_bytes
 from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
+from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.switchboard import read_said
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes
+from stagepost.remp.message import BODY_ID, MessageBody
 from stagepost.remp.queue.records import Accept, Header, decode_payload
 from stagepost.remp.shard import BlockId
 
-_BLOCK, _PROPOSAL, _VOTE = (constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID))
+_BLOCK, _PROPOSAL, _VOTE, _BODY = (
+    constructor_bytes(one) for one in (UPDATE_ID, PROPOSAL_ID, VOTE_ID, BODY_ID)
+)
 _MASTER = constructor_bytes(MASTER_BLOCK_ID)
+CATCHAINS_REMEMBERED = 2
 FOR_IT = frozenset({VoteKind.NOTARISE, VoteKind.FINALISE})
 
 Candidates = dict[BlockId, ShardBlock]
 
 
 class Wiretap:
-    """Hears everything that a member pushes to another one."""
+    """Hears everything that a member pushes to another one. `is_final_and_handed_on`: whether the sender hands messages on
+    at this moment, and knows a message as final.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, is_final_and_handed_on: Callable[[int, bytes], bool] = lambda sender, message_id: False
+    ) -> None:
+        self.final_handed_on: list[tuple[int, bytes]] = []
+        """Senders, and the messages that were final when they handed on the bodies."""
         self.candidates: Candidates = {}
         self.hashes: dict[bytes, BlockId] = {}
         """Blocks by the hash that votes name."""
@@ -40,10 +51,14 @@ class Wiretap:
         """By that hash, and by who sent it: the session, and the vote."""
         self.times: dict[bytes, set[int]] = defaultdict(set)
         """When messages came in, as members have announced it."""
+        self.times_before: dict[BlockId, dict[bytes, frozenset[int]]] = {}
+        """Times by message of a candidate, as members had announced them when it was proposed: a dishonest author may
+        collate a message before anybody announces it, and nobody was promised an order then."""
         self.accepted_before: dict[BlockId, frozenset[bytes]] = {}
         """Messages that somebody had collated when a candidate was proposed: they go first."""
         self._accepted: set[bytes] = set()
         self._heard: set[bytes] = set()
+        self._is_final_and_handed_on = is_final_and_handed_on
 
     def __call__(self, sender: int, frame: bytes) -> None:
         if frame in self._heard:
@@ -53,8 +68,15 @@ class Wiretap:
         if said is None:
             return
         session_id, inner = said
-        if inner.startswith(_BLOCK):
-            self._hear_records(decode_update(inner).payload)
+        if inner.startswith(_BODY):
+            message_id = sha256(MessageBody.decode(inner).message).digest()
+            if self._is_final_and_handed_on(sender, message_id):
+                self.final_handed_on.append((sender, message_id))
+        elif inner.startswith(_BLOCK):
+            try:
+                self._hear_records(decode_update(inner).payload)
+            except DecodeError:
+                return  # an attacker's
         elif inner.startswith(_PROPOSAL):
             proposal = decode_message(inner)
             assert isinstance(proposal, Proposal)
@@ -83,7 +105,9 @@ class Wiretap:
         block_id = block.block_id(payload)
         self.candidates[block_id] = block
         self.hashes[block_hash] = block_id
-        self.accepted_before.setdefault(block_id, frozenset(self._accepted))
+        if block_id not in self.accepted_before:
+            self.accepted_before[block_id] = frozenset(self._accepted)
+            self.times_before[block_id] = {one: frozenset(self.times.get(one, ())) for one in ids_in(block)}
 
 
 def committed_blocks(payloads: Iterable[bytes]) -> Candidates:
@@ -119,17 +143,38 @@ def twice_included(blocks: Mapping[BlockId, ShardBlock]) -> list[str]:
     return found
 
 
-def out_of_order(blocks: Mapping[BlockId, ShardBlock], tap: Wiretap) -> list[str]:
-    """Pairs that stand the wrong way round, whichever announcement one goes by."""
+def bodies_twice_included(blocks: Mapping[BlockId, ShardBlock], final_at: Mapping[bytes, int]) -> list[str]:
+    """Return the messages whose body stood in a block for the same account, under another id, when they were included.
+    `final_at`: catchains of the masterchain by message. A body is remembered for two of them.
+    """
+    where: dict[tuple[bytes, bytes], bytes] = {}
+    found: list[str] = []
+    for block in blocks.values():
+        for data in block.messages:
+            message, message_id = CanonicalMessage.decode(data), sha256(data).digest()
+            other = where.get((message.account, message.body), message_id)
+            if other != message_id and final_at[message_id] < final_at[other] + CATCHAINS_REMEMBERED:
+                found.append(
+                    f"messages {other.hex()} and {message_id.hex()} have the same body for one account"
+                )
+            where[message.account, message.body] = message_id
+    return found
+
+
+def out_of_order(blocks: Mapping[BlockId, ShardBlock], tap: Wiretap, skew_ms: int) -> list[str]:
+    """Return pairs that stand the wrong way round, whichever announcement one goes by. An announcement that is older than
+    `skew_ms` may count from any later time up to that: a floor lifts those that are handed on late.
+    """
     found: list[str] = []
     for block_id, block in blocks.items():
         exempt = tap.accepted_before.get(block_id, frozenset())
+        known = tap.times_before.get(block_id, tap.times)
         latest: tuple[int, bytes] | None = None
         for message_id in ids_in(block):
-            times = tap.times.get(message_id)
+            times = known.get(message_id)
             if message_id in exempt or not times:
                 continue
-            if latest is not None and (max(times), message_id) < latest:
+            if latest is not None and (max(*times, block.time_ms - skew_ms), message_id) < latest:
                 found.append(f"block {block_id.seqno}: message {message_id.hex()} stands behind a later one")
             latest = max(latest or (0, b""), (min(times), message_id))
     return found

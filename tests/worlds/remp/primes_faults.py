@@ -1,18 +1,48 @@
-"""A collator that puts into its blocks what stands in earlier ones: each of them a candidate that nobody may vote for."""
+"""Collators that differ from an honest one: by an executor of their own mind, or by blocks that hold what stands in earlier
+ones, each of them a candidate that nobody may vote for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 import msgspec
 
 from stagepost.chain.accounts import EMPTY_ACCOUNT, Account
+from stagepost.chain.configuration import Configuration
 from stagepost.chain.hash_tree import HashTree
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_blocks import make_block
 from stagepost.remp.ledger import CollatedBlock
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.queue.collation import RefusedMessage
+
+FOREDATED_MS = 60_000
+REFUSED_TEXT = "the contract says no"
+
+
+def refuse_some(ledger: EmbeddedLedger, refuses: Callable[[bytes], bool]) -> None:
+    """Let the executor of this ledger refuse the messages for which `refuses` is true. Candidates of others may hold them:
+    an opinion of one collator is no rule of the chain.
+    """
+    honest = ledger.collate
+
+    def collate(
+        session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
+    ) -> CollatedBlock | None:
+        given = list(messages)
+        refused = [one.message_id for one in given if refuses(one.message_id)]
+        if not refused:
+            return honest(session, parent, given, now_ms)
+        collated = honest(session, parent, [one for one in given if one.message_id not in refused], now_ms)
+        if collated is None:
+            return None
+        reports = tuple((one, RefusedMessage(collated.block_id, REFUSED_TEXT)) for one in refused)
+        return msgspec.structs.replace(collated, reports=collated.reports + reports)
+
+    ledger.collate = collate  # type: ignore[method-assign]  # its executor is of another version
 
 
 def replay_everything(ledger: EmbeddedLedger, random: Random) -> None:
@@ -47,6 +77,45 @@ def replay_everything(ledger: EmbeddedLedger, random: Random) -> None:
         return msgspec.structs.replace(collated, reports=())
 
     ledger.collate = collate  # type: ignore[method-assign]  # this one validator means harm
+
+
+def backdate(ledger: EmbeddedLedger) -> None:
+    """From now on every block that this ledger makes is a millisecond later than its parent, and holds every message that
+    has ever waited here and still fits: expired ones, too, if no block has passed their expiry.
+    """
+    honest, known = ledger.collate, dict[bytes, ExternalMessage]()
+
+    def collate(
+        session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
+    ) -> CollatedBlock | None:
+        known.update((one.message_id, one) for one in messages)
+        return honest(session, parent, list(known.values()), 0)
+
+    ledger.collate = collate  # type: ignore[method-assign]  # this one validator means harm
+
+
+def foredate(ledger: EmbeddedLedger) -> None:
+    """From now on every block that this ledger makes is a minute ahead."""
+    honest, of_master = ledger.collate, ledger.collate_master
+
+    def collate(
+        session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
+    ) -> CollatedBlock | None:
+        return honest(session, parent, messages, now_ms + FOREDATED_MS)
+
+    def collate_master(
+        session: bytes,
+        parent: bytes,
+        now_ms: int,
+        *,
+        plans: Sequence[Plan] = (),
+        configuration: Configuration | None = None,
+    ) -> bytes | None:
+        ahead_ms = now_ms + FOREDATED_MS
+        return of_master(session, parent, ahead_ms, plans=plans, configuration=configuration)
+
+    ledger.collate = collate  # type: ignore[method-assign]  # this one validator means harm
+    ledger.collate_master = collate_master  # type: ignore[method-assign]
 
 
 def _is_remembered(accounts: HashTree[Account], message: ExternalMessage) -> bool:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from random import Random
 
 import msgspec
 
+from stagepost.catchain.effects import BlameReport, Halt
 from stagepost.catchain.member import MemberOptions as GraphOptions
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.contracts import primes_body, sum_in, sum_of_primes
 from stagepost.chain.declined import Switches
-from stagepost.chain.genesis import Genesis
+from stagepost.chain.genesis import FIRST_CATCHAIN, Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.agreement_runner import Notice
@@ -37,25 +38,31 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
-from stagepost.remp.receipts.status import Kind, Level, is_legal_step
+from stagepost.remp.receipts.status import Kind, Level, Status, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.topics.memory import MemoryTopic
-from stagepost.validator.session_plan import SessionOptions
+from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.validator import RempValidator
-from tests.worlds.catchain.memory_overlays import MemoryOverlay, MemoryOverlays
-from tests.worlds.chain.chain_world import START_MS
+from tests.worlds.catchain.memory_overlays import MemoryOverlay, MemoryOverlays, Objection
+from tests.worlds.chain.chain_world import EXPIRES_AT_S, START_MS
+from tests.worlds.remp.primes_attackers import HostileSeat, SessionAttack
 from tests.worlds.remp.primes_checks import Wiretap
-from tests.worlds.remp.primes_faults import replay_everything
+from tests.worlds.remp.primes_ends import EndsWatch
+from tests.worlds.remp.primes_faults import backdate, foredate, refuse_some, replay_everything
+from tests.worlds.remp.primes_proofs import ProofShelf
 
 UP_TO_MAX = 2_000
-FAULTS = ("ignores", "refuses", "leaves_out", "liar", "replays")
+FAULTS = ("ignores", "refuses", "leaves_out", "liar", "replays", "backdates", "foredates")
 """A validator that never votes, one that votes against everything, one whose master blocks hold nothing, one that
-tells full nodes that it refused all messages, and one whose blocks hold what earlier ones held."""
+tells full nodes that it refused all messages, one whose blocks hold what earlier ones held, one whose blocks are as early
+as they may be and hold whatever expired since, and one whose blocks are a minute ahead."""
 
 CHAIN_OPTIONS = ChainOptions(member=MemberOptions(start_wait_s=0.2))
 SESSION_OPTIONS = SessionOptions(member=GraphOptions(start_wait_s=0.2, idle_timeout_s=4.0))
@@ -79,7 +86,13 @@ class ValidatorHouse:
         self.notices: Counter[str] = Counter()
         self.crashes = 0
         self.fault: str | None = None
+        self.attack: SessionAttack | None = None
         self.switches = Switches()
+        self.final_ids: set[bytes] = set()
+        self.is_handing_on = False
+        self.blamed: set[int] = set()
+        """Numbers of the validators that contradicted themselves in a session's graph, as this one found."""
+        self.halted: list[str] = []
 
     @property
     def running(self) -> RempValidator:
@@ -101,10 +114,16 @@ class ValidatorHouse:
             chain_options=CHAIN_OPTIONS,
             session_options=msgspec.structs.replace(SESSION_OPTIONS, queue=world.queue_options),
             switches=self.switches,
+            on_events=self._chain_went_on,
             on_notice=self._noticed,
+            on_event=self._queue_spoke,
         )
         self.validator = validator
-        if self.fault is not None:
+        self._watch_switches(validator)
+        refuse_some(validator.ledger, lambda message_id: self.number in world.refused_by.get(message_id, ()))
+        if self.attack is not None:
+            self.attack.enter(validator)
+        elif self.fault is not None:
             self.misbehave(self.fault)
         overlay = world.join(self.number, validator.board)
         validator.start(overlay)
@@ -121,6 +140,30 @@ class ValidatorHouse:
         ]
         return CombinedReceipt(packet.source_id, tuple(lies)).encode()
 
+    def _chain_went_on(self, events: Sequence[LedgerEvent]) -> None:
+        for event in events:
+            if isinstance(event, MasterApplied):
+                for block in event.blocks:
+                    self.final_ids.update(message.message_id for message in block.messages)
+
+    def _queue_spoke(self, plan: SessionPlan, event: SessionEvent) -> None:
+        if isinstance(event, BlameReport):
+            self.blamed.add(self.world.public_keys.index(plan.public_keys[event.source]))
+        elif isinstance(event, Halt):
+            self.halted.append(event.text)
+
+    def _watch_switches(self, validator: RempValidator) -> None:
+        """Note when the validator hands messages on to a session that follows."""
+        queues = validator.queues
+        forward = queues._forward
+
+        def hand_on(old: SessionRunner, new: SessionRunner) -> None:
+            self.is_handing_on = True
+            forward(old, new)
+            self.is_handing_on = False
+
+        queues._forward = hand_on  # type: ignore[method-assign]  # it does the same, and is seen doing it
+
     def _noticed(self, session: LedgerSession, notice: Notice) -> None:
         self.notices[type(notice).__name__] += 1
 
@@ -129,6 +172,10 @@ class ValidatorHouse:
         self.fault = fault
         if fault == "replays":
             replay_everything(self.running.ledger, Random(self.number))
+        elif fault == "backdates":
+            backdate(self.running.ledger)
+        elif fault == "foredates":
+            foredate(self.running.ledger)
         elif fault != "liar":
             setattr(self.running.ledger.switches, fault, lambda block_id: True)
 
@@ -144,7 +191,9 @@ class ValidatorHouse:
     def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
         if self.fault == "liar":
             combined_receipt = self._lie(combined_receipt)
-        house = next(one for one in self.world.full_nodes if one.key_id == full_node)
+        house = next((one for one in self.world.full_nodes if one.key_id == full_node), None)
+        if house is None:
+            return False  # an attacker has invented it
 
         def arrive() -> None:
             house.node.receipts_came(self.key_id, combined_receipt)
@@ -162,9 +211,20 @@ class FullHouse:
         self.kinds: dict[bytes, list[tuple[bytes, str]]] = defaultdict(list)
         self.sent: set[bytes] = set()
         self.final_ids: list[bytes] = []
+        self.taken_at: dict[bytes, int] = {}
+        """Catchain of the masterchain under which a message was submitted."""
+        self.brought_at: dict[bytes, int] = {}
+        """Catchain under which a message came to a validator last."""
+        self.closed_at: dict[bytes, int] = {}
+        """Latest catchain that any validator had reached when the last closing receipt came."""
+        self.final_at: dict[bytes, int] = {}
+        self.catchain_after: dict[int, int] = {0: FIRST_CATCHAIN}
+        """Catchain of the masterchain after each of its blocks, by number."""
+        self.sessions_ended = 0
         self.receipts: list[Receipt] = []
         self.complaints: list[Complaint] = []
         self.listeners: list[Callable[[Receipt], None]] = []
+        self.ends = EndsWatch()
 
     def start(self) -> None:
         world = self.world
@@ -178,6 +238,8 @@ class FullHouse:
             Random(world.random.getrandbits(64)),
             self._chain_went_on,
         )
+        self.proofs = ProofShelf(world.genesis)
+        self.proofs.follow(self.follower)
         self._statuses = StatusTopic(
             self.topic.writer(lambda: int(world.clock.unix_s() * 1_000), retry_s=RETRY_S)
         )
@@ -191,6 +253,7 @@ class FullHouse:
             Random(world.random.getrandbits(64)),
             on_status=self._heard,
             complain=self.complaints.append,
+            expect=self.proofs.keeper.expect,
         )
         overlay = world.join(self.number, self.follower.board)
         self.follower.start(overlay)
@@ -199,12 +262,22 @@ class FullHouse:
     def _chain_went_on(self, events: Sequence[LedgerEvent]) -> None:
         for event in events:
             if isinstance(event, MasterApplied):
+                self.sessions_ended += len(event.ended)
+                self.catchain_after[event.master_id.seqno] = event.catchain_seqno
                 for block in event.blocks:
                     self.final_ids += [message.message_id for message in block.messages]
+                    self.final_at |= {
+                        message.message_id: block.master_catchain_seqno for message in block.messages
+                    }
+                    self.ends.executed(message.message_id for message in block.messages)
+        following = self.follower.ledger.following
+        self.ends.look(following.states, following.master.configuration.expiry_ahead_max_ms)
         self.node.heard(events)
 
     def _heard(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
+        if receipt.kind.status in (Status.REJECTED, Status.TIMEOUT):
+            self.closed_at[receipt.message_id] = self.world.catchain_seqno
         for listener in self.listeners:
             listener(receipt)
         self.kinds[receipt.message_id].append((receipt.source_id, receipt.kind.name))
@@ -215,7 +288,9 @@ class FullHouse:
     def submit(self, data: bytes) -> None:
         """Somebody who sends the same again is told so, and that is all."""
         try:
-            self.sent.add(self.node.submit(data))
+            message_id = self.node.submit(data)
+            self.sent.add(message_id)
+            self.taken_at[message_id] = self.world.catchain_seqno
         except StagepostError as error:
             if error.code is not ErrorCode.MSG_DUPLICATE:
                 raise
@@ -227,10 +302,11 @@ class FullHouse:
 
         def arrive() -> None:
             if house.validator is not None:
+                self.brought_at[RempMessage.decode(message).message_id] = self.world.catchain_seqno
                 try:
                     house.validator.queues.message_came(self.key_id, message)
                 except DecodeError as error:
-                    self.world.overlays.malformed.append(error.text)
+                    self.world.overlays.malformed.append(Objection(self.number, error.text))
 
         return self.world.overlays.carry(self.number, house.number, arrive, is_lossless=True)
 
@@ -238,17 +314,18 @@ class FullHouse:
         self.node.close()
         self.follower.stop()
         await self._statuses.close()
+        await self.proofs.keeper.close()
 
     def count_of(self, message_id: bytes, kind: str) -> int:
         return sum(one == kind for _, one in self.kinds[message_id])
 
     def is_over(self, message_id: bytes) -> bool:
-        """Final, refused here, or closed by every validator that ever had it."""
+        """Return whether a message is final, refused here, or closed by every validator that ever had it."""
         if self.count_of(message_id, "Finalized") or self.count_of(message_id, "RejectedByFullnode"):
             return True
         last = dict(self.kinds[message_id])
         last.pop(self.key_id, None)
-        return bool(last) and all(kind == "Timeout" or kind.startswith("Rejected") for kind in last.values())
+        return bool(last) and all(_is_closing(kind) for kind in last.values())
 
     def contradictions(self, sources: set[bytes]) -> list[str]:
         """Steps that no honest validator takes, however often it crashes."""
@@ -282,6 +359,10 @@ class FullHouse:
         return [f"{one.reason}: {one.text}" for one in checked if isinstance(one, Quarantined)]
 
 
+def _is_closing(kind: str) -> bool:
+    return kind == "Timeout" or kind.startswith("Rejected")
+
+
 class PrimesWorld:
     """To be made inside of a virtual-time loop."""
 
@@ -296,11 +377,17 @@ class PrimesWorld:
         shard_validators: int = 0,
         balances: tuple[tuple[bytes, int], ...] = (),
         queue_options: QueueOptions | None = None,
+        configure: Callable[[Configuration], Configuration] = lambda configuration: configuration,
+        attackers: Mapping[int, type[HostileSeat]] | None = None,
     ) -> None:
         self.queue_options = queue_options or QueueOptions()
         self.random = Random(seed)
         self.overlays = MemoryOverlays(Random(seed + 1), loss=loss)
-        self.tap = self.overlays.tap = Wiretap()
+        self.tap = self.overlays.tap = Wiretap(self._is_final_and_handed_on)
+        self.relabelled: set[bytes] = set()
+        """Messages that attackers have announced as younger than they are."""
+        self.refused_by: dict[bytes, frozenset[int]] = {}
+        """Numbers of the validators whose executors refuse a message."""
         self.clock = LoopClock(START_MS / 1_000 + 1.0)
         self.public_keys = tuple(ed25519.public_key(seed_of(one)) for one in range(size + full_nodes))
         members = tuple(SetMember(key, sha256(key).digest()) for key in self.public_keys[:size])
@@ -310,14 +397,23 @@ class PrimesWorld:
             shard_lifetime_ms=lifetime_ms,
             shard_validators=shard_validators,
         )
-        self.genesis = Genesis("primes", START_MS, configuration, balances)
+        self.genesis = Genesis("primes", START_MS, configure(configuration), balances)
         self.full_node_keys = {key_id(key): key for key in self.public_keys[size:]}
         self.validators = [ValidatorHouse(self, number) for number in range(size)]
         self.full_nodes = [FullHouse(self, size + number) for number in range(full_nodes)]
+        for number, kind in (attackers or {}).items():
+            self.validators[number].fault = kind.__name__
+            self.validators[number].attack = SessionAttack(self.validators[number], kind)
         for house in self.full_nodes:
             house.start()
         for one in self.validators:
             one.start()
+
+    def _is_final_and_handed_on(self, sender: int, message_id: bytes) -> bool:
+        if sender >= len(self.validators):
+            return False
+        house = self.validators[sender]
+        return house.is_handing_on and message_id in house.final_ids
 
     def join(self, number: int, events: Switchboard) -> MemoryOverlay:
         return self.overlays.join(self.genesis.hash, range(len(self.public_keys)), number, events)
@@ -329,6 +425,12 @@ class PrimesWorld:
     @property
     def ledger(self) -> EmbeddedLedger:
         return self.full_nodes[0].follower.ledger
+
+    @property
+    def catchain_seqno(self) -> int:
+        """The latest catchain of the masterchain that any validator has reached."""
+        ledgers = [one.running.ledger for one in self.validators if one.validator is not None]
+        return max(ledger.master.catchain_seqno for ledger in (self.ledger, *ledgers))
 
     def at(self, seconds: float, act: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(seconds, act)
@@ -354,10 +456,17 @@ class PrimesWorld:
 class Sum(msgspec.Struct, frozen=True):
     account: bytes
     up_to: int
+    salt: int = 0
+    expires_at_s: int = EXPIRES_AT_S
+
+    @property
+    def expires_soon(self) -> bool:
+        """Return whether the message expires while a run lasts."""
+        return 0 < self.expires_at_s < EXPIRES_AT_S
 
     @property
     def data(self) -> bytes:
-        return CanonicalMessage(self.account, primes_body(self.up_to)).encode()
+        return CanonicalMessage(self.account, primes_body(self.up_to), self.expires_at_s, self.salt).encode()
 
     @property
     def message_id(self) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 
@@ -45,10 +45,13 @@ class Validator(Peer):
         self.told: dict[bytes, list[MessageStatus]] = defaultdict(list)
         self.bodies: dict[bytes, ExternalMessage] = {}
         self.offers: dict[bytes, Header] = {}
-        self.bodies_sent = 0
 
     def start(self) -> None:
-        self.cache, self.queue = self.open_queue()
+        window = LifeWindow()
+        window.advance(SEQNO, self.world.now)
+        self.cache = MessageCache(window)
+        session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
+        self.queue = ReliableQueue(session, self.cache)
         super().start()
         for body in self.bodies.values():
             self.do(self.queue.body_came(body, self.world.now))
@@ -56,15 +59,8 @@ class Validator(Peer):
             if message_id not in self.queue.known_ids:
                 self.do(self.queue.forward_into([header], [self.bodies[message_id]], self.world.now))
 
-    def open_queue(self) -> tuple[MessageCache, ReliableQueue]:
-        window = LifeWindow()
-        window.advance(SEQNO, self.world.now)
-        cache = MessageCache(window)
-        session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
-        return cache, ReliableQueue(session, cache)
-
-    def next_payload(self) -> bytes | None:
-        return self.queue.next_payload()
+    def next_payload(self, is_due: bool) -> bytes | None:
+        return self.queue.next_payload(self.world.now, is_due=is_due)
 
     def hand_over(self, one: ExternalMessage) -> None:
         if self.is_up:
@@ -83,8 +79,8 @@ class Validator(Peer):
         super().perform(effects)
         for effect in effects:
             match effect:
-                case Deliver(source, _, _, payload):
-                    self.do(self.queue.block_delivered(source, payload, self.world.now))
+                case Deliver(source, _, _, payload, floor_ms):
+                    self.do(self.queue.block_delivered(source, payload, self.world.now, floor_ms))
                 case BlameReport(source):
                     self.do(self.queue.member_blamed(source, self.world.now))
 
@@ -92,7 +88,7 @@ class Validator(Peer):
         for effect in effects:
             match effect:
                 case Tell(_, message_id, status):
-                    self.note_told(message_id, status)
+                    self.told[message_id].append(status)
                 case SpeakSoon():
                     if hasattr(self, "member"):
                         self.perform(self.member.speak_soon(self.world.now))
@@ -106,14 +102,7 @@ class Validator(Peer):
     def send_body(self, peer: int, message_id: bytes) -> None:
         body = self.bodies.get(message_id)
         if body is not None:
-            self.bodies_sent += 1
             self.world.send(self.index, peer, partial(_body_came, body))
-
-    def note_told(self, message_id: bytes, status: MessageStatus) -> None:
-        self.told[message_id].append(status)
-
-    def relabelled(self, message_ids: Iterable[bytes]) -> None:
-        """Somebody has announced these as younger than they are, which is the same as sending them anew."""
 
     def body_wanted(self, sender: int, message_id: bytes) -> None:
         self.send_body(sender, message_id)

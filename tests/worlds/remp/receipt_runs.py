@@ -8,10 +8,9 @@ from random import Random
 
 import msgspec
 
-from rigs.catchain_keys import public_key_of, seed_of
+from rigs.catchain_keys import seed_of
 from stagepost.errors import ErrorCode
-from stagepost.ground.wire.tl import key_id
-from stagepost.remp.receipts.message_status import Accepted, SentToValidators, kind_of
+from stagepost.remp.receipts.message_status import Accepted, SentToValidators
 from stagepost.remp.receipts.receipt import (
     FUTURE_MS_MAX,
     Counting,
@@ -20,61 +19,41 @@ from stagepost.remp.receipts.receipt import (
     Receipt,
     check,
 )
-from stagepost.remp.receipts.status import Level, Status, is_legal_step, kind_named
+from stagepost.remp.receipts.status import Kind, Level, Status, is_legal_step, kind_named
 from stagepost.remp.shard import BlockId
-from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
-from tests.worlds.remp.session_chain import MasterBlock
-from tests.worlds.remp.session_checks import SessionRun
+from tests.worlds.chain.chain_world import START_MS
+from tests.worlds.remp.primes_world import PrimesWorld
 
 STRANGER = 500
 """A key that no session knows."""
 
 SAMPLE = 60
-EPOCH_MS = 1_800_000_000_000
+ON_THE_WAY_MS = 10
+BEFORE_ALL_MS = START_MS - 10_000
+"""Milliseconds: before every session, also by a clock that differs as much as clocks may."""
 
 Attempt = tuple[Receipt, int, ErrorCode]
 """A receipt, when it came, and the reason for which it must be refused."""
 
 
-def sets_of(run: SessionRun) -> ValidatorSets:
-    """Who validates from when on. A validator goes on speaking of what it was given, so windows stay open."""
-    sessions = []
-    for master in [entry for entry in run.world.chain.log if isinstance(entry, MasterBlock)]:
-        for plan in master.begun:
-            validators = tuple(
-                Validator(index, public_key_of(number), key_id(public_key_of(number)))
-                for index, number in enumerate(plan.members)
-            )
-            sessions.append(
-                Session(
-                    plan.session_id,
-                    plan.shard.workchain,
-                    plan.shard.prefix,
-                    plan.number,
-                    validators,
-                    EPOCH_MS + int(master.at_s * 1_000),
-                )
-            )
-    return ValidatorSets({}, sessions)
-
-
-def check_receipts(run: SessionRun, seed: int) -> Counter[str]:
-    """How many counted, and how many lies were refused, by reason. Raises AssertionError at the first that was not."""
-    random, sets, found = Random(seed), sets_of(run), Counter[str]()
-    for node in run.world.honest:
-        sample = random.sample(node.receipts, min(SAMPLE, len(node.receipts)))
-        for at_s, message_id, status in sample:
-            at_ms = EPOCH_MS + int(at_s * 1_000)
-            receipt = Receipt(ExternalMessageId(message_id), status, at_ms, b"").sign(seed_of(node.number))
-            outcome = check(receipt, sets, at_ms + 10)
-            assert isinstance(outcome, Counting), f"node {node.number}'s {receipt.kind.name}: {outcome}"
+def check_receipts(world: PrimesWorld, seed: int) -> Counter[str]:
+    """Count the receipts that count, and the lies that were refused, by reason. `AssertionError` at the first that was not."""
+    random, found = Random(seed), Counter[str]()
+    sources = {house.key_id: house for house in world.validators if house.fault is None}
+    for house in world.full_nodes:
+        sets = house.node.known_sets.sets
+        receipts = [receipt for receipt in house.receipts if receipt.source_id in sources]
+        for receipt in random.sample(receipts, min(SAMPLE, len(receipts))):
+            outcome = check(receipt, sets, receipt.timestamp_ms + ON_THE_WAY_MS)
+            assert isinstance(outcome, Counting), f"{receipt.kind.name}: {outcome}"
             found["counted"] += 1
             for lie, arrived_ms, reason in _lies(receipt, random):
                 answer = check(lie, sets, arrived_ms)
                 assert isinstance(answer, Quarantined), f"a lie about {receipt.kind.name} counts"
                 assert answer.reason is reason, f"refused as {answer.reason}, not as {reason}"
                 found[reason] += 1
-        found["illegal steps"] += _illegal_steps_found(run, node.number)
+        last = {(receipt.message_id, receipt.source_id): receipt.kind for receipt in receipts}
+        found["illegal steps"] += sum(_illegal_steps_found(kind) for kind in last.values())
     return found
 
 
@@ -97,24 +76,19 @@ def _lies(receipt: Receipt, random: Random) -> Iterator[Attempt]:
     yield replace(receipt, signature_text=""), arrived_ms, ErrorCode.RECEIPT_UNSIGNED
     # For another set: a key that no session has, and a validator before its first session.
     yield receipt.sign(seed_of(STRANGER)), arrived_ms, ErrorCode.RECEIPT_SOURCE
-    early = replace(receipt, timestamp_ms=EPOCH_MS - 1 - random.randrange(1_000))
+    early = replace(receipt, timestamp_ms=BEFORE_ALL_MS - random.randrange(1_000))
     yield early, arrived_ms, ErrorCode.RECEIPT_SOURCE
     # In a role that is not its own, and from a clock far ahead.
     yield replace(receipt, status=SentToValidators(3, 7)), arrived_ms, ErrorCode.RECEIPT_ROLE
     yield receipt, receipt.timestamp_ms - FUTURE_MS_MAX - 1, ErrorCode.RECEIPT_FUTURE
 
 
-def _illegal_steps_found(run: SessionRun, number: int) -> int:
-    """A validator that takes back what it has closed is noticed, each time."""
-    found = 0
-    node = run.world.nodes[number]
-    for statuses in node.told.values():
-        last = kind_of(statuses[-1])
-        is_closed = last.status in (Status.REJECTED, Status.TIMEOUT)
-        if is_closed or last.name == "IncludedIntoAcceptedBlock":
-            for name in {"PutIntoQueue", "Timeout"} - {last.name}:
-                kind = kind_named(name)
-                assert kind is not None
-                assert not is_legal_step(last, kind), f"{kind.name} after {last.name} passes"
-                found += 1
-    return found
+def _illegal_steps_found(last: Kind) -> int:
+    """Count the ways to take back a closed message: each of them is an illegal step."""
+    is_closed = last.status in (Status.REJECTED, Status.TIMEOUT) or last.name == "IncludedIntoAcceptedBlock"
+    names = {"PutIntoQueue", "Timeout"} - {last.name} if is_closed else set()
+    for name in names:
+        kind = kind_named(name)
+        assert kind is not None
+        assert not is_legal_step(last, kind), f"{kind.name} after {last.name} passes"
+    return len(names)

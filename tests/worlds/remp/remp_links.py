@@ -17,14 +17,14 @@ from stagepost.remp.links.authentication import NONCE_BYTES
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.network import SimulatedNetwork
 from stagepost.validator.links import ListeningValidatorLinks
 
 MAGIC = 7_777
 SESSION = bytes(range(32))
 OTHER_SESSION = bytes(reversed(range(32)))
-EXACT = Link(latency_s=0.01, jitter_s=0.0, cut_chance=0.0)
+EXACT = LinkSettings(latency_s=0.01, jitter_s=0.0, cut_chance=0.0)
 PORT = 3_000
 
 
@@ -116,7 +116,7 @@ class MemberNode:
 class SimulatedMembers:
     """A session in a simulated network; in virtual time."""
 
-    def __init__(self, count: int, link: Link = EXACT, seed: int = 1) -> None:
+    def __init__(self, count: int, link: LinkSettings = EXACT, seed: int = 1) -> None:
         self.network = SimulatedNetwork(Random(seed), link)
         self.members = [
             LinkMember(key_of(number), TcpAddress(host_of(number), PORT)) for number in range(count)

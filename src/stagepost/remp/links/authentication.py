@@ -140,7 +140,7 @@ class LinkTerms(msgspec.Struct, frozen=True):
             raise RemoteProtocolError(
                 f"Authentication: the {name} did not prove that it holds the key {key.hex()}",
                 code=ErrorCode.PROTOCOL_REQUEST,
-                advice="check the key that the peer was given",
+                advice="check the key of the peer in the network file",
                 reason="BadProof",
             )
 

@@ -142,7 +142,7 @@ def kept_out(penalties: Penalties[bytes], public_key: bytes, now: float) -> None
         raise HandshakeRefused(
             f"key {public_key.hex()} broke a rule and is kept out for {until - now:.0f} s more",
             code=ErrorCode.PROTOCOL_REQUEST,
-            advice="mend the peer, and wait",
+            advice="repair the peer, and wait",
             reason="KeptOut",
         )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
-from stagepost.ground.wire.layout import ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
+from stagepost.ground.wire.layout import ArrayLayout, ByteString, Layout, ListForm, ListOf, Text, Unsigned
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX
 
@@ -25,6 +25,9 @@ TELLING_BYTES_MAX = 131_072
 """Bytes of the statuses in one answer, at most; a single status always fits."""
 
 VERDICT_BYTES_MAX = 65_536
+PROOF_BYTES_MAX = 1_048_576
+"""Bytes of a proof file that a program is told, at most; `stagepost prove` reads a larger one from the data folder."""
+
 CODE_BYTES_MAX = 64
 TEXT_BYTES_MAX = 4_096
 HEADER_BYTES_MAX = 256
@@ -34,7 +37,7 @@ _ENVELOPE_BYTES_MAX = 64
 # Messages
 
 
-class SubmitMessage(msgspec.Struct, frozen=True):
+class SubmitExternalMessage(msgspec.Struct, frozen=True):
     message: bytes
 
 
@@ -83,6 +86,16 @@ class TellStatuses(msgspec.Struct, frozen=True):
     verdict: bytes
 
 
+class AskProof(msgspec.Struct, frozen=True):
+    message_id: bytes
+
+
+class TellProof(msgspec.Struct, frozen=True):
+    """`proof` is the content of a proof file; empty as long as the end of the message is not known."""
+
+    proof: bytes
+
+
 class Done(msgspec.Struct, frozen=True):
     """The program asks nothing more."""
 
@@ -91,7 +104,7 @@ class Done(msgspec.Struct, frozen=True):
 
 _ID = ByteString(ID_BYTES, ID_BYTES)
 _HEADER = Text(HEADER_BYTES_MAX)
-_STATUS = Record(
+_STATUS = ArrayLayout(
     ToldStatus,
     (
         ("value", ByteString(0, RECEIPT_BYTES_MAX)),
@@ -104,7 +117,7 @@ _STATUS = Record(
 DIALECT = Dialect(
     "local intake",
     (
-        Layout(SubmitMessage, 0, (("message", ByteString(0, READ_BYTES_MAX)),)),
+        Layout(SubmitExternalMessage, 0, (("message", ByteString(0, READ_BYTES_MAX)),)),
         Layout(MessageTaken, 1, (("message_id", _ID), ("is_new", Unsigned(1)))),
         Layout(
             MessageRefused,
@@ -128,6 +141,8 @@ DIALECT = Dialect(
             ),
         ),
         Layout(Done, 5),
+        Layout(AskProof, 6, (("message_id", _ID),)),
+        Layout(TellProof, 7, (("proof", ByteString(0, PROOF_BYTES_MAX)),)),
     ),
 )
 
@@ -154,6 +169,13 @@ FOLLOWING = State(
     message_bytes_max=TELLING_BYTES_MAX + VERDICT_BYTES_MAX + _ENVELOPE_BYTES_MAX,
     items_max=6 * TELLING_RECORDS_MAX + 8,
 )
+PROVING = State(
+    "Proving",
+    Role.SERVER,
+    timeout_s=30,
+    message_bytes_max=PROOF_BYTES_MAX + _ENVELOPE_BYTES_MAX,
+    items_max=8,
+)
 DONE = State("Done", speaker=None)
 
 # Spec
@@ -162,12 +184,15 @@ LOCAL_INTAKE = ProtocolSpec(
     name="LocalExternalMessages",
     initial=IDLE,
     edges=(
-        Edge(IDLE, SubmitMessage, SUBMITTED),
+        Edge(IDLE, SubmitExternalMessage, SUBMITTED),
         Edge(IDLE, FollowMessage, FOLLOWING),
+        Edge(IDLE, AskProof, PROVING),
         Edge(IDLE, Done, DONE),
         Edge(SUBMITTED, MessageTaken, IDLE),
         Edge(SUBMITTED, MessageRefused, IDLE),
         Edge(FOLLOWING, TellStatuses, IDLE),
         Edge(FOLLOWING, MessageRefused, IDLE),
+        Edge(PROVING, TellProof, IDLE),
+        Edge(PROVING, MessageRefused, IDLE),
     ),
 )

@@ -122,7 +122,7 @@ async def respond_to_link(
             await talk.send(reply)
             await _refuse(bearer, settled)
         if not isinstance(settled, LinkTerms):
-            raise LocalProtocolError("a refused peer was about to be authenticated")
+            raise LocalProtocolError("authentication began with a peer that was refused")
         judging = open_link_protocol(bearer, LinkProtocol.AUTHENTICATION, Role.SERVER)
         await talk.send(reply)
         await talk.release()

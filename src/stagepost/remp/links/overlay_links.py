@@ -237,7 +237,7 @@ class OverlayLinks:
             link.end(TransportError(f"member {index} has lost this link"))
         self._dialler.is_there(public_key)
         raise HandshakeRefused(
-            f"member {index} dialled member {self._own_index}; of two the lower index dials",
+            f"member {index} dialled member {self._own_index}; of two members the one with the lower index dials",
             code=ErrorCode.NOT_READY,
             advice="wait to be dialled",
             reason="WrongDirection",

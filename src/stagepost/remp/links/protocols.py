@@ -23,7 +23,7 @@ ENVELOPE_BYTES_MAX = 16
 # Messages
 
 
-class Message(msgspec.Struct, frozen=True):
+class MessageFrame(msgspec.Struct, frozen=True):
     """A boxed `tonNode.rempMessage`."""
 
     message: bytes
@@ -42,7 +42,9 @@ class Done(msgspec.Struct, frozen=True):
 # Layouts
 
 _OBJECT = ByteString(CONSTRUCTOR_BYTES, OBJECT_BYTES_MAX)
-MESSAGES_DIALECT = Dialect("REMP messages", (Layout(Message, 0, (("message", _OBJECT),)), Layout(Done, 1)))
+MESSAGES_DIALECT = Dialect(
+    "REMP messages", (Layout(MessageFrame, 0, (("message", _OBJECT),)), Layout(Done, 1))
+)
 RECEIPTS_DIALECT = Dialect(
     "REMP receipts", (Layout(Receipts, 0, (("combined_receipt", _OBJECT),)), Layout(Done, 1))
 )
@@ -59,7 +61,7 @@ DONE = State("Done", speaker=None)
 REMP_MESSAGES = ProtocolSpec(
     name="RempMessages",
     initial=SPEAKING,
-    edges=(Edge(SPEAKING, Message, SPEAKING), Edge(SPEAKING, Done, DONE)),
+    edges=(Edge(SPEAKING, MessageFrame, SPEAKING), Edge(SPEAKING, Done, DONE)),
 )
 
 REMP_RECEIPTS = ProtocolSpec(

@@ -25,7 +25,7 @@ from stagepost.ground.net.handshake import (
     VersionMismatch,
 )
 from stagepost.ground.net.version_data import NETWORK_MAGIC_BITS
-from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
+from stagepost.ground.wire.cbor import CborReader, write_array, write_bytes, write_unsigned
 from stagepost.remp.links.authentication import NONCE_BYTES, LinkTerms
 
 DATA_FIELDS = ("network_magic", "public_key", "nonce")
@@ -50,7 +50,7 @@ class LinkData(msgspec.Struct, frozen=True):
 
 
 def read_link_data(raw: bytes, version: int) -> LinkData:
-    reader = Reader(raw)
+    reader = CborReader(raw)
     what = f"the data of version {version:#x}"
     reader.array(len(DATA_FIELDS), what)
     magic = reader.unsigned(NETWORK_MAGIC_BITS, f"{what}: network magic")
@@ -125,7 +125,7 @@ def conclude(
         )
     if theirs.nonce == ours.nonce:
         raise RemoteProtocolError(
-            "Handshake: our own nonce came back as the peer's",
+            "Handshake: the peer's nonce is our own nonce",
             code=ErrorCode.PROTOCOL_REQUEST,
             reason="MirroredNonce",
         )

@@ -12,7 +12,7 @@ import msgspec
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.message_cache import Absent, CachedMessage, UidTaken
 from stagepost.remp.queue.message_states import TAKEN, Event, is_collatable, place_of
-from stagepost.remp.queue.records import Accept, Record, Reject, cut_error
+from stagepost.remp.queue.records import Accept, Record, RejectRecord, cut_error
 from stagepost.remp.queue.state import QueueState
 from stagepost.remp.receipts.message_status import MessageStatus, block_of
 from stagepost.remp.shard import BlockId
@@ -59,6 +59,7 @@ class Collation:
             if (
                 entry.is_announced
                 and is_collatable(cached.status)
+                and not self._state.do_most_reject(entry)
                 and cached.body is not None
                 and is_for(cached.body)
             ):
@@ -68,7 +69,8 @@ class Collation:
     def take(self, count_max: int) -> list[ExternalMessage]:
         """Return at most `count_max` messages for the next block, in the order that users were promised.
 
-        A message without a body waits for its body. A message that no member has announced waits for an
+        A message that two thirds have rejected is not proposed, whatever became of its status since. A message
+        without a body waits for its body. A message that no member has announced waits for an
         announcement, because its place in the order is not known before.
         """
         state = self._state
@@ -76,7 +78,7 @@ class Collation:
         waiting = [
             entry
             for entry in state.entries.values()
-            if entry.is_announced and is_collatable(entry.cached.status)
+            if entry.is_announced and is_collatable(entry.cached.status) and not state.do_most_reject(entry)
         ]
         for entry in sorted(waiting, key=lambda entry: entry.order):
             if len(found) >= count_max:
@@ -111,7 +113,7 @@ class Collation:
             case RefusedMessage(block_id, error):
                 if state.apply(cached, Event.REFUSED_BY_CONTRACT, block_id=block_id, error=error):
                     said = cut_error(error)
-                    self._say(Reject(header.message_id, header.uid, header.masterchain_seqno, said))
+                    self._say(RejectRecord(header.message_id, header.uid, header.masterchain_seqno, said))
             case SkippedMessage(block_id):
                 state.apply(cached, Event.LEFT_OUT, block_id=block_id)
             case UnusedMessage():

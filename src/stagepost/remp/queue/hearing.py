@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage, Origin
@@ -16,13 +18,17 @@ from stagepost.remp.queue.records import (
     Digest,
     Header,
     Ids,
+    LinkAnswer,
+    LinkChallenge,
     OlderDigest,
     OlderHeader,
     Record,
-    Reject,
+    RejectRecord,
+    Totals,
     decode_payload,
+    has_totals,
 )
-from stagepost.remp.queue.state import REJECTED_BY_MOST, Entry, QueueState
+from stagepost.remp.queue.state import REJECTED_BY_MOST, QueueEntry, QueueState
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
 
@@ -47,16 +53,19 @@ class RecordIntake:
         self._blamed: set[int] = set()
         self.search = BodySearch(state.session.index, state.session.member_count)
 
-    def block_delivered(self, source: int, payload: bytes, now: float) -> None:
+    def block_delivered(self, source: int, payload: bytes, now: float, floor_ms: int | None = None) -> None:
         """Apply every record of the payload that member `source` put into a block. A payload that cannot be
-        decoded is ignored as a whole.
+        decoded, or that does not begin with date and totals where the network has them, is ignored as a whole.
+        An announcement counts from the time that it names, but neither before `floor_ms` nor after the block's date.
         """
         try:
             records = decode_payload(payload)
         except DecodeError:
             return
+        if not self._state.options.records.older_records and not has_totals(records):
+            return
         for record in records:
-            self._hear(source, record, now)
+            self._hear(source, _dated(record, records[0], floor_ms), now)
 
     def body_is_here(self, cached: CachedMessage, message: ExternalMessage) -> None:
         self._cache.give_body(cached, message)
@@ -77,7 +86,7 @@ class RecordIntake:
             elif source in entry.called_processed_by:
                 self._forget_for_the_blamed(entry)
 
-    def _forget_for_the_blamed(self, entry: Entry) -> None:
+    def _forget_for_the_blamed(self, entry: QueueEntry) -> None:
         """Forget a message that only the blamed member called processed: not every validator has heard that
         member.
         """
@@ -87,7 +96,7 @@ class RecordIntake:
         if entry.cached.standing is Standing.FORWARDED_FINAL:
             self._cache.remove(entry.cached)
 
-    def _announce_for_the_blamed(self, entry: Entry) -> None:
+    def _announce_for_the_blamed(self, entry: QueueEntry) -> None:
         if self._session.index in self._blamed:
             return  # nobody would hear it from us either
         if entry.announced_by.keys() <= self._blamed:
@@ -135,7 +144,7 @@ class RecordIntake:
                 heard_ms = int(now * 1_000)
                 header = Header(message_id, uid, 0, ZERO_INT256, source_key_id, source_index, seqno, heard_ms)
                 self._hear_header(source, header, now)
-            case Reject(message_id):
+            case RejectRecord(message_id):
                 self._hear_reject(source, message_id)
             case Accept(message_id):
                 if source != self._session.index:
@@ -145,6 +154,11 @@ class RecordIntake:
                 self._hear_digest(source, seqno, accepted, Accepted(Level.MASTERCHAIN), now)
             case OlderDigest(seqno, rejected):
                 self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
+            case Totals():
+                if source == self._session.index:
+                    self._state.pending.heard_own(record)
+            case LinkChallenge() | LinkAnswer():
+                pass  # the block keeps it; nobody is judged by it in this network version
 
     def _hear_header(self, source: int, header: Header, now: float) -> None:
         entry = self._meet_header(header, now)
@@ -154,14 +168,22 @@ class RecordIntake:
         if source in self._blamed:
             # Blocks of the blamed are still delivered where honest ones rest on them, or where they came first.
             self._announce_for_the_blamed(entry)
-        elif source != self._session.index:
+        elif source != self._session.index and not self._is_announced_late(entry, header):
             self._state.pending.drop_header(header.message_id)
         if entry.cached.body is None:
             asked = self.search.begin(header.message_id, source, now)
             if asked is not None:
                 self._state.add(AskForBody(asked, header.message_id))
 
-    def _meet_header(self, header: Header, now: float) -> Entry | None:
+    def _is_announced_late(self, entry: QueueEntry, header: Header) -> bool:
+        """Return whether `header` dates a message so late that we, who had it from a full node, announce it too: a
+        member that lies about the time cannot hold it back.
+        """
+        origins = entry.cached.origins.values()
+        ours_ms = [one.timestamp_ms for one in origins if one.source_index == self._session.index]
+        return bool(ours_ms) and header.timestamp_ms > min(ours_ms) + self._session.skew_ms
+
+    def _meet_header(self, header: Header, now: float) -> QueueEntry | None:
         """Return the queue entry of the message that `header` announces, and create it if needed; None if the
         message has expired.
         """
@@ -194,7 +216,7 @@ class RecordIntake:
             status = Rejected(Level.QUEUE, OVERLOADED)
         cached = self._cache.add(header, status, standing, now)
         self._add_origin(cached, header)
-        self._state.enter(cached, header.timestamp_ms)
+        self._state.enter(cached)
         self._state.tell(cached, status)
         if isinstance(status, Ignored):
             self._state.tell(cached, New())
@@ -212,7 +234,7 @@ class RecordIntake:
 
     def _meet_again(self, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
         """Enter a message into this queue that this validator knows from an earlier session of its own."""
-        self._state.enter(cached, header.timestamp_ms)
+        self._state.enter(cached)
         if cached.standing is Standing.FORWARDED_FINAL:
             self.reopen(cached, header)
         elif is_forwarded:
@@ -233,7 +255,8 @@ class RecordIntake:
         """Add the full node that `header` names to those that hear of the message. Return whether it is new."""
         if header.source_key_id == ZERO_INT256 or self._cache.was_let_go(header.message_id):
             return False
-        return cached.add_origin(Origin(header.source_key_id, header.source_index, header.timestamp_ms))
+        origin = Origin(header.source_key_id, header.source_index, header.timestamp_ms, header.hand_over)
+        return cached.add_origin(origin)
 
     def _hear_reject(self, source: int, message_id: bytes) -> None:
         if source not in self._session.current or source in self._blamed:
@@ -253,10 +276,10 @@ class RecordIntake:
             if cached is None:
                 header = Header(one.message_id, one.uid, 0, ZERO_INT256, ZERO_INT256, -1, seqno, 0)
                 cached = self._cache.add(header, status, Standing.FORWARDED_FINAL, now)
-            self._cache.raise_to(cached, seqno)
+            # A message that we knew lives no longer for it: nobody vouches for the number in a digest.
             if one.message_id not in self._state.entries:
                 # Also for a message that we knew: this queue hands it on as long as it lives, to whichever set follows.
-                self._state.enter(cached, cached.header.timestamp_ms)
+                self._state.enter(cached)
             self._state.entries[one.message_id].called_processed_by.add(source)
 
     def _is_alive(self, seqno: int) -> bool:
@@ -265,3 +288,11 @@ class RecordIntake:
         """
         window = self._cache.window
         return window.lowest <= seqno <= window.current + SEQNO_AHEAD_MAX
+
+
+def _dated(record: Record, first: Record, floor_ms: int | None) -> Record:
+    """Return a header with the time from which its announcement counts, any other record as it is."""
+    if floor_ms is None or not isinstance(record, Header) or not isinstance(first, Totals):
+        return record
+    at_ms = max(min(record.timestamp_ms, first.date_ms), floor_ms)
+    return record if at_ms == record.timestamp_ms else msgspec.structs.replace(record, timestamp_ms=at_ms)

@@ -10,7 +10,7 @@ catchains of the masterchain: the clock that all validators share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -70,6 +70,14 @@ class LifeWindow:
         if old_enough:
             self.lowest = max(self.lowest, *old_enough)
 
+
+LET_GO_CATCHAINS = 16
+"""Catchains for which a message that is over is remembered as told: a liar that announces it anew makes nobody contradict
+what was said.
+"""
+
+LET_GO_MAX = 131_072
+"""Messages, at most, that are remembered so, about 12 MB; those of the oldest catchain go first."""
 
 ORIGINS_MAX = 8
 """Full nodes, at most, that hear of one message; a ninth that sends the same message hears nothing."""
@@ -171,12 +179,18 @@ class MessageCache:
         return None
 
     def was_let_go(self, message_id: bytes) -> bool:
-        """Return whether the message expired here within the catchains of the window.
+        """Return whether the message was over here not long ago: `LET_GO_CATCHAINS`, and `LET_GO_MAX` messages.
 
         If a validator announces it under a later catchain, the message lives again. Full nodes have been told
         that it is over, and that report cannot be taken back.
         """
         return any(message_id in ids for ids in self._let_go.values())
+
+    def note_let_go(self, message_ids: Iterable[bytes]) -> None:
+        """Note that full nodes are told now that these messages are over."""
+        over = frozenset(message_ids)
+        if over:
+            self._let_go[self.window.current] = self._let_go.get(self.window.current, frozenset()) | over
 
     def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
         """Add a message that is not in the cache yet; `LocalProtocolError` if it is."""
@@ -218,11 +232,14 @@ class MessageCache:
             self._set_header(cached, cached.header)
 
     def adopt_header(self, cached: CachedMessage, header: Header) -> None:
-        """Replace a header that came from a claim without origin and destination by `header`; the shelf
-        stays.
+        """Replace a header that came from a claim without origin and destination by `header`. The message lives as
+        long as the one of the two says that is older: neither a lie nor a message that is offered again after a
+        restart prolongs a life.
         """
-        seqno = cached.header.masterchain_seqno
+        del self._shelves[cached.header.masterchain_seqno][cached.message_id]
+        seqno = min(cached.header.masterchain_seqno, header.masterchain_seqno)
         self._set_header(cached, msgspec.structs.replace(header, masterchain_seqno=seqno))
+        self._shelves.setdefault(seqno, {})[cached.message_id] = cached
 
     def _set_header(self, cached: CachedMessage, header: Header) -> None:
         before, body = uid_key(cached.header), cached.body
@@ -288,10 +305,12 @@ class MessageCache:
             gone += self._shelves.pop(number).values()
         for cached in gone:
             self._forget_uid(uid_key(cached.header), cached.message_id)
-        self._let_go = {cc: ids for cc, ids in self._let_go.items() if cc >= self.window.lowest}
-        over = frozenset(cached.message_id for cached in gone if not _is_in_chain(cached))
-        if over:
-            self._let_go[self.window.current] = self._let_go.get(self.window.current, frozenset()) | over
+        self.note_let_go(cached.message_id for cached in gone)
+        oldest = self.window.current - LET_GO_CATCHAINS
+        while self._let_go and (
+            min(self._let_go) < oldest or sum(map(len, self._let_go.values())) > LET_GO_MAX
+        ):
+            del self._let_go[min(self._let_go)]
         with_body = [cached for cached in gone if cached.body is not None]
         accepted = sum(_is_in_chain(cached) for cached in with_body)
         rejected = sum(place_of(cached.status) in CLOSED for cached in with_body)

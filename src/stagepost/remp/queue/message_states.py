@@ -65,7 +65,7 @@ class Event(Enum):
     MOST_REJECT = "two thirds of the validators have refused it"
 
 
-class Rule(NamedTuple):
+class PlaceRule(NamedTuple):
     sources: frozenset[Place]
     event: Event
     target: Place
@@ -73,27 +73,27 @@ class Rule(NamedTuple):
 
 
 _ALL = OPEN | CLOSED
-RULES: tuple[Rule, ...] = (
-    Rule(COLLATABLE, Event.TAKEN_BY_COLLATOR, TAKEN, is_told=False),
-    Rule(COLLATABLE, Event.UID_IS_TAKEN, (Status.REJECTED, Level.QUEUE)),
-    Rule(COLLATABLE | {TAKEN}, Event.OVERLOAD, (Status.REJECTED, Level.QUEUE)),
-    Rule(BELOW_SHARD, Event.LIFE_OVER, OUT_OF_TIME),
-    Rule(frozenset({TAKEN}), Event.EXECUTED, INCLUDED),
-    Rule(frozenset({TAKEN}), Event.REFUSED_BY_CONTRACT, (Status.REJECTED, Level.COLLATOR)),
-    Rule(frozenset({TAKEN}), Event.LEFT_OUT, (Status.IGNORED, Level.COLLATOR)),
-    Rule(BELOW_SHARD, Event.SHARD_COMMITTED, IN_SHARD),
-    Rule(frozenset({INCLUDED}), Event.OTHER_COMMITTED, (Status.IGNORED, Level.SHARDCHAIN)),
-    Rule(BELOW_SHARD - {ELSEWHERE}, Event.SEEN_IN_CANDIDATE, ELSEWHERE),
-    Rule(frozenset({ELSEWHERE}), Event.CANDIDATE_LOST, (Status.IGNORED, Level.SHARDCHAIN)),
-    Rule(frozenset({INCLUDED, ELSEWHERE}), Event.CANDIDATE_REFUSED, (Status.IGNORED, Level.SHARDCHAIN)),
-    Rule(BELOW_SHARD, Event.REPLAY_FOUND, (Status.REJECTED, Level.SHARDCHAIN)),
-    Rule(frozenset({IN_SHARD}), Event.DROPPED_BY_MASTER, (Status.IGNORED, Level.MASTERCHAIN)),
-    Rule(frozenset({IN_QUEUE, TAKEN, ELSEWHERE}), Event.FORWARDED, (Status.IGNORED, Level.COLLATOR)),
-    Rule(frozenset({INCLUDED}), Event.FORWARDED, (Status.IGNORED, Level.SHARDCHAIN)),
-    Rule(frozenset({IN_SHARD}), Event.FORWARDED, (Status.IGNORED, Level.MASTERCHAIN)),
-    Rule(COLLATABLE, Event.MOST_REJECT, (Status.REJECTED, Level.QUEUE)),
+RULES: tuple[PlaceRule, ...] = (
+    PlaceRule(COLLATABLE, Event.TAKEN_BY_COLLATOR, TAKEN, is_told=False),
+    PlaceRule(COLLATABLE, Event.UID_IS_TAKEN, (Status.REJECTED, Level.QUEUE)),
+    PlaceRule(COLLATABLE | {TAKEN}, Event.OVERLOAD, (Status.REJECTED, Level.QUEUE)),
+    PlaceRule(BELOW_SHARD, Event.LIFE_OVER, OUT_OF_TIME),
+    PlaceRule(frozenset({TAKEN}), Event.EXECUTED, INCLUDED),
+    PlaceRule(frozenset({TAKEN}), Event.REFUSED_BY_CONTRACT, (Status.REJECTED, Level.COLLATOR)),
+    PlaceRule(frozenset({TAKEN}), Event.LEFT_OUT, (Status.IGNORED, Level.COLLATOR)),
+    PlaceRule(BELOW_SHARD, Event.SHARD_COMMITTED, IN_SHARD),
+    PlaceRule(frozenset({INCLUDED}), Event.OTHER_COMMITTED, (Status.IGNORED, Level.SHARDCHAIN)),
+    PlaceRule(BELOW_SHARD - {ELSEWHERE}, Event.SEEN_IN_CANDIDATE, ELSEWHERE),
+    PlaceRule(frozenset({ELSEWHERE}), Event.CANDIDATE_LOST, (Status.IGNORED, Level.SHARDCHAIN)),
+    PlaceRule(frozenset({INCLUDED, ELSEWHERE}), Event.CANDIDATE_REFUSED, (Status.IGNORED, Level.SHARDCHAIN)),
+    PlaceRule(BELOW_SHARD, Event.REPLAY_FOUND, (Status.REJECTED, Level.SHARDCHAIN)),
+    PlaceRule(frozenset({IN_SHARD}), Event.DROPPED_BY_MASTER, (Status.IGNORED, Level.MASTERCHAIN)),
+    PlaceRule(frozenset({IN_QUEUE, TAKEN, ELSEWHERE}), Event.FORWARDED, (Status.IGNORED, Level.COLLATOR)),
+    PlaceRule(frozenset({INCLUDED}), Event.FORWARDED, (Status.IGNORED, Level.SHARDCHAIN)),
+    PlaceRule(frozenset({IN_SHARD}), Event.FORWARDED, (Status.IGNORED, Level.MASTERCHAIN)),
+    PlaceRule(COLLATABLE, Event.MOST_REJECT, (Status.REJECTED, Level.QUEUE)),
     # The masterchain has the last word. The full node itself reports it, once, so validators do not.
-    Rule(_ALL, Event.MASTER_COMMITTED, FINAL, is_told=False),
+    PlaceRule(_ALL, Event.MASTER_COMMITTED, FINAL, is_told=False),
 )
 
 _TABLE = {(source, rule.event): rule for rule in RULES for source in rule.sources}

@@ -12,8 +12,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from stagepost.errors import TlDecodeError
-from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id
+from stagepost.errors import DecodeError, TlDecodeError
+from stagepost.ground.crypto.ed25519 import SIGNATURE_BYTES
+from stagepost.ground.wire.tl import (
+    CONSTRUCTOR_BYTES,
+    LENGTH_SHORT_MAX,
+    ZERO_INT256,
+    Reader,
+    Writer,
+    constructor_bytes,
+    constructor_id,
+)
+from stagepost.remp.receipts.statements import StatementLink, read_link
 from stagepost.remp.shard import BlockId, read_block_id
 
 RECORDS_MAX = 64
@@ -27,6 +37,8 @@ DIGEST_IDS_MAX = 100
 ERROR_TEXT_BYTES_MAX = 1_024
 
 _COMMIT_BYTES_MIN = 44
+_COMMIT_FRAME_BYTES = 40
+_PAYLOAD_FRAME_BYTES = 20
 _IDS_BYTES = 64
 
 UPDATE_ID = constructor_id(
@@ -47,7 +59,8 @@ OLDER_DIGEST_ID = constructor_id(
 )
 HEADER_ID = constructor_id(
     "stagepost.remp.header message_id:int256 message_uid:int256 workchain:int account:int256 "
-    "source_key_id:int256 source_idx:int masterchain_seqno:int timestamp:long = stagepost.remp.Record"
+    "source_key_id:int256 source_idx:int masterchain_seqno:int timestamp:long handed_at:long signature:bytes "
+    "= stagepost.remp.Record"
 )
 REJECT_ID = constructor_id(
     "stagepost.remp.reject message_id:int256 message_uid:int256 masterchain_seqno:int error:string "
@@ -61,6 +74,22 @@ DIGEST_ID = constructor_id(
     "stagepost.remp.digest masterchain_seqno:int rejected:(vector tonNode.rempCatchainMessageIds) "
     "accepted:(vector tonNode.rempCatchainMessageIds) = stagepost.remp.Record"
 )
+TOTALS_ID = constructor_id(
+    "stagepost.remp.totals date:long headers:long digests:long bytes:long = stagepost.remp.Record"
+)
+CHALLENGE_ID = constructor_id(
+    "stagepost.remp.challenge accused:int256 last:stagepost.remp.link = stagepost.remp.Record"
+)
+ANSWER_ID = constructor_id("stagepost.remp.answer newest:stagepost.remp.link = stagepost.remp.Record")
+
+
+_UPDATE = constructor_bytes(UPDATE_ID)
+_FIRST_RECORD_AT = _PAYLOAD_FRAME_BYTES - 4 + _COMMIT_FRAME_BYTES
+"""Bytes of a payload before its first record; the number of the payload follows the records."""
+_TOTALS_BYTES = 1 + 36
+"""Bytes of encoded totals, with their length and without padding."""
+_BARE_BYTES = _PAYLOAD_FRAME_BYTES + _COMMIT_FRAME_BYTES + 40
+"""Bytes of a payload that holds totals alone."""
 
 
 class Ids(msgspec.Struct, frozen=True):
@@ -68,9 +97,21 @@ class Ids(msgspec.Struct, frozen=True):
     uid: bytes
 
 
+class HandOver(msgspec.Struct, frozen=True):
+    """Time at which a full node handed a message over, and the full node's signature of time, source and id; both
+    empty if nobody has checked one.
+    """
+
+    at_ms: int = 0
+    signature: bytes = b""
+
+
+UNSIGNED = HandOver()
+
+
 class Header(msgspec.Struct, frozen=True):
     """Announces a message that the author has received. Destination and time are in it, so that all
-    validators order and route the message alike.
+    validators order and route the message alike. `hand_over` shows that the source has sent it.
     """
 
     message_id: bytes
@@ -81,6 +122,7 @@ class Header(msgspec.Struct, frozen=True):
     source_index: int
     masterchain_seqno: int
     timestamp_ms: int
+    hand_over: HandOver = UNSIGNED
 
     @property
     def in_older_form(self) -> OlderHeader:
@@ -99,7 +141,7 @@ class OlderHeader(msgspec.Struct, frozen=True):
     masterchain_seqno: int
 
 
-class Reject(msgspec.Struct, frozen=True):
+class RejectRecord(msgspec.Struct, frozen=True):
     """The author's collator has refused the message."""
 
     message_id: bytes
@@ -141,7 +183,45 @@ class OlderDigest(msgspec.Struct, frozen=True):
     rejected: tuple[Ids, ...]
 
 
-Record: TypeAlias = Header | OlderHeader | Reject | Accept | Digest | OlderDigest
+class Totals(msgspec.Struct, frozen=True):
+    """Date of a payload, and how many headers, ids in digests and bytes of payloads its author has written in this
+    session, this payload included. It is the first record of a payload, and stands nowhere else.
+    """
+
+    date_ms: int = 0
+    headers: int = 0
+    digests: int = 0
+    payload_bytes: int = 0
+
+    def after(self, records: Sequence[Record], size: int, date_ms: int) -> Totals:
+        """Return the totals of the next payload, of `size` bytes with these records; dates do not fall."""
+        return Totals(
+            max(self.date_ms, date_ms),
+            self.headers + sum(isinstance(one, Header) for one in records),
+            self.digests
+            + sum(len(one.rejected) + len(one.accepted) for one in records if isinstance(one, Digest)),
+            self.payload_bytes + size,
+        )
+
+
+class LinkChallenge(msgspec.Struct, frozen=True):
+    """The author asks the member with key id `accused` for its newest receipt of a message: `last` is the last one
+    that is known, and names session and message.
+    """
+
+    accused: bytes
+    last: StatementLink
+
+
+class LinkAnswer(msgspec.Struct, frozen=True):
+    """The newest link of the author's own receipts of a message, because somebody challenged it."""
+
+    newest: StatementLink
+
+
+Record: TypeAlias = (
+    Header | OlderHeader | RejectRecord | Accept | Digest | OlderDigest | Totals | LinkChallenge | LinkAnswer
+)
 
 
 def encode_record(record: Record) -> bytes:
@@ -157,6 +237,8 @@ def encode_record(record: Record) -> bytes:
             writer.write_int(record.source_index)
             writer.write_int(record.masterchain_seqno)
             writer.write_long(record.timestamp_ms)
+            writer.write_long(record.hand_over.at_ms)
+            writer.write_bytes(record.hand_over.signature)
         case OlderHeader():
             writer.write_constructor(OLDER_HEADER_ID)
             writer.write_int256(record.message_id)
@@ -164,7 +246,7 @@ def encode_record(record: Record) -> bytes:
             writer.write_int256(record.source_key_id)
             writer.write_int(record.source_index)
             writer.write_int(record.masterchain_seqno)
-        case Reject():
+        case RejectRecord():
             writer.write_constructor(REJECT_ID)
             _write_judged(writer, record)
             writer.write_string(record.error)
@@ -181,10 +263,21 @@ def encode_record(record: Record) -> bytes:
             writer.write_constructor(OLDER_DIGEST_ID)
             writer.write_int(record.masterchain_seqno)
             _write_ids(writer, record.rejected)
+        case Totals():
+            writer.write_constructor(TOTALS_ID)
+            for value in msgspec.structs.astuple(record):
+                writer.write_long(value)
+        case LinkChallenge():
+            writer.write_constructor(CHALLENGE_ID)
+            writer.write_int256(record.accused)
+            record.last.write(writer)
+        case LinkAnswer():
+            writer.write_constructor(ANSWER_ID)
+            record.newest.write(writer)
     return writer.written()
 
 
-def _write_judged(writer: Writer, record: Reject | Accept) -> None:
+def _write_judged(writer: Writer, record: RejectRecord | Accept) -> None:
     writer.write_int256(record.message_id)
     writer.write_int256(record.uid)
     writer.write_int(record.masterchain_seqno)
@@ -201,7 +294,23 @@ def _read_header(reader: Reader) -> Header:
     message_id, uid, workchain = reader.read_int256(), reader.read_int256(), reader.read_int()
     account, source_key_id = reader.read_int256(), reader.read_int256()
     source_index, seqno = reader.read_int(), reader.read_int()
-    return Header(message_id, uid, workchain, account, source_key_id, source_index, seqno, reader.read_long())
+    timestamp_ms, hand_over = reader.read_long(), _read_hand_over(reader)
+    return Header(
+        message_id, uid, workchain, account, source_key_id, source_index, seqno, timestamp_ms, hand_over
+    )
+
+
+def _read_hand_over(reader: Reader) -> HandOver:
+    offset = reader.offset
+    found = HandOver(reader.read_long(), reader.read_bytes(SIGNATURE_BYTES, "signature of the hand-over"))
+    if found != UNSIGNED and len(found.signature) != SIGNATURE_BYTES:
+        raise TlDecodeError(
+            f"the hand-over at offset {offset} is not a valid one: it has a signature of {SIGNATURE_BYTES} bytes, or "
+            f"neither time nor signature, not {found.at_ms} ms and {len(found.signature)} bytes",
+            offset=offset,
+            found=len(found.signature),
+        )
+    return found
 
 
 def _read_older_header(reader: Reader) -> OlderHeader:
@@ -209,8 +318,8 @@ def _read_older_header(reader: Reader) -> OlderHeader:
     return OlderHeader(message_id, uid, source, reader.read_int(), reader.read_int())
 
 
-def _read_reject(reader: Reader) -> Reject:
-    return Reject(*_read_judged(reader), reader.read_string(ERROR_TEXT_BYTES_MAX))
+def _read_reject(reader: Reader) -> RejectRecord:
+    return RejectRecord(*_read_judged(reader), reader.read_string(ERROR_TEXT_BYTES_MAX))
 
 
 def _read_accept(reader: Reader) -> Accept:
@@ -221,6 +330,14 @@ def _read_judged(reader: Reader) -> tuple[bytes, bytes, int]:
     return reader.read_int256(), reader.read_int256(), reader.read_int()
 
 
+def _read_totals(reader: Reader) -> Totals:
+    offset = reader.offset
+    values = tuple(reader.read_long() for _ in Totals.__struct_fields__)
+    if min(values) < 0:
+        raise TlDecodeError(f"a date or a total is {min(values)}, and none is below 0", offset=offset)
+    return Totals(*values)
+
+
 _READERS: dict[int, Callable[[Reader], Record]] = {
     HEADER_ID: _read_header,
     OLDER_HEADER_ID: _read_older_header,
@@ -228,6 +345,9 @@ _READERS: dict[int, Callable[[Reader], Record]] = {
     ACCEPT_ID: _read_accept,
     DIGEST_ID: lambda reader: Digest(reader.read_int(), _read_ids(reader), _read_ids(reader)),
     OLDER_DIGEST_ID: lambda reader: OlderDigest(reader.read_int(), _read_ids(reader)),
+    TOTALS_ID: _read_totals,
+    CHALLENGE_ID: lambda reader: LinkChallenge(reader.read_int256(), read_link(reader)),
+    ANSWER_ID: lambda reader: LinkAnswer(read_link(reader)),
 }
 
 
@@ -246,6 +366,17 @@ def _read_ids(reader: Reader) -> tuple[Ids, ...]:
 # The payload around them
 
 
+def payload_bytes(records: Sequence[Record]) -> int:
+    """Return the length of a payload with `records`, in bytes."""
+    return _PAYLOAD_FRAME_BYTES + sum(map(record_bytes, records))
+
+
+def record_bytes(record: Record) -> int:
+    """Return the bytes that `record` takes in a payload."""
+    length = len(encode_record(record))
+    return _COMMIT_FRAME_BYTES + -(-(length + (1 if length <= LENGTH_SHORT_MAX else 4)) // 4) * 4
+
+
 def encode_payload(records: Sequence[Record], number: int) -> bytes:
     """Encode one block's payload. `number` distinguishes this payload from all others of the same member."""
     writer = Writer()
@@ -261,6 +392,30 @@ def encode_payload(records: Sequence[Record], number: int) -> bytes:
     return writer.written()
 
 
+def date_in(payload: bytes) -> int | None:
+    """Return the date in a payload, in Unix milliseconds; None if the payload does not begin with one, or has not its
+    form.
+    """
+    first = payload[_FIRST_RECORD_AT : _FIRST_RECORD_AT + _TOTALS_BYTES]
+    if payload[:CONSTRUCTOR_BYTES] != _UPDATE or len(first) < _TOTALS_BYTES or first[0] != _TOTALS_BYTES - 1:
+        return None
+    try:
+        record = decode_record(first[1:])
+    except DecodeError:
+        return None
+    return record.date_ms if isinstance(record, Totals) else None
+
+
+def is_bare(payload: bytes) -> bool:
+    """Return whether a payload holds date and totals and nothing else."""
+    return len(payload) == _BARE_BYTES and date_in(payload) is not None
+
+
+def has_totals(records: Sequence[Record]) -> bool:
+    """Return whether the records of a payload begin with its date and its author's totals."""
+    return bool(records) and isinstance(records[0], Totals)
+
+
 def decode_payload(data: bytes) -> list[Record]:
     """Decode a block's payload. Raise `DecodeError` if any part of it cannot be understood: then none of its
     records counts.
@@ -268,14 +423,22 @@ def decode_payload(data: bytes) -> list[Record]:
     reader = Reader(data)
     reader.read_constructor(UPDATE_ID)
     if reader.read_long():
-        raise TlDecodeError("the time of a queue's payload is not 0", offset=4)
+        raise TlDecodeError("the time in a queue's payload is not 0, and must be", offset=4)
     records: list[Record] = []
     for _ in range(reader.read_vector_count(RECORDS_MAX, _COMMIT_BYTES_MIN)):
         reader.read_constructor(COMMIT_ID)
         offset = reader.offset
         if reader.read_int() or reader.read_int256() != ZERO_INT256:
-            raise TlDecodeError("a commit of a queue's payload names a round or a candidate", offset=offset)
-        records.append(decode_record(reader.read_bytes(RECORD_BYTES_MAX, "record")))
+            raise TlDecodeError(
+                "a commit in a queue's payload names a round or a candidate, and must not", offset=offset
+            )
+        record = decode_record(reader.read_bytes(RECORD_BYTES_MAX, "record"))
+        if isinstance(record, Totals) and records:
+            raise TlDecodeError(
+                f"date and totals are record {len(records)} of a payload, and must be the first",
+                offset=offset,
+            )
+        records.append(record)
     reader.read_int()
     reader.expect_end()
     return records

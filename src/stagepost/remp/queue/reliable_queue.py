@@ -17,7 +17,7 @@ from stagepost.remp.queue.effects import QueueEffect, Tell
 from stagepost.remp.queue.hearing import OVERLOADED, RecordIntake
 from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
-from stagepost.remp.queue.records import Record
+from stagepost.remp.queue.records import UNSIGNED, HandOver, Record
 from stagepost.remp.queue.state import QueueOptions, QueueSession, QueueState
 from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
@@ -82,12 +82,14 @@ class ReliableQueue:
 
     # From full nodes
 
-    def offer(self, message: ExternalMessage, source_key_id: bytes, now: float) -> list[QueueEffect]:
-        """Take a message that a full node sent. A message that other validators have announced is not
+    def offer(
+        self, message: ExternalMessage, source_key_id: bytes, now: float, hand_over: HandOver = UNSIGNED
+    ) -> list[QueueEffect]:
+        """Take a message that a full node sent, with its checked `hand_over`. A message that other validators have announced is not
         announced again.
         """
         state = self._state
-        origin = Origin(source_key_id, self.session.index, int(now * 1_000))
+        origin = Origin(source_key_id, self.session.index, int(now * 1_000), hand_over)
         cached = self.cache.get(message.message_id)
         if cached is None:
             if state.is_full:
@@ -106,7 +108,7 @@ class ReliableQueue:
         self._intake.body_is_here(cached, message)
         is_new_here = message.message_id not in state.entries
         if is_new_here:
-            state.enter(cached, cached.header.timestamp_ms)
+            state.enter(cached)
             state.put(cached.header)
             state.broadcast(cached)
         state.entries[message.message_id].is_ours = True
@@ -114,14 +116,18 @@ class ReliableQueue:
 
     # From other validators
 
-    def next_payload(self) -> bytes | None:
-        """Return the payload of our next block; None if no record waits."""
+    def next_payload(self, now: float, *, is_due: bool = False) -> bytes | None:
+        """Return the payload of our next block; None if no record waits, and no block `is_due` without one."""
         self._payload_number += 1
-        return self._state.pending.next_payload(self._payload_number)
+        return self._state.pending.next_payload(self._payload_number, int(now * 1_000), is_due=is_due)
 
-    def block_delivered(self, source: int, payload: bytes, now: float) -> list[QueueEffect]:
-        """Apply the payload of a block that member `source` made; `source` may be this validator itself."""
-        self._intake.block_delivered(source, payload, now)
+    def block_delivered(
+        self, source: int, payload: bytes, now: float, floor_ms: int | None = None
+    ) -> list[QueueEffect]:
+        """Apply the payload of a block that member `source` made; `source` may be this validator itself. Nothing in
+        it counts as earlier than `floor_ms`, in Unix milliseconds.
+        """
+        self._intake.block_delivered(source, payload, now, floor_ms)
         return self._state.taken()
 
     def body_came(self, message: ExternalMessage, now: float) -> list[QueueEffect]:

@@ -142,7 +142,7 @@ class Forget(msgspec.Struct, frozen=True):
 SendingEffect: TypeAlias = SendTo | ReportSent | Forget
 
 
-class History:
+class SendingHistory:
     """The sendings and receipts of one message."""
 
     __slots__ = (
@@ -179,7 +179,7 @@ class StagedSending:
     def __init__(self, random: Random, options: SendingOptions | None = None) -> None:
         self._random = random
         self._options = options or SendingOptions()
-        self._histories: dict[bytes, History] = {}
+        self._histories: dict[bytes, SendingHistory] = {}
         self._timers: list[tuple[float, bytes]] = []
         self._dying: list[tuple[float, bytes]] = []
         self._effects: list[SendingEffect] = []
@@ -196,7 +196,7 @@ class StagedSending:
     def __contains__(self, message_id: bytes) -> bool:
         return message_id in self._histories
 
-    def get(self, message_id: bytes) -> History | None:
+    def get(self, message_id: bytes) -> SendingHistory | None:
         return self._histories.get(message_id)
 
     def hung(self, now: float) -> int:
@@ -253,7 +253,7 @@ class StagedSending:
                 message_id=message_id,
             )
         kept = CATCHAINS_KEPT_NEAR_SWITCH if is_near_switch else CATCHAINS_KEPT
-        history = History(message_id, targets, masterchain_seqno + kept, now)
+        history = SendingHistory(message_id, targets, masterchain_seqno + kept, now)
         self._histories[message_id] = history
         self._send_next(history, now)
         return self._taken()
@@ -262,7 +262,7 @@ class StagedSending:
         self, message_id: bytes, subsets: Iterable[Subset], masterchain_seqno: int, now: float
     ) -> None:
         """Collect the receipts of a message that an earlier run of this node sent; send it to nobody."""
-        history = History(message_id, Targets(subsets), masterchain_seqno + CATCHAINS_KEPT, now)
+        history = SendingHistory(message_id, Targets(subsets), masterchain_seqno + CATCHAINS_KEPT, now)
         history.next_at = None
         history.reported = True
         self._histories.setdefault(message_id, history)
@@ -358,7 +358,7 @@ class StagedSending:
         history = self._histories.get(message_id)
         return history is not None and history.next_at == at
 
-    def _send_next(self, history: History, now: float) -> None:
+    def _send_next(self, history: SendingHistory, now: float) -> None:
         """Send to a validator that has not answered; when all of those have got the message, report, and
         begin again later.
         """
@@ -390,15 +390,15 @@ class StagedSending:
         pause_s = self._random.uniform(options.pause_min_s, options.pause_max_s)
         return max(pause_s, min(ANSWERS_WAITED * self._answer_s, PAUSE_LONGEST_S))
 
-    def _set_timer(self, history: History, at: float) -> None:
+    def _set_timer(self, history: SendingHistory, at: float) -> None:
         history.next_at = at
         heappush(self._timers, (at, history.message_id))
 
-    def _rest(self, history: History) -> None:
+    def _rest(self, history: SendingHistory) -> None:
         history.next_at = None
         self._report(history)
 
-    def _report(self, history: History) -> None:
+    def _report(self, history: SendingHistory) -> None:
         if not history.reported and history.sent_to:
             history.reported = True
             since = min(history.sent_to.values())
@@ -406,7 +406,7 @@ class StagedSending:
                 ReportSent(history.message_id, len(history.sent_to), len(history.targets), since)
             )
 
-    def _look_for_end(self, history: History, now: float) -> None:
+    def _look_for_end(self, history: SendingHistory, now: float) -> None:
         """End the message once every target has closed it: the refusal of a single validator is only an
         opinion.
         """
@@ -416,7 +416,7 @@ class StagedSending:
             self._rest(history)
             self._end(history, now)
 
-    def _end(self, history: History, now: float) -> None:
+    def _end(self, history: SendingHistory, now: float) -> None:
         if history.dies_at is None:
             history.dies_at = now + DIES_AFTER_FINAL_S
             heappush(self._dying, (history.dies_at, history.message_id))

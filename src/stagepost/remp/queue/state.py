@@ -20,15 +20,14 @@ from stagepost.remp.queue.records import (
     Header,
     OlderHeader,
     Record,
+    Totals,
     encode_payload,
-    encode_record,
+    payload_bytes,
+    record_bytes,
 )
 from stagepost.remp.receipts.message_status import MessageStatus, New, Timeout, kind_of
 from stagepost.remp.receipts.status import FIRST_KINDS
 from stagepost.remp.shard import BlockId, Shard
-
-_FRAME_BYTES = 20
-_COMMIT_BYTES = 48
 
 
 class RecordLimits(msgspec.Struct, frozen=True):
@@ -41,9 +40,14 @@ class RecordLimits(msgspec.Struct, frozen=True):
 
 
 class PendingRecords:
+    """Records that wait for a block of ours. `totals`: what our blocks of this session hold so far, from the disk's
+    or from others' copies after a restart.
+    """
+
     def __init__(self, limits: RecordLimits) -> None:
         self._limits = limits
         self._waiting: dict[object, Record] = {}
+        self.totals = Totals()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -61,17 +65,35 @@ class PendingRecords:
         """Drop the announcement of a message that another member has announced meanwhile."""
         self._waiting.pop(("header", message_id), None)
 
-    def next_payload(self, number: int) -> bytes | None:
+    def next_payload(self, number: int, date_ms: int, *, is_due: bool = False) -> bytes | None:
+        """Return the payload of our next block, with its date and our totals in front of the records. None if no
+        record waits, unless the block `is_due`: then date and totals alone. Older networks know neither.
+        """
         chosen: list[object] = []
-        size = _FRAME_BYTES
+        limits = self._limits
+        first = [] if limits.older_records else [self.totals]
+        size = payload_bytes(first)
         for key, record in self._waiting.items():
-            size += len(encode_record(record)) + _COMMIT_BYTES
-            if chosen and (len(chosen) >= self._limits.records_max or size > self._limits.payload_bytes_max):
+            added = record_bytes(record)
+            is_full = (
+                len(first) + len(chosen) >= limits.records_max or size + added > limits.payload_bytes_max
+            )
+            if chosen and is_full:
                 break
             chosen.append(key)
-        if not chosen:
+            size += added
+        if not chosen and (limits.older_records or not is_due):
             return None
-        return encode_payload([self._waiting.pop(key) for key in chosen], number)
+        records = [self._waiting.pop(key) for key in chosen]
+        if limits.older_records:
+            return encode_payload(records, number)
+        self.totals = self.totals.after(records, size, date_ms)
+        return encode_payload([self.totals, *records], number)
+
+    def heard_own(self, totals: Totals) -> None:
+        """Note what a block of ours says, which may be of an earlier run."""
+        if totals.payload_bytes > self.totals.payload_bytes:
+            self.totals = totals
 
 
 def _key(record: Record) -> object:
@@ -81,6 +103,9 @@ def _key(record: Record) -> object:
 
 
 MESSAGE_TIMEOUT_S = 240.0
+SKEW_MS = 5_000
+"""Milliseconds, unless the chain's configuration says otherwise, by which clocks of honest members differ."""
+
 MESSAGES_MAX = 10_000
 COUNTS_WITHOUT_HEADER_MAX = 10_000
 REJECTED_BY_MOST = "rejected by two thirds of the validators"
@@ -97,7 +122,8 @@ class QueueOptions(msgspec.Struct, frozen=True):
 
 class QueueSession(msgspec.Struct, frozen=True):
     """`current` are the members that validate now, by their index in the queue; all others are previous
-    validators. `shard`: the shard whose messages are collated here; None for all.
+    validators. `shard`: the shard whose messages are collated here; None for all. `skew_ms`: how far the clocks
+    of honest members differ.
     """
 
     masterchain_seqno: int
@@ -105,28 +131,28 @@ class QueueSession(msgspec.Struct, frozen=True):
     current: frozenset[int]
     member_count: int
     shard: Shard | None = None
+    skew_ms: int = SKEW_MS
 
     def is_for(self, message: ExternalMessage) -> bool:
         return self.shard is None or self.shard.holds(message.workchain, message.account)
 
 
-class Entry:
+class QueueEntry:
     """A message in this queue, and what members have said of it here."""
 
     __slots__ = (
+        "_announced_ms",
         "announced_by",
         "cached",
         "called_processed_by",
         "is_accepted_elsewhere",
         "is_ours",
-        "latest_ms",
         "rejected_by",
-        "timestamp_ms",
     )
 
-    def __init__(self, cached: CachedMessage, timestamp_ms: int) -> None:
+    def __init__(self, cached: CachedMessage) -> None:
         self.cached = cached
-        self.timestamp_ms = self.latest_ms = timestamp_ms
+        self._announced_ms: tuple[int, int] | None = None
         self.announced_by: dict[int, int] = {}
         """Time in Unix milliseconds that each member announced, by the member's index."""
         self.called_processed_by: set[int] = set()
@@ -144,14 +170,27 @@ class Entry:
         self.set_time(blamed)
 
     def set_time(self, blamed: Collection[int]) -> None:
-        """Set `timestamp_ms` to the earliest announced time and `latest_ms` to the latest.
+        """Set `timestamp_ms` to the earliest time that members announced here, and `latest_ms` to the latest.
 
         Other members may not hear what a blamed member says, so a blamed member's time counts only if there
         is no other.
         """
         times = [at for source, at in self.announced_by.items() if source not in blamed]
-        known = times or self.announced_by.values() or (self.timestamp_ms,)
-        self.timestamp_ms, self.latest_ms = min(known), max(known)
+        known = times or self.announced_by.values()
+        self._announced_ms = min(known), max(known)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Unix milliseconds by which the message is ordered: of its header until a member announces it here.
+
+        A queue that this node followed before may open a message that members only called processed here, so
+        that the header is asked each time.
+        """
+        return self.cached.header.timestamp_ms if self._announced_ms is None else self._announced_ms[0]
+
+    @property
+    def latest_ms(self) -> int:
+        return self.cached.header.timestamp_ms if self._announced_ms is None else self._announced_ms[1]
 
     @property
     def is_announced(self) -> bool:
@@ -173,9 +212,9 @@ class QueueState:
         self.session = session
         self.cache = cache
         self.options = options
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, QueueEntry] = {}
         self.pending = PendingRecords(options.records)
-        self._early: dict[bytes, Entry] = {}
+        self._early: dict[bytes, QueueEntry] = {}
         self._open: dict[bytes, None] = {}
         self._by_age: list[tuple[float, bytes]] = []
         self._effects: list[QueueEffect] = []
@@ -193,11 +232,11 @@ class QueueState:
     def open_count(self) -> int:
         return len(self._open)
 
-    def open_entries(self) -> Iterator[Entry]:
+    def open_entries(self) -> Iterator[QueueEntry]:
         """Messages that no shard block holds yet."""
         return (self.entries[message_id] for message_id in self._open)
 
-    def newest_open_entries(self) -> Iterator[Entry]:
+    def newest_open_entries(self) -> Iterator[QueueEntry]:
         """Return the open entries, newest first: a search for any collatable message ends soon."""
         return (self.entries[message_id] for message_id in reversed(self._open))
 
@@ -205,9 +244,9 @@ class QueueState:
     def is_full(self) -> bool:
         return len(self._open) >= self.options.messages_max
 
-    def enter(self, cached: CachedMessage, timestamp_ms: int) -> Entry:
+    def enter(self, cached: CachedMessage) -> QueueEntry:
         """Create the entry of a message. Votes that members cast before it arrived are counted."""
-        entry = Entry(cached, timestamp_ms)
+        entry = QueueEntry(cached)
         early = self._early.pop(cached.message_id, None)
         if early is not None:
             entry.rejected_by = early.rejected_by
@@ -228,7 +267,7 @@ class QueueState:
             self._make_room_for_early()
             self._early[message_id] = entry
 
-    def votes(self, message_id: bytes) -> Entry:
+    def votes(self, message_id: bytes) -> QueueEntry:
         """Return the entry that holds what members say of a message; they may vote before the message itself
         arrives.
         """
@@ -236,7 +275,7 @@ class QueueState:
         if entry is None:
             self._make_room_for_early()
             nothing = Header(message_id, ZERO_INT256, 0, ZERO_INT256, ZERO_INT256, -1, 0, 0)
-            entry = Entry(CachedMessage(nothing, Timeout(), Standing.FORWARDED_FINAL, 0.0), 0)
+            entry = QueueEntry(CachedMessage(nothing, Timeout(), Standing.FORWARDED_FINAL, 0.0))
             self._early[message_id] = entry
         return entry
 
@@ -251,7 +290,7 @@ class QueueState:
         for entry in (*self.entries.values(), *self._early.values()):
             entry.rejected_by.discard(source)
 
-    def do_most_reject(self, entry: Entry) -> bool:
+    def do_most_reject(self, entry: QueueEntry) -> bool:
         """Return whether two thirds of the present validators, by head, have rejected the message."""
         return 3 * len(entry.rejected_by) >= 2 * len(self.session.current)
 

@@ -22,7 +22,7 @@ from stagepost.remp.receipts import receipt_fields
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected, kind_of, read_status, write_status
 from stagepost.remp.receipts.receipt_fields import read_usual
 from stagepost.remp.receipts.status import Kind, Level, is_finally_accepted
-from stagepost.remp.validator_sets import Role, Source, ValidatorSets
+from stagepost.remp.validator_sets import ReceiptSource, Role, ValidatorSets
 
 ExternalMessageId = NewType("ExternalMessageId", bytes)
 """Representation hash of an external message's root cell: 32 bytes."""
@@ -217,7 +217,7 @@ def check(receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None) 
 
 def check_but_signature(
     receipt: Receipt, sets: ValidatorSets, arrived_ms: int | None = None
-) -> Source | Quarantined:
+) -> ReceiptSource | Quarantined:
     """Run all checks before that of the signature. Return the source whose signature the receipt must bear,
     or the failed check.
     """

@@ -36,7 +36,7 @@ TIMESTAMP_MAX = (1 << 63) - 1
 Members = Sequence[tuple[str, Any]]
 
 
-class Common(msgspec.Struct, frozen=True):
+class CommonFields(msgspec.Struct, frozen=True):
     """The members that every kind has, and all given members by name. `kind` is None for a word that is not a
     known kind.
     """
@@ -50,13 +50,13 @@ class Common(msgspec.Struct, frozen=True):
     given: Mapping[str, Any]
 
 
-def read_common(members: Members) -> Common:
+def read_common(members: Members) -> CommonFields:
     """Read the five common fields, and refuse a name that is given twice; the kind decides about all other
     fields.
     """
     found = _by_name(members)
     kind_text = _string(found, "kind")
-    return Common(
+    return CommonFields(
         kind_named(kind_text),
         kind_text,
         _hash(found, "message_id"),

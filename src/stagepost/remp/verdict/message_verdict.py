@@ -6,9 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from stagepost.remp.verdict.trace import ENDED
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
 from stagepost.remp.verdict.words import verdict_words
+
+EXECUTED = "executed"
 
 
 class Awaited(StrEnum):
@@ -20,30 +21,39 @@ class Awaited(StrEnum):
     FINAL = "final"
 
 
+_BLOCKS = frozenset({Conclusion.FINALIZED.value, Conclusion.ACCEPTED.value})
+
+
 def is_reached(verdict: Verdict | None, awaited: Awaited) -> bool:
-    """Return whether the verdict has reached the awaited stage. A later step back does not change that; the
-    verdict itself shows it.
+    """Return whether the verdict has reached the awaited stage. For the first two stages one validator's word is enough,
+    and a later step back does not change that. An accepted message needs more than a third of its session, a final one a
+    proof that it was executed.
     """
     if verdict is None:
         return False
-    if verdict.verdict == Conclusion.FINALIZED.value:
+    if verdict.proof == EXECUTED:
         return True
-    times = {
-        Awaited.QUEUED: verdict.queued_ms,
-        Awaited.OPTIMISTIC: verdict.included_ms,
-        Awaited.ACCEPTED: verdict.accepted_ms,
-        Awaited.FINAL: None,
-    }
-    return times[awaited] is not None
+    match awaited:
+        case Awaited.QUEUED:
+            return verdict.queued_ms is not None or verdict.verdict in _BLOCKS
+        case Awaited.OPTIMISTIC:
+            return verdict.included_ms is not None or verdict.verdict in _BLOCKS
+        case Awaited.ACCEPTED:
+            return verdict.verdict in _BLOCKS
+        case Awaited.FINAL:
+            return False
 
 
 class MessageVerdict(msgspec.Struct, frozen=True):
-    """The result of a wait. `str` gives the words that all our screens use; `row` is the row of `messages`."""
+    """The result of a wait. `str` gives the words that all our screens use; `row` is the row of `messages`. `proof` is
+    the content of a proof file, which anybody can check; None as long as the end of the message is not known.
+    """
 
     message_id: str
     awaited: Awaited
     row: Verdict | None
     as_of_ms: int
+    proof: bytes | None = None
 
     @property
     def verdict(self) -> str | None:
@@ -57,8 +67,10 @@ class MessageVerdict(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether nothing further can be expected: the message is final, rejected or expired."""
-        return self.row is not None and self.row.verdict in ENDED
+        """Return whether the end of the message is proved. Refusals and time-outs that nodes sign are claims: as long
+        as there is no proof, the message may still be executed, and must not be sent again under another id.
+        """
+        return self.row is not None and self.row.is_proved
 
     @property
     def missing(self) -> tuple[str, ...]:

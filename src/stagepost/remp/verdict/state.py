@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from stagepost.remp.hex_text import read_hash
 from stagepost.remp.receipts.message_status import block_of
 from stagepost.remp.receipts.receipt import Counting
@@ -59,10 +61,30 @@ class ValidatorRow:
         self.has_finalized |= other.has_finalized
 
 
+class ProvedEnd(msgspec.Struct, frozen=True):
+    """The end of a message that a checked proof shows. `kind` is `executed`, `never` or `executed_as`; `block` is the
+    number of the master block, for which `signers` of `validators` signed; `executed_as` is the other message's id.
+    """
+
+    kind: str
+    block: int
+    signers: int
+    validators: int
+    executed_as: str | None = None
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Return what ends of one message are ordered by: executed, executed_as, never, and then by the block."""
+        return self.kind, self.block, self.executed_as or ""
+
+
 class MessageState:
-    """The state of one message. `add` counts a receipt, `join` another state; both may be repeated."""
+    """The state of one message. `add` counts a receipt, `join` another state; both may be repeated. `proved`: the end
+    that a checked proof shows, which outranks every receipt.
+    """
 
     def __init__(self) -> None:
+        self.proved: ProvedEnd | None = None
         self.rows: dict[RowKey, ValidatorRow] = {}
         self.stages: dict[Stage, int] = {}
         self.full_node_first_ms: dict[tuple[bytes, str], int] = {}
@@ -105,6 +127,15 @@ class MessageState:
                 other.total_validators, self.total_validators or other.total_validators
             )
         self.signed |= other.signed
+        if other.proved is not None:
+            self.prove(other.proved)
+
+    def prove(self, end: ProvedEnd) -> None:
+        """Note the end that a checked proof shows. Of two that contradict each other, the one that says executed stays,
+        so that the order in which they come changes nothing.
+        """
+        if self.proved is None or end.order < self.proved.order:
+            self.proved = end
 
     def first_of_full_nodes(self, kind_name: str) -> int | None:
         return min(

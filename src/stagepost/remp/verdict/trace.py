@@ -17,20 +17,10 @@ from stagepost.remp.receipts.message_status import Accepted, SentToValidators, b
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
 from stagepost.remp.receipts.status import Kind, Status, is_finally_accepted
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
-from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict.state import MessageState
-from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
-
-ENDED = frozenset(
-    conclusion.value
-    for conclusion in (
-        Conclusion.FINALIZED,
-        Conclusion.REJECTED_BY_FULLNODE,
-        Conclusion.REJECTED,
-        Conclusion.EXPIRED,
-    )
-)
-"""Verdicts after which nobody waits any longer."""
+from stagepost.remp.validator_sets import SetMember, ValidatorSets
+from stagepost.remp.verdict.state import MessageState, ProvedEnd
+from stagepost.remp.verdict.verdict import Verdict, evaluate
+from stagepost.remp.verdict.words import verdict_words
 
 
 class Mark(Enum):
@@ -41,7 +31,12 @@ class Mark(Enum):
     FINAL = "◆"
     NEVER = "✕"
     RETURNED = "↩"
+    DUPLICATE = "◦"
     UNTRUSTED = "⚠"
+
+
+_TROUBLES = (Mark.NEVER, Mark.RETURNED, Mark.UNTRUSTED)
+"""Marks that a person should look at."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -58,7 +53,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def is_trouble(self) -> bool:
-        return self.mark in (Mark.NEVER, Mark.RETURNED, Mark.UNTRUSTED)
+        return self.mark in _TROUBLES
 
     @property
     def label(self) -> str:
@@ -91,20 +86,14 @@ class Lane(msgspec.Struct, frozen=True):
     name: str
     source_id: bytes | None
     points: tuple[Point, ...]
+    seat: int | None = None
+    """Index in the deciding session; None for sources that are not its members."""
+    address: str | None = None
 
     @property
     def troubles(self) -> tuple[Point, ...]:
-        """Points worth a word. A `Duplicate` is none once the block stands: it only says that another
-        validator was faster.
-        """
-        last = self.last
-        is_well = last is not None and last.mark in (Mark.ON_ITS_WAY, Mark.FINAL)
-        return tuple(
-            point
-            for point in self.points
-            if point.is_trouble
-            and not (is_well and point.refused is None and point.receipt.status.status is Status.DUPLICATE)
-        )
+        """Points worth a word. A `Duplicate` is none: it only says that another validator was faster."""
+        return tuple(point for point in self.points if point.is_trouble)
 
     @property
     def last(self) -> Point | None:
@@ -113,9 +102,49 @@ class Lane(msgspec.Struct, frozen=True):
         return counting[-1] if counting else None
 
 
+class WayStep(msgspec.Struct, frozen=True):
+    """Something that happened to a message before the full node, with its words."""
+
+    timestamp_ms: int
+    mark: Mark
+    label: str
+
+
+class StepLane(msgspec.Struct, frozen=True):
+    """The steps of the program, of a DMQ node, of its peers or of a recipient, in order of time."""
+
+    name: str
+    points: tuple[WayStep, ...]
+
+    @property
+    def troubles(self) -> tuple[WayStep, ...]:
+        return tuple(step for step in self.points if step.mark in _TROUBLES)
+
+
+EXTERNAL_LAYER = "external message id"
+"""Name of the layer whose ids are those of the chain."""
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The way of a message from the program to the network: its lanes, its ids with the names of their layers, the topic
+    and the payload of reliable delivery, and the state of the delivery in words, with the reason for it.
+    """
+
+    lanes: tuple[StepLane, ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+    topic: str | None = None
+    payload: bytes | None = None
+    words: str = ""
+    why: str = ""
+    reached: tuple[str, ...] = ()
+    """Of `stored`, `sent` and `acked`: what the delivery has reached."""
+    has_ended: bool = False
+    """True if the delivery is all that will happen to the message, and is over."""
+
+
 class Trace(msgspec.Struct, frozen=True):
     """`verdict` is None if no receipt counts. `unreadable` are records under the message's key that are not
-    receipts.
+    receipts. `way` is the part before the full node, where records tell of it.
     """
 
     message_id: bytes
@@ -126,6 +155,15 @@ class Trace(msgspec.Struct, frozen=True):
     message_timeout_ms: int
     dmq_id: str | None
     delivery_id: str | None
+    proved: ProvedEnd | None = None
+    way: Way = Way()
+
+    @property
+    def words(self) -> str:
+        """Return the state of the message: the verdict where there is one, else that of its delivery."""
+        return (
+            verdict_words(self.verdict) if self.verdict is not None or not self.way.words else self.way.words
+        )
 
     @property
     def points(self) -> list[Point]:
@@ -135,16 +173,18 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict not in ENDED
+        return self.verdict is not None and self.verdict.is_open
 
     @property
     def first_ms(self) -> int | None:
-        """Time at which the message's life begins on screens: that of the first receipt that counts.
+        """Time at which the message's life begins on screens: that of its first step, or of the first receipt that counts.
 
         A full node reports its sending after it is done, and the first validators may have answered by then.
         """
         points = [point for point in self.points if point.refused is None] or self.points
-        return points[0].timestamp_ms if points else None
+        times = [points[0].timestamp_ms] if points else []
+        times += [lane.points[0].timestamp_ms for lane in self.way.lanes if lane.points]
+        return min(times, default=None)
 
 
 def trace_of(
@@ -154,9 +194,13 @@ def trace_of(
     as_of_ms: int | None,
     *,
     message_timeout_ms: int | None = None,
+    proved: ProvedEnd | None = None,
 ) -> Trace:
-    """Return the trace of a message. `records` are all records of it: by their key, or by the id inside."""
+    """Return the trace of a message. `records` are all records of it: by their key, or by the id inside. `proved` is its
+    end, if a checked proof shows one.
+    """
     state = MessageState()
+    state.proved = proved
     points: dict[bytes, dict[tuple[bytes, str], Point]] = {}
     unreadable: list[tuple[str, Quarantined]] = []
     ids: dict[str, str] = {}
@@ -188,6 +232,7 @@ def trace_of(
         timeout_ms,
         ids.get("dmq_id"),
         ids.get("delivery_id"),
+        proved,
     )
 
 
@@ -199,12 +244,27 @@ def _lanes(points: dict[bytes, list[Point]], verdict: Verdict | None, sets: Vali
         name = "full node" if len(full_nodes) == 1 else f"full node {number}"
         lanes.append(_lane(name, source, points.pop(source)))
     if verdict is not None and verdict.session_id is not None:
-        for validator in sets.sessions[bytes.fromhex(verdict.session_id)].validators:
-            name = f"V{validator.index + 1}"
-            lanes.append(_lane(name, validator.key_id, points.pop(validator.key_id, [])))
+        session = sets.sessions[bytes.fromhex(verdict.session_id)]
+        # Seats change with each session; people look for a machine by its name.
+        for validator in sorted(session.validators, key=lambda one: _by_name(sets, one)):
+            found = _lane(
+                sets.name_of(validator.key_id, validator.index),
+                validator.key_id,
+                points.pop(validator.key_id, []),
+            )
+            address = sets.addresses.get(validator.key_id)
+            lanes.append(msgspec.structs.replace(found, seat=validator.index, address=address))
     for source in sorted(points):
         lanes.append(_lane(_other_name(source, sets), source, points[source]))
     return lanes
+
+
+def _by_name(sets: ValidatorSets, validator: SetMember) -> tuple[str, int, int]:
+    """Return the order of a validator's lane: by its name, with the number at the end of the name as a number."""
+    name = sets.names.get(validator.key_id, "")
+    stem = name.rstrip("0123456789")
+    digits = name[len(stem) :]
+    return stem, int(digits) if digits else 0, validator.index
 
 
 def _other_name(source: bytes, sets: ValidatorSets) -> str:
@@ -213,7 +273,7 @@ def _other_name(source: bytes, sets: ValidatorSets) -> str:
     if not memberships:
         return f"unknown {source.hex()[:6]}"
     session, validator = max(memberships.values(), key=lambda found: found[0].age_key)
-    return f"V{validator.index + 1} of {session.catchain_seqno}"
+    return f"{sets.name_of(source, validator.index)} of {session.catchain_seqno}"
 
 
 def _lane(name: str, source: bytes, points: list[Point]) -> Lane:
@@ -237,8 +297,10 @@ def _mark(kind: Kind, refused: Quarantined | None) -> Mark:
             return Mark.ON_ITS_WAY
         case Status.REJECTED | Status.TIMEOUT:
             return Mark.NEVER
-        case Status.IGNORED | Status.DUPLICATE:
+        case Status.IGNORED:
             return Mark.RETURNED
+        case Status.DUPLICATE:
+            return Mark.DUPLICATE
 
 
 def block_named(trace: Trace) -> tuple[str | None, int | None]:

@@ -16,13 +16,16 @@ import msgspec
 from stagepost.remp.receipts.receipt import Counting, Receipt, check
 from stagepost.remp.receipts.status import Kind, Level, Stage, Status, is_closed
 from stagepost.remp.validator_sets import Session, ValidatorSets, is_more_than_a_third
-from stagepost.remp.verdict.state import MessageState, RowKey, ValidatorRow
+from stagepost.remp.verdict.state import MessageState, ProvedEnd, RowKey, ValidatorRow
+
+NO_PROOF = "none"
 
 
 class Conclusion(Enum):
     """The verdicts, in the order in which they are tried."""
 
     FINALIZED = "finalized"
+    EXECUTED_AS = "executed_as"
     ACCEPTED = "accepted"
     REJECTED_BY_FULLNODE = "rejected_by_fullnode"
     REJECTED = "rejected"
@@ -35,7 +38,8 @@ class Conclusion(Enum):
 
 class Verdict(msgspec.Struct, frozen=True):
     """The row of `messages`, without the ids of other layers and the count of bad rows, which receipts do not
-    contain.
+    contain. `proof` is `none`, `executed`, `never` or `executed_as`: only a proof is an end, everything else may
+    still change.
     """
 
     verdict: str
@@ -52,6 +56,30 @@ class Verdict(msgspec.Struct, frozen=True):
     rejected_by: tuple[int, ...]
     silent: tuple[int, ...]
     receipts: int
+    proof: str = NO_PROOF
+    proof_block: int | None = None
+    executed_as: str | None = None
+
+    @property
+    def is_proved(self) -> bool:
+        return self.proof != NO_PROOF
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether further receipts are expected. A message that is not open has ended only if the end is proved."""
+        return not self.is_proved and self.verdict not in _CLAIMED_ENDS
+
+
+_CLAIMED_ENDS = frozenset(
+    conclusion.value
+    for conclusion in (
+        Conclusion.FINALIZED,
+        Conclusion.REJECTED_BY_FULLNODE,
+        Conclusion.REJECTED,
+        Conclusion.EXPIRED,
+    )
+)
+"""Verdicts after which nodes say nothing more. Without a proof they are claims, and no end."""
 
 
 def verdict(
@@ -85,7 +113,7 @@ def evaluate(
     """Return the verdict of a state at the time `as_of_ms`, in Unix milliseconds; None means that the message
     never expires.
     """
-    if not state.signed:
+    if not state.signed and state.proved is None:
         return None
     candidates = {key: _candidates(key, row, sets) for key, row in state.rows.items()}
     session = _deciding(state, candidates, sets)
@@ -113,7 +141,12 @@ def evaluate(
         tuple(sorted(index for index, kind in lasts.items() if kind.status is Status.REJECTED)),
         () if session is None else tuple(index for index in range(session.size) if index not in members),
         len(state.signed),
+        *_proof_columns(state.proved),
     )
+
+
+def _proof_columns(proved: ProvedEnd | None) -> tuple[str, int | None, str | None]:
+    return (NO_PROOF, None, None) if proved is None else (proved.kind, proved.block, proved.executed_as)
 
 
 # The deciding session
@@ -123,9 +156,7 @@ def _candidates(key: RowKey, row: ValidatorRow, sets: ValidatorSets) -> dict[byt
     """Return the sessions that a row may belong to, by their ids."""
     assert row.first_ms is not None, "a row is made together with its first receipt"
     holding = {
-        session_id: session
-        for session_id, (session, _) in sets.memberships(key.source_id).items()
-        if session.meets(row.first_ms, row.last_ms)
+        session.session_id: session for session, _ in sets.held_by(key.source_id, row.first_ms, row.last_ms)
     }
     if key.hint is not None and key.hint in holding:
         return {key.hint: holding[key.hint]}
@@ -206,6 +237,10 @@ def _is_queued(kind: Kind) -> bool:
     )
 
 
+def _is_in_block(kind: Kind) -> bool:
+    return kind.status is Status.ACCEPTED and kind.level >= Level.COLLATOR
+
+
 def _is_in_accepted_block(kind: Kind) -> bool:
     return kind.status is Status.ACCEPTED and kind.level in (Level.SHARDCHAIN, Level.MASTERCHAIN)
 
@@ -217,12 +252,15 @@ def _is_finalized(state: MessageState, sets: ValidatorSets) -> bool:
     for key, row in state.rows.items():
         if row.has_finalized:
             assert row.first_ms is not None, "a row is made together with its first receipt"
-            for session_id, (session, _) in sets.memberships(key.source_id).items():
-                if session.meets(row.first_ms, row.last_ms):
-                    signers[session_id].add(key.source_id)
+            for session, _ in sets.held_by(key.source_id, row.first_ms, row.last_ms):
+                signers[session.session_id].add(key.source_id)
     return any(
         is_more_than_a_third(len(who), sets.sessions[session_id].size) for session_id, who in signers.items()
     )
+
+
+_PROVED = {"executed": Conclusion.FINALIZED, "executed_as": Conclusion.EXECUTED_AS}
+"""Verdicts of proofs; a proof of never leaves open whether validators refused the message or let it expire."""
 
 
 def _conclude(
@@ -234,10 +272,16 @@ def _conclude(
 ) -> Conclusion:
     lasts = [member.last_kind for member in members.values() if member.last_kind is not None]
     size = 0 if session is None else session.size
+    rejecting = sum(kind.status is Status.REJECTED for kind in lasts)
+    do_most_reject = bool(size) and 3 * rejecting >= 2 * size
+    if state.proved is not None:
+        return _PROVED.get(state.proved.kind) or (
+            Conclusion.REJECTED if do_most_reject else Conclusion.EXPIRED
+        )
     if _is_finalized(state, sets):
         return Conclusion.FINALIZED
     accepting = sum(_is_in_accepted_block(kind) for kind in lasts)
-    if accepting and (not is_life_over or is_more_than_a_third(accepting, size)):
+    if accepting and is_more_than_a_third(accepting, size):
         return Conclusion.ACCEPTED
     if (
         state.first_of_full_nodes("RejectedByFullnode") is not None
@@ -245,15 +289,13 @@ def _conclude(
         and not state.rows
     ):
         return Conclusion.REJECTED_BY_FULLNODE
-    rejecting = sum(kind.status is Status.REJECTED for kind in lasts)
     are_all_closed = bool(size) and sum(is_closed(kind.status) for kind in lasts) == size
-    do_most_reject = bool(size) and 3 * rejecting >= 2 * size
     if do_most_reject and (are_all_closed or is_life_over):
         return Conclusion.REJECTED
     if are_all_closed or is_life_over:
         return Conclusion.EXPIRED
     if do_most_reject:
         return Conclusion.LIKELY_REJECTED
-    if any(kind.status is Status.ACCEPTED and kind.level is Level.COLLATOR for kind in lasts):
+    if any(_is_in_block(kind) for kind in lasts):
         return Conclusion.INCLUDED
     return Conclusion.QUEUED if state.rows else Conclusion.SENT

@@ -6,6 +6,7 @@ from stagepost.remp.verdict.verdict import Conclusion, Verdict
 
 WORDS = {
     Conclusion.FINALIZED.value: "Finalized",
+    Conclusion.EXECUTED_AS.value: "Executed as another message",
     Conclusion.ACCEPTED.value: "Accepted",
     Conclusion.INCLUDED.value: "Included (optimistic)",
     Conclusion.SENT.value: "Sent",
@@ -24,6 +25,21 @@ def verdict_words(verdict: Verdict | None) -> str:
     if verdict.verdict == Conclusion.QUEUED.value:
         return f"Queued at {len(verdict.queued_at)} of {verdict.validators}"
     return WORDS[verdict.verdict]
+
+
+NOT_KNOWN_YET = "not known yet"
+
+
+def end_words(verdict: Verdict | None) -> str:
+    """Return the proved end of a message, or that its end is not known yet: claims of nodes are no end."""
+    if verdict is None or not verdict.is_proved:
+        return NOT_KNOWN_YET
+    told = {
+        "executed": "proved executed",
+        "never": "proved never executed",
+        "executed_as": f"proved executed as {verdict.executed_as}",
+    }
+    return f"{told[verdict.proof]}, in master block {verdict.proof_block}"
 
 
 def silent_words(verdict: Verdict | None) -> str:

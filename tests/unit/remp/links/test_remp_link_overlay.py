@@ -22,7 +22,7 @@ from stagepost.remp.links.listener import SESSIONS_MAX, LinkListener
 from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.overlay_links import KNOCK_AFTER_S, LinkMember, OverlayLinks
 from stagepost.remp.links.versions import LinkVersion
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.network import ProcessNetwork
 from stagepost.simulation.processes import Process, follow_tasks
 from tests.worlds.remp.remp_links import (
@@ -224,7 +224,7 @@ def test_after_any_breaks_every_pair_is_linked_again_and_nothing_came_twice_or_o
 ) -> None:
     async def main() -> None:
         random = Random(seed)
-        world = SimulatedMembers(4, Link(latency_s=0.02, jitter_s=0.05, cut_chance=0.2), seed)
+        world = SimulatedMembers(4, LinkSettings(latency_s=0.02, jitter_s=0.05, cut_chance=0.2), seed)
         nodes = await world.start()
         said = 0
         for _ in range(100):

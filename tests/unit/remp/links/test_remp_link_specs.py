@@ -53,11 +53,11 @@ WRITTEN: list[tuple[LinkProtocol, str, Any, list[Any]]] = [
     ),
     (LinkProtocol.CATCHAIN_OVERLAY, "Speaking", overlay_protocol.Answer(7, b"answer"), [2, 7, b"answer"]),
     (LinkProtocol.CATCHAIN_OVERLAY, "Speaking", overlay_protocol.Done(), [3]),
-    (LinkProtocol.REMP_MESSAGES, "Speaking", link_protocols.Message(b"message"), [0, b"message"]),
+    (LinkProtocol.REMP_MESSAGES, "Speaking", link_protocols.MessageFrame(b"message"), [0, b"message"]),
     (LinkProtocol.REMP_MESSAGES, "Speaking", link_protocols.Done(), [1]),
     (LinkProtocol.REMP_RECEIPTS, "Speaking", link_protocols.Receipts(b"receipts"), [0, b"receipts"]),
     (LinkProtocol.REMP_RECEIPTS, "Speaking", link_protocols.Done(), [1]),
-    (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.SubmitMessage(b"message"), [0, b"message"]),
+    (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.SubmitExternalMessage(b"message"), [0, b"message"]),
     (LinkProtocol.LOCAL_INTAKE, "Submitted", local_intake.MessageTaken(bytes(32), 1), [1, bytes(32), 1]),
     (
         LinkProtocol.LOCAL_INTAKE,
@@ -78,6 +78,8 @@ WRITTEN: list[tuple[LinkProtocol, str, Any, list[Any]]] = [
         [4, [[b"{}", 5, "ab", "", "cd"]], 8, 9, b"{}"],
     ),
     (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.Done(), [5]),
+    (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.AskProof(bytes(32)), [6, bytes(32)]),
+    (LinkProtocol.LOCAL_INTAKE, "Proving", local_intake.TellProof(b"{}"), [7, b"{}"]),
 ]
 
 

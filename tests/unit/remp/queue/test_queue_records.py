@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rigs.remp_world import public_key_of, seed_of
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
+from stagepost.remp.queue import records as records_module
 from stagepost.remp.queue.records import (
+    COMMIT_ID,
     DIGEST_IDS_MAX,
     ERROR_TEXT_BYTES_MAX,
+    OLDER_DIGEST_ID,
+    OLDER_HEADER_ID,
     PAYLOAD_BYTES_MAX,
     PAYLOAD_BYTES_MAX_OLDER,
     RECORDS_MAX,
     RECORDS_MAX_OLDER,
+    UPDATE_ID,
     Accept,
     Digest,
+    HandOver,
     Header,
     Ids,
+    LinkAnswer,
+    LinkChallenge,
     OlderDigest,
     OlderHeader,
     Record,
-    Reject,
+    RejectRecord,
+    Totals,
     decode_payload,
     decode_record,
     encode_payload,
     encode_record,
 )
 from stagepost.remp.queue.state import PendingRecords, RecordLimits
+from stagepost.remp.receipts import statements
+from stagepost.remp.receipts.statements import StatementLink
 from stagepost.remp.shard import BlockId
 
-VECTORS = Path(__file__).parents[3] / "vectors" / "remp" / "rmq_payload_derived.json"
+ROOT = Path(__file__).parents[4]
+VECTORS = ROOT / "tests" / "vectors" / "remp" / "rmq_payload_derived.json"
 ZERO, ONE = bytes(32), bytes([1]) * 32
 HEADER = Header(ONE, ZERO, -1, ONE, ZERO, 3, 7, 1_700_000_000_000)
 
@@ -56,11 +72,15 @@ def test_payloads_of_published_nodes_are_written_and_read(number: int) -> None:
     "record",
     [
         HEADER,
+        msgspec.structs.replace(HEADER, hand_over=HandOver(1_900_000_000_000, bytes(64))),
         OlderHeader(ONE, ZERO, ONE, 2, 5),
-        Reject(ONE, ZERO, 5, "no"),
+        RejectRecord(ONE, ZERO, 5, "no"),
         Accept(ONE, ZERO, 5, BlockId(0, 1 << 62, 9, ONE, ZERO)),
         Digest(5, (Ids(ONE, ZERO),), (Ids(ZERO, ONE), Ids(ONE, ONE))),
         OlderDigest(5, (Ids(ONE, ZERO),)),
+        LinkChallenge(ONE, StatementLink(ONE, ONE, 2, ONE, ONE)),
+        LinkChallenge(ONE, StatementLink(ONE, ONE, 0, ZERO, ZERO)),
+        LinkAnswer(StatementLink(ONE, ONE, 1, ZERO, ONE)),
     ],
     ids=lambda record: type(record).__name__,
 )
@@ -75,14 +95,58 @@ def test_a_record_is_read_as_it_was_written_and_never_with_a_byte_more_or_less(r
         decode_record(data + bytes(4))
 
 
+def test_date_and_totals_are_the_first_record_of_a_payload_or_none() -> None:
+    totals = Totals(1_900_000_000_000, 3, 200, 1 << 40)
+    assert decode_payload(encode_payload([totals, HEADER], 9)) == [totals, HEADER]
+    wrong: list[list[Record]] = [[HEADER, totals], [totals, totals], [totals, HEADER, totals]]
+    for records in wrong:
+        with pytest.raises(DecodeError, match="must be the first"):
+            decode_payload(encode_payload(records, 9))
+
+
+@pytest.mark.parametrize("field", Totals.__struct_fields__)
+def test_no_date_and_no_total_is_negative(field: str) -> None:
+    assert decode_record(encode_record(Totals())) == Totals()
+    with pytest.raises(DecodeError, match="none is below 0"):
+        decode_record(encode_record(Totals(**{field: -1})))
+
+
+@pytest.mark.parametrize(
+    "hand_over", [HandOver(5), HandOver(0, bytes(63)), HandOver(5, bytes(65)), HandOver(5, bytes(4))]
+)
+def test_a_hand_over_has_a_whole_signature_or_nothing(hand_over: HandOver) -> None:
+    with pytest.raises(DecodeError):
+        decode_record(encode_record(msgspec.structs.replace(HEADER, hand_over=hand_over)))
+
+
+def test_every_record_of_our_own_stands_in_the_schema_as_in_the_code() -> None:
+    text = (ROOT / "specs/records.tl").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("//")]
+    in_schema = {zlib.crc32(re.sub(r"[();]", "", line).encode()) for line in lines}
+    of_published_nodes = {UPDATE_ID, COMMIT_ID, OLDER_HEADER_ID, OLDER_DIGEST_ID}
+    in_code = {
+        value
+        for module in (records_module, statements)
+        for name, value in vars(module).items()
+        if name.endswith("_ID") and isinstance(value, int)
+    }
+
+    bare = {
+        constructor_id(
+            "stagepost.remp.link session:int256 message:int256 number:int before:int256 receipt:int256 = stagepost.remp.Link"
+        )
+    }
+    assert in_schema == in_code - of_published_nodes | bare
+
+
 def test_two_payloads_of_a_member_are_never_equal() -> None:
     assert encode_payload([], 1) != encode_payload([], 2)
 
 
 def test_limits_hold_at_their_edges() -> None:
-    assert decode_record(encode_record(Reject(ONE, ZERO, 5, "x" * ERROR_TEXT_BYTES_MAX)))
+    assert decode_record(encode_record(RejectRecord(ONE, ZERO, 5, "x" * ERROR_TEXT_BYTES_MAX)))
     with pytest.raises(DecodeError):
-        decode_record(encode_record(Reject(ONE, ZERO, 5, "x" * (ERROR_TEXT_BYTES_MAX + 1))))
+        decode_record(encode_record(RejectRecord(ONE, ZERO, 5, "x" * (ERROR_TEXT_BYTES_MAX + 1))))
     ids = tuple(Ids(ONE, ZERO) for _ in range(DIGEST_IDS_MAX))
     assert decode_record(encode_record(OlderDigest(5, ids)))
     with pytest.raises(DecodeError):
@@ -108,12 +172,38 @@ def test_waiting_records_leave_in_order_and_within_what_a_block_holds() -> None:
     for header in headers:
         waiting.add(header)
         waiting.add(header)
-    first, second = waiting.next_payload(1), waiting.next_payload(2)
+    first, second = waiting.next_payload(1, 5), waiting.next_payload(2, 6)
     assert first is not None
     assert second is not None
     assert len(first) <= PAYLOAD_BYTES_MAX
-    assert decode_payload(first) + decode_payload(second) == headers
-    assert waiting.next_payload(3) is None
+    assert len(decode_payload(first)) == RECORDS_MAX
+    assert decode_payload(first)[1:] + decode_payload(second)[1:] == headers
+    assert waiting.next_payload(3, 7) is None
+
+
+def test_each_payload_begins_with_its_date_and_what_its_author_wrote_so_far() -> None:
+    waiting = PendingRecords(RecordLimits())
+    waiting.add(HEADER)
+    waiting.add(RejectRecord(ONE, ZERO, 7, "no" * 200))
+    first = waiting.next_payload(1, 2_000)
+    waiting.add(Digest(5, (Ids(ONE, ZERO),), (Ids(ZERO, ONE), Ids(ONE, ONE))))
+    waiting.add(msgspec.structs.replace(HEADER, message_id=ZERO))
+    second = waiting.next_payload(2, 1_000)
+    assert first is not None
+    assert second is not None
+
+    assert decode_payload(first)[0] == Totals(2_000, 1, 0, len(first))
+    assert decode_payload(second)[0] == Totals(2_000, 2, 3, len(first) + len(second)), "dates do not fall"
+
+
+def test_totals_go_on_from_our_own_blocks_after_a_restart() -> None:
+    waiting = PendingRecords(RecordLimits())
+    waiting.heard_own(Totals(9_000, 40, 5, 70_000))
+    waiting.heard_own(Totals(8_000, 39, 5, 69_000))
+    waiting.add(HEADER)
+    payload = waiting.next_payload(1, 1_000)
+    assert payload is not None
+    assert decode_payload(payload)[0] == Totals(9_000, 41, 5, 70_000 + len(payload))
 
 
 def test_older_networks_get_fewer_records_and_the_older_header() -> None:
@@ -121,7 +211,7 @@ def test_older_networks_get_fewer_records_and_the_older_header() -> None:
     waiting = PendingRecords(limits)
     for number in range(6):
         waiting.add(Header(bytes([number]) * 32, ZERO, 0, ONE, ONE, 0, 7, number))
-    payload = waiting.next_payload(1)
+    payload = waiting.next_payload(1, 5)
     assert payload is not None
     assert len(payload) <= PAYLOAD_BYTES_MAX_OLDER
     records = decode_payload(payload)
@@ -132,11 +222,11 @@ def test_older_networks_get_fewer_records_and_the_older_header() -> None:
 def test_what_somebody_else_has_announced_meanwhile_is_not_announced_again() -> None:
     waiting = PendingRecords(RecordLimits())
     waiting.add(HEADER)
-    waiting.add(Reject(HEADER.message_id, ZERO, 7, "no"))
+    waiting.add(RejectRecord(HEADER.message_id, ZERO, 7, "no"))
     waiting.drop_header(HEADER.message_id)
-    payload = waiting.next_payload(1)
+    payload = waiting.next_payload(1, 5)
     assert payload is not None
-    assert decode_payload(payload) == [Reject(HEADER.message_id, ZERO, 7, "no")]
+    assert decode_payload(payload)[1:] == [RejectRecord(HEADER.message_id, ZERO, 7, "no")]
 
 
 def test_a_full_nodes_message_is_signed_over_time_source_and_id() -> None:

@@ -8,10 +8,20 @@ from hashlib import sha256
 import pytest
 
 from stagepost.remp.message import ExternalMessage, Origin, header_of
+from stagepost.remp.queue import message_cache
 from stagepost.remp.queue.collation import ExecutedMessage
 from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, Tell
-from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
-from stagepost.remp.queue.records import Digest, Header, Ids, Record, Reject, decode_payload, encode_payload
+from stagepost.remp.queue.message_cache import LET_GO_CATCHAINS, LifeWindow, MessageCache
+from stagepost.remp.queue.records import (
+    Digest,
+    Header,
+    Ids,
+    Record,
+    RejectRecord,
+    Totals,
+    decode_payload,
+    encode_payload,
+)
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import to_forward
 from stagepost.remp.queue.state import QueueSession
@@ -42,16 +52,18 @@ def told(effects: Sequence[QueueEffect]) -> list[str]:
 
 
 def hear(queue: ReliableQueue, source: int, *said: Record, now: float = 0.0) -> list[QueueEffect]:
-    return queue.block_delivered(source, encode_payload(said, 0), now)
+    return queue.block_delivered(source, encode_payload([Totals(), *said], 0), now)
 
 
 def said(queue: ReliableQueue) -> list[Record]:
     """In our next block, which we hear ourselves."""
-    payload = queue.next_payload()
+    payload = queue.next_payload(0.0)
     if payload is None:
         return []
     queue.block_delivered(queue.session.index, payload, 0.0)
-    return decode_payload(payload)
+    totals, *others = decode_payload(payload)
+    assert isinstance(totals, Totals)
+    return others
 
 
 def take(queue: ReliableQueue, now: float, count: int) -> list[ExternalMessage]:
@@ -124,14 +136,42 @@ def test_full_nodes_hear_no_more_of_what_they_were_told_is_over() -> None:
     assert told(hear(queue, 2, header(ONE, seqno=SEQNO + 1))) == []
     assert queue.known_ids == {ONE.message_id}, "it lives again, as with all others"
     assert queue.cache.was_let_go(ONE.message_id)
-    for seqno in range(SEQNO + 3, SEQNO + 7):
+    for seqno in range(SEQNO + 3, SEQNO + 4):
         queue.lives_over(queue.cache.advance(seqno, 20.0).messages, 20.0)
+    last = SEQNO + 3 + LET_GO_CATCHAINS
+    queue.lives_over(queue.cache.advance(last, 20.0).messages, 20.0)
+    assert queue.cache.was_let_go(ONE.message_id)
+    assert told(hear(queue, 2, header(ONE, seqno=last))) == [], "a liar announces it anew"
+    queue.cache.advance(last + LET_GO_CATCHAINS + 3, 30.0)
+    queue.cache.advance(last + 2 * LET_GO_CATCHAINS + 4, 40.0)
     assert not queue.cache.was_let_go(ONE.message_id), "nothing is kept for ever"
+
+
+def test_what_is_final_and_forgotten_is_not_told_as_new_when_a_liar_announces_it_again() -> None:
+    queue = make_queue()
+    hear(queue, 1, header(ONE))
+    queue.shard_committed(BLOCK, [ONE.message_id], 1.0)
+    queue.master_committed(BLOCK, MASTER, [ONE], 1.0)
+    queue.lives_over(queue.cache.advance(SEQNO + 3, 10.0).messages, 10.0)
+    assert queue.status(ONE.message_id) is None
+    assert told(hear(queue, 2, header(ONE, seqno=SEQNO + 3))) == []
+
+
+def test_messages_that_are_over_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_cache, "LET_GO_MAX", 2)
+    cache = make_queue().cache
+    cache.note_let_go([bytes([number]) * 32 for number in range(2)])
+    cache.advance(SEQNO + 1, 1.0)
+    assert cache.was_let_go(bytes(32)), "so many fit"
+    cache.note_let_go([bytes([2]) * 32])
+    cache.advance(SEQNO + 2, 2.0)
+    assert not cache.was_let_go(bytes(32))
+    assert cache.was_let_go(bytes([2]) * 32), "those of the oldest catchain go first"
 
 
 def test_votes_outlive_a_message_that_another_announces_later() -> None:
     queue = make_queue()
-    hear(queue, 1, header(ONE), Reject(ONE.message_id, ONE.uid, SEQNO, "no"))
+    hear(queue, 1, header(ONE), RejectRecord(ONE.message_id, ONE.uid, SEQNO, "no"))
     queue.lives_over(queue.cache.advance(SEQNO + 2, 10.0).messages, 10.0)
     hear(queue, 2, header(ONE, seqno=SEQNO + 1))
     assert queue.rejected_by(ONE.message_id) == {1}
@@ -222,6 +262,19 @@ def test_what_we_knew_and_others_call_processed_is_handed_on_from_here_too() -> 
     hear(second, 3, Digest(SEQNO, (), ids(ONE)))
     assert second.known_ids == {ONE.message_id}
     assert to_forward(second, SEQNO + 1, WHOLE, lambda _: False).records == (Digest(SEQNO, (), ids(ONE)),)
+
+
+@pytest.mark.parametrize("older", [ONE, TWO])
+def test_a_message_that_another_queue_opened_has_its_age_here(older: ExternalMessage) -> None:
+    """Order by age, after a restart, messages that this queue knows from digests and an earlier one by header."""
+    earlier = make_queue()
+    later = make_queue(cache=earlier.cache)
+    hear(later, 3, Digest(SEQNO, ids(ONE, TWO)))
+    for one in (ONE, TWO):
+        at_ms = 3 if one is older else 4
+        hear(earlier, 2, header_of(one, Origin(FULL_NODE, 3, at_ms), SEQNO))
+        earlier.body_came(one, 1.0)
+    assert later.take(2.0, 10)[0] == [older, TWO if older is ONE else ONE]
 
 
 # The switch

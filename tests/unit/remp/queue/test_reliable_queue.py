@@ -25,13 +25,14 @@ from stagepost.remp.queue.records import (
     Ids,
     OlderDigest,
     Record,
-    Reject,
+    RejectRecord,
+    Totals,
     decode_payload,
     encode_payload,
 )
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import Shard, to_forward
-from stagepost.remp.queue.state import QueueOptions, QueueSession
+from stagepost.remp.queue.state import QueueOptions, QueueSession, RecordLimits
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -73,15 +74,17 @@ def told(effects: Sequence[QueueEffect]) -> list[str]:
 
 def records(queue: ReliableQueue) -> list[Record]:
     """Of our next block, which we hear ourselves."""
-    payload = queue.next_payload()
+    payload = queue.next_payload(0.0)
     if payload is None:
         return []
     queue.block_delivered(queue.session.index, payload, 0.0)
-    return decode_payload(payload)
+    totals, *others = decode_payload(payload)
+    assert isinstance(totals, Totals)
+    return others
 
 
 def hear(queue: ReliableQueue, source: int, *said: Record, now: float = 0.0) -> list[QueueEffect]:
-    return queue.block_delivered(source, encode_payload(said, 0), now)
+    return queue.block_delivered(source, encode_payload([Totals(), *said], 0), now)
 
 
 def header(one: ExternalMessage, *, seqno: int = SEQNO, at_ms: int = 5, node: bytes = FULL_NODE) -> Header:
@@ -168,9 +171,17 @@ def test_a_body_of_which_nobody_has_spoken_is_kept_out() -> None:
 def test_a_payload_that_cannot_be_understood_says_nothing() -> None:
     queue = make_queue()
     assert queue.block_delivered(3, b"nonsense", 0.0) == []
-    payload = encode_payload([header(ONE)], 0) + b"x"
+    payload = encode_payload([Totals(), header(ONE)], 0) + b"x"
     assert queue.block_delivered(3, payload, 0.0) == []
     assert queue.known_ids == frozenset()
+
+
+def test_a_payload_without_date_and_totals_counts_in_older_networks_alone() -> None:
+    for older in (False, True):
+        queue = make_queue(options=QueueOptions(records=RecordLimits(older_records=older)))
+        for said in ([header(ONE)], []):
+            queue.block_delivered(3, encode_payload(said, 0), 0.0)
+        assert queue.known_ids == ({ONE.message_id} if older else frozenset())
 
 
 def test_a_full_queue_refuses_what_comes_and_says_so() -> None:
@@ -238,7 +249,7 @@ def test_each_report_of_the_collator_has_its_receipt_and_its_record() -> None:
     ]
     effects = queue.collated(zip((one.message_id for one in ones), reports, strict=True), 1.0)
     assert told(effects) == ["IncludedIntoBlock", "RejectedByCollator", "IgnoredByCollator", "PutIntoQueue"]
-    assert [type(record) for record in records(queue)] == [Accept, Reject]
+    assert [type(record) for record in records(queue)] == [Accept, RejectRecord]
     assert {one.message_id for one in take(queue)} == {one.message_id for one in ones[2:]}
     assert queue.status(ones[1].message_id) == Rejected(Level.COLLATOR, "code 52", B1)
 
@@ -256,7 +267,7 @@ def test_records_of_the_collation_can_be_switched_off() -> None:
 def test_two_thirds_of_the_present_validators_stop_the_collation(size: int, needed: int) -> None:
     queue = make_queue(size=size)
     queue.offer(ONE, FULL_NODE, 0.0)
-    reject = Reject(ONE.message_id, ONE.uid, SEQNO, "no")
+    reject = RejectRecord(ONE.message_id, ONE.uid, SEQNO, "no")
     for source in range(1, needed):
         assert told(hear(queue, source, reject, reject)) == []
         assert told(hear(queue, source, reject)) == [], "one validator counts once"
@@ -269,7 +280,7 @@ def test_two_thirds_of_the_present_validators_stop_the_collation(size: int, need
 def test_votes_count_also_when_they_come_before_the_message() -> None:
     queue = make_queue(size=4)
     for source in (1, 2, 3):
-        hear(queue, source, Reject(ONE.message_id, ONE.uid, SEQNO, "no"))
+        hear(queue, source, RejectRecord(ONE.message_id, ONE.uid, SEQNO, "no"))
     assert told(queue.offer(ONE, FULL_NODE, 0.0)) == ["PutIntoQueue", "RejectedByQueue"]
 
 
@@ -617,6 +628,18 @@ def test_a_digest_of_what_has_expired_says_nothing() -> None:
     assert queue.known_ids == frozenset()
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_digest_of_a_liar_does_not_prolong_a_life(is_known: bool) -> None:
+    queue = queued(ONE) if is_known else make_queue()
+    lie = (Ids(ONE.message_id, ONE.uid),)
+    hear(queue, 3, Digest(SEQNO + 1, lie, lie))
+    hear(queue, 4, header(ONE))
+    queue.cache.advance(SEQNO + 1, 100.0)
+    assert queue.cache.get(ONE.message_id) is not None
+    queue.cache.advance(SEQNO + 2, 200.0)
+    assert queue.cache.get(ONE.message_id) is None
+
+
 def test_handing_over_ends_in_the_next_queue() -> None:
     old = queued(ONE)
     handed = to_forward(old, SEQNO + 1, WHOLE, lambda _: False)
@@ -664,6 +687,6 @@ def test_a_long_error_is_cut_in_the_record_and_whole_in_the_receipt(letter: str)
     statuses = [effect.status for effect in effects if isinstance(effect, Tell)]
     assert statuses == [Rejected(Level.COLLATOR, error, B1)]
     (said,) = records(queue)
-    assert isinstance(said, Reject)
+    assert isinstance(said, RejectRecord)
     assert error.startswith(said.error)
     assert ERROR_TEXT_BYTES_MAX - 4 < len(said.error.encode()) <= ERROR_TEXT_BYTES_MAX

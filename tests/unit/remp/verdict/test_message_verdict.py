@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict, is_reached
-from stagepost.remp.verdict.trace import ENDED
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
-from stagepost.remp.verdict.words import WORDS, silent_words, verdict_words
+from stagepost.remp.verdict.words import WORDS, end_words, silent_words, verdict_words
 
 STAGES = ("queued_ms", "included_ms", "accepted_ms")
 
 
 def a_row(conclusion: Conclusion, *reached: str, silent: tuple[int, ...] = ()) -> Verdict:
-    times = {name: 5 if name in reached else None for name in STAGES}
     return Verdict(
         verdict=conclusion.value,
         sent_ms=1,
@@ -26,8 +25,14 @@ def a_row(conclusion: Conclusion, *reached: str, silent: tuple[int, ...] = ()) -
         rejected_by=(),
         silent=silent,
         receipts=3,
-        **times,
+        queued_ms=5 if "queued_ms" in reached else None,
+        included_ms=5 if "included_ms" in reached else None,
+        accepted_ms=5 if "accepted_ms" in reached else None,
     )
+
+
+def proved(conclusion: Conclusion, proof: str) -> Verdict:
+    return msgspec.structs.replace(a_row(conclusion), proof=proof, proof_block=7)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +44,12 @@ def a_row(conclusion: Conclusion, *reached: str, silent: tuple[int, ...] = ()) -
         (a_row(Conclusion.INCLUDED, "queued_ms", "included_ms"), ["queued", "optimistic"]),
         (a_row(Conclusion.ACCEPTED, *STAGES), ["queued", "optimistic", "accepted"]),
         # Finalized by a full node alone, before any validator was heard.
-        (a_row(Conclusion.FINALIZED), ["queued", "optimistic", "accepted", "final"]),
+        (a_row(Conclusion.FINALIZED), ["queued", "optimistic", "accepted"]),
+        (proved(Conclusion.FINALIZED, "executed"), ["queued", "optimistic", "accepted", "final"]),
+        # One validator's word is no acceptance.
+        (a_row(Conclusion.INCLUDED, *STAGES), ["queued", "optimistic"]),
+        (proved(Conclusion.EXPIRED, "never"), []),
+        (proved(Conclusion.EXECUTED_AS, "executed_as"), []),
         # Taken back into the queue: it was in a block all the same, and the verdict says how it stands.
         (a_row(Conclusion.QUEUED, "queued_ms", "included_ms"), ["queued", "optimistic"]),
         (a_row(Conclusion.REJECTED, "queued_ms"), ["queued"]),
@@ -53,9 +63,12 @@ def test_a_stage_is_reached_when_it_was_and_final_counts_for_all(
 
 
 @pytest.mark.parametrize("conclusion", Conclusion)
-def test_a_wait_is_over_when_nothing_more_can_come(conclusion: Conclusion) -> None:
-    found = MessageVerdict("ab" * 32, Awaited.FINAL, a_row(conclusion, silent=(1, 5)), 9)
-    assert found.has_ended is (conclusion.value in ENDED)
+@pytest.mark.parametrize("proof", ["none", "executed", "never", "executed_as"])
+def test_a_message_has_ended_only_with_a_proof(conclusion: Conclusion, proof: str) -> None:
+    row = msgspec.structs.replace(a_row(conclusion, silent=(1, 5)), proof=proof)
+    found = MessageVerdict("ab" * 32, Awaited.FINAL, row, 9)
+    assert found.has_ended is (proof != "none")
+    assert (end_words(row) == "not known yet") is (proof == "none")
     assert found.verdict == conclusion.value
     assert found.missing == (() if found.has_ended else ("V2", "V6"))
     assert str(found) == verdict_words(found.row)

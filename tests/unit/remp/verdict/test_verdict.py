@@ -14,7 +14,7 @@ from stagepost.errors import ErrorCode
 from stagepost.remp.receipts.receipt import Counting, Quarantined, check
 from stagepost.remp.receipts.status import KINDS, Level
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict, evaluate, verdict
 
 SEVEN = sets_of(session(1, range(7)))
@@ -45,7 +45,7 @@ def test_finalized_by_a_full_node_is_final_whatever_else_was_said() -> None:
     assert found.finalized_ms == 20
 
 
-@pytest.mark.parametrize(("signers", "expected"), [(2, "accepted"), (3, "finalized")])
+@pytest.mark.parametrize(("signers", "expected"), [(2, "included"), (3, "finalized")])
 def test_finalized_by_more_than_a_third_of_a_session_is_final(signers: int, expected: str) -> None:
     assert of(*each("Finalized", *range(signers))).verdict == expected
 
@@ -57,18 +57,49 @@ def test_a_validator_that_signed_finalized_once_has_signed_it_for_ever() -> None
 
 def test_signers_of_finalized_must_belong_to_one_session() -> None:
     sets = sets_of(session(1, range(7)), session(2, range(10, 17)))
-    assert of(*each("Finalized", 0, 1, 10, 11), sets=sets).verdict == "accepted"
+    assert of(*each("Finalized", 0, 1, 10, 11), sets=sets).verdict == "included"
 
 
 @pytest.mark.parametrize(
     ("accepting", "as_of", "expected"),
-    [(1, NOT_OVER, "accepted"), (1, OVER, "expired"), (2, OVER, "expired"), (3, OVER, "accepted")],
+    [
+        (1, NOT_OVER, "included"),
+        (2, NOT_OVER, "included"),
+        (3, NOT_OVER, "accepted"),
+        (2, OVER, "expired"),
+        (3, OVER, "accepted"),
+    ],
 )
-def test_one_accepts_while_life_lasts_and_more_than_a_third_afterwards(
+def test_more_than_a_third_accept_whether_or_not_life_is_over(
     accepting: int, as_of: int, expected: str
 ) -> None:
     found = of(SENT, *each("IncludedIntoAcceptedBlock", *range(accepting)), as_of=as_of)
     assert found.verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "rejecting", "expected"),
+    [
+        ("executed", 7, "finalized"),
+        ("executed_as", 7, "executed_as"),
+        ("never", 4, "expired"),
+        ("never", 5, "rejected"),
+    ],
+)
+def test_a_proof_outranks_every_claim(kind: str, rejecting: int, expected: str) -> None:
+    state = MessageState()
+    for counting in (said(FULL_NODE, "Finalized", 20), *each("RejectedByCollator", *range(rejecting))):
+        state.add(counting)
+    assert conclusion_of(state) == ("finalized", "none")
+    state.proved = ProvedEnd(kind, 9, 5, 7, "ab" * 32 if kind == "executed_as" else None)
+
+    assert conclusion_of(state) == (expected, kind)
+
+
+def conclusion_of(state: MessageState) -> tuple[str, str]:
+    found = evaluate(state, SEVEN, NOT_OVER)
+    assert found is not None
+    return found.verdict, found.proof
 
 
 def test_a_full_nodes_rejection_counts_only_where_nobody_else_has_spoken() -> None:

@@ -1,0 +1,130 @@
+"""Statements by which a validator binds its receipts to one another, and the links that they hold.
+
+A receipt chain is what one validator says of one message in one session. Each link names the receipt and the one
+before it, so a receipt cannot be left out unseen. One signature covers all links of a packet.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stagepost.errors import TlDecodeError
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
+from stagepost.remp.receipts.compact import RECEIPTS_MAX
+
+LINKS_MAX = RECEIPTS_MAX
+"""Links, at most, in one statement: as many as a packet has receipts."""
+
+LINK_BYTES = 132
+
+STATEMENT_ID = constructor_id(
+    "stagepost.remp.statement source:int256 links:(vector stagepost.remp.link) = stagepost.remp.Statement"
+)
+SIGNED_STATEMENT_ID = constructor_id(
+    "stagepost.remp.signedStatement source:int256 links:(vector stagepost.remp.link) signature:int512 "
+    "= stagepost.remp.SignedStatement"
+)
+
+
+class StatementLink(msgspec.Struct, frozen=True):
+    """Place of a receipt in its chain. `number` counts from 1; `before` and `receipt` are the SHA-256 of the
+    signed bytes of the receipt before it, zero for none, and of the receipt itself. Number 0 stands for an empty chain.
+    """
+
+    session_id: bytes
+    message_id: bytes
+    number: int
+    before: bytes
+    receipt: bytes
+
+    def write(self, writer: Writer) -> None:
+        writer.write_int256(self.session_id)
+        writer.write_int256(self.message_id)
+        writer.write_unsigned_int(self.number)
+        writer.write_int256(self.before)
+        writer.write_int256(self.receipt)
+
+    def is_next_after(self, other: StatementLink) -> bool:
+        """Return whether this link of the same chain follows `other` directly."""
+        return self.number == other.number + 1 and self.before == other.receipt
+
+
+def read_link(reader: Reader) -> StatementLink:
+    """Read a link; `TlDecodeError` if its number and its hashes do not fit together."""
+    offset = reader.offset
+    session_id, message_id = reader.read_int256(), reader.read_int256()
+    number, before, receipt = reader.read_unsigned_int(), reader.read_int256(), reader.read_int256()
+    if (receipt == ZERO_INT256) != (number == 0) or (before == ZERO_INT256) != (number <= 1):
+        raise TlDecodeError(
+            f"link {number} at offset {offset} is not a valid link: the first one has no receipt before it, every "
+            "later one has, and an empty chain has none",
+            offset=offset,
+            found=number,
+        )
+    return StatementLink(session_id, message_id, number, before, receipt)
+
+
+class PacketStatement(msgspec.Struct, frozen=True):
+    """The links of all receipts in one packet of the validator `source_id`, in the packet's order."""
+
+    source_id: bytes
+    links: tuple[StatementLink, ...]
+    signature: bytes = bytes(ed25519.SIGNATURE_BYTES)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(STATEMENT_ID)
+        self._write(writer)
+        return writer.written()
+
+    def sign(self, seed: bytes) -> PacketStatement:
+        return msgspec.structs.replace(self, signature=ed25519.sign(seed, self.signed_bytes))
+
+    def is_signed_by(self, public_key: bytes) -> bool:
+        return self.source_id == key_id(public_key) and ed25519.verify(
+            public_key, self.signed_bytes, self.signature
+        )
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(SIGNED_STATEMENT_ID)
+        self._write(writer)
+        writer.write_int512(self.signature)
+        return writer.written()
+
+    def _write(self, writer: Writer) -> None:
+        writer.write_int256(self.source_id)
+        writer.write_vector_count(len(self.links))
+        for link in self.links:
+            link.write(writer)
+
+    @classmethod
+    def decode(cls, data: bytes) -> PacketStatement:
+        """Decode a statement; `TlDecodeError` unless its links form chains without gaps. The signature is not checked."""
+        reader = Reader(data)
+        reader.read_constructor(SIGNED_STATEMENT_ID)
+        source_id = reader.read_int256()
+        count = reader.read_vector_count(LINKS_MAX, LINK_BYTES)
+        links = tuple(read_link(reader) for _ in range(count))
+        signature = reader.read_int512()
+        reader.expect_end()
+        _refuse_gaps(links)
+        return cls(source_id, links, signature)
+
+
+def _refuse_gaps(links: tuple[StatementLink, ...]) -> None:
+    if not links:
+        raise TlDecodeError("a statement without links is not a valid statement: it binds nothing", offset=0)
+    newest: dict[tuple[bytes, bytes], StatementLink] = {}
+    for place, link in enumerate(links):
+        chain = link.session_id, link.message_id
+        before = newest.get(chain)
+        if link.number == 0 or (before is not None and not link.is_next_after(before)):
+            raise TlDecodeError(
+                f"link {place} of a statement is number {link.number} of its chain, and does not follow the one before",
+                offset=0,
+                found=link.number,
+            )
+        newest[chain] = link
