@@ -93,7 +93,7 @@ class Announcements:
         if requested == 0 and (blocking or acknowledged == 0):
             kind = "blocking" if blocking else "non-blocking"
             return Violation(
-                "RequestedNothing", ErrorCode.PROTOCOL_REQUEST, f"a {kind} request asks for nothing"
+                "RequestedNothing", ErrorCode.PROTOCOL_REQUEST, f"a {kind} request asks for 0 items"
             )
         if self._rules.blocking_follows_fill:
             if blocking and expected:

@@ -21,8 +21,6 @@ import msgspec
 
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
-from stagepost.dmq.pool_memory import PoolMemories, PoolMemory
-from stagepost.dmq.validation import Pools, ValidationRules, Validator
 from stagepost.errors import ErrorCode
 from stagepost.ground.identifiers import MessageId, PoolId
 
@@ -159,32 +157,3 @@ class Equivocations:
         for hook in self.on_found:
             hook(found)
         return found
-
-
-class RefusingValidator(Validator):
-    """Validator that takes one body for each slot. It judges after the signatures, so that each refusal is a
-    proof."""
-
-    def __init__(self, rules: ValidationRules, pools: Pools, equivocations: Equivocations) -> None:
-        super().__init__(rules, pools)
-        self._equivocations = equivocations
-        self.pools_remembered = _ReleasingMemories(rules.message_gap_s, equivocations)
-
-    def commit(self, message: DmqMessage, mono: float, pool_id: PoolId | None = None) -> Rejected | None:
-        pool_id = pool_id or self.pool_of(message)
-        fault = self._equivocations.check(message) or super().commit(message, mono, pool_id)
-        if fault is None:
-            self._equivocations.claim(message, pool_id)
-        return fault
-
-
-class _ReleasingMemories(PoolMemories):
-    """Memories that release a pool's claims together with everything else that its messages had settled."""
-
-    def __init__(self, message_gap_s: float, equivocations: Equivocations) -> None:
-        super().__init__(message_gap_s)
-        self._equivocations = equivocations
-
-    def put_back(self, pool_id: PoolId, memory: PoolMemory | None) -> None:
-        super().put_back(pool_id, memory)
-        self._equivocations.release(pool_id)

@@ -93,7 +93,7 @@ ContentT = TypeVar("ContentT", bound=Content)
 SECRET_KINDS = (kes.SigningKey, EvolvedSigningKey, ColdSigningKey)
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ContentNames(msgspec.Struct, frozen=True):
     """Names of one kind of content: in the envelope, and for people."""
 
     type_name: str
@@ -101,23 +101,23 @@ class Kind(msgspec.Struct, frozen=True):
     title: str
 
 
-KINDS: dict[type[object], Kind] = {
-    kes.SigningKey: Kind("KesSigningKey_ed25519_kes_2^6", "KES Signing Key", "a KES signing key"),
-    EvolvedSigningKey: Kind(
+KINDS: dict[type[object], ContentNames] = {
+    kes.SigningKey: ContentNames("KesSigningKey_ed25519_kes_2^6", "KES Signing Key", "a KES signing key"),
+    EvolvedSigningKey: ContentNames(
         "StagepostEvolvedKesSigningKey_ed25519_kes_2^6",
         "KES Signing Key past its first period",
         "an evolved KES signing key",
     ),
-    KesVerificationKey: Kind(
+    KesVerificationKey: ContentNames(
         "KesVerificationKey_ed25519_kes_2^6", "KES Verification Key", "a KES verification key"
     ),
-    ColdSigningKey: Kind(
+    ColdSigningKey: ContentNames(
         "StakePoolSigningKey_ed25519", "Stake Pool Operator Signing Key", "a cold signing key"
     ),
-    ColdVerificationKey: Kind(
+    ColdVerificationKey: ContentNames(
         "StakePoolVerificationKey_ed25519", "Stake Pool Operator Verification Key", "a cold verification key"
     ),
-    IssuedCertificate: Kind("NodeOperationalCertificate", "", "an operational certificate"),
+    IssuedCertificate: ContentNames("NodeOperationalCertificate", "", "an operational certificate"),
 }
 _CONTENT_BY_TYPE_NAME = {kind.type_name: content_type for content_type, kind in KINDS.items()}
 
@@ -246,7 +246,7 @@ def _raw_key(key: kes.SigningKey) -> bytes:
 
 def _read(content_type: type[object], encoded: bytes, source: str) -> Content:
     title = KINDS[content_type].title.removeprefix("an ").removeprefix("a ")
-    reader = cbor.Reader(encoded)
+    reader = cbor.CborReader(encoded)
     try:
         content = _read_content(content_type, reader, title)
         reader.finish(f"the {title}")
@@ -261,7 +261,7 @@ def _read(content_type: type[object], encoded: bytes, source: str) -> Content:
     return content
 
 
-def _read_content(content_type: type[object], reader: cbor.Reader, title: str) -> Content:
+def _read_content(content_type: type[object], reader: cbor.CborReader, title: str) -> Content:
     if content_type is IssuedCertificate:
         return _read_certificate(reader)
     if content_type is kes.SigningKey:
@@ -274,7 +274,7 @@ def _read_content(content_type: type[object], reader: cbor.Reader, title: str) -
     return KesVerificationKey(key) if content_type is KesVerificationKey else ColdVerificationKey(key)
 
 
-def _read_kes_signing_key(reader: cbor.Reader, title: str) -> kes.SigningKey:
+def _read_kes_signing_key(reader: cbor.CborReader, title: str) -> kes.SigningKey:
     key = reader.byte_string(0, reader.remaining, f"the {title}")
     if len(key) not in (KES_SIGNING_KEY_BYTES, KES_SIGNING_KEY_WITH_PERIOD_BYTES):
         raise KeyFileError(
@@ -285,7 +285,7 @@ def _read_kes_signing_key(reader: cbor.Reader, title: str) -> kes.SigningKey:
     return kes.SigningKey.from_bytes(key)
 
 
-def _read_certificate(reader: cbor.Reader) -> IssuedCertificate:
+def _read_certificate(reader: cbor.CborReader) -> IssuedCertificate:
     reader.array(2, "the certificate with its cold key")
     reader.array(4, "the certificate")
     certificate = OperationalCertificate(

@@ -37,9 +37,19 @@ class MempoolLimits(msgspec.Struct, frozen=True):
 
     messages_max: int = MESSAGES_MAX
     bytes_max: int = BYTES_MAX
+    pool_percent: int = 100
+    """Percent of either limit that the messages of one pool may use."""
+
+    @property
+    def messages_of_pool_max(self) -> int:
+        return max(1, self.messages_max * self.pool_percent // 100)
+
+    @property
+    def bytes_of_pool_max(self) -> int:
+        return self.bytes_max * self.pool_percent // 100
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class MempoolEntry(msgspec.Struct, frozen=True, gc=False):
     """Message in the mempool. `index` is its place in the order of arrival; `source` names the peer or
     program that sent it."""
 
@@ -71,16 +81,19 @@ class Mempool:
         self.expired_through = 0.0
         self.changes = 0
         """Number that grows whenever a message comes or goes: while it stays the same, so does every answer."""
-        self._by_key: dict[bytes, Entry] = {}
+        self._by_key: dict[bytes, MempoolEntry] = {}
         # Two lists side by side, in order of index. An expired entry leaves a hole, so that expiry does not
         # move everything after it; when most places are holes, both lists are closed up. Places are found by
         # bisection.
         self._indexes: list[int] = []
-        self._entries: list[Entry | None] = []
+        self._entries: list[MempoolEntry | None] = []
         self._holes = 0
         self._legacy_count = 0
+        # By cold key, which stands for the pool: the count of its messages, and their bytes.
+        self._by_pool: dict[bytes, tuple[int, int]] = {}
+        self._of_pool_max = self.limits.messages_of_pool_max, self.limits.bytes_of_pool_max
         # Expiry is in whole seconds, so there are never more buckets than the longest lifetime has seconds.
-        self._buckets: dict[int, list[Entry]] = {}
+        self._buckets: dict[int, list[MempoolEntry]] = {}
         self._bucket_times: list[int] = []
 
     @property
@@ -93,7 +106,7 @@ class Mempool:
     def __contains__(self, key: MessageKey) -> bool:
         return _file_key(key) in self._by_key
 
-    def get(self, key: MessageKey) -> Entry | None:
+    def get(self, key: MessageKey) -> MempoolEntry | None:
         return self._by_key.get(_file_key(key))
 
     def holds(self, message: DmqMessage) -> bool:
@@ -103,7 +116,7 @@ class Mempool:
         """Return whether the mempool holds the message with this key of `file_key`."""
         return key in self._by_key
 
-    def find(self, key: bytes) -> Entry | None:
+    def find(self, key: bytes) -> MempoolEntry | None:
         """Return the entry with this key of `file_key`, or None."""
         return self._by_key.get(key)
 
@@ -119,20 +132,26 @@ class Mempool:
         return self.check_limits(message)
 
     def has_room_for(self, count: int, size: int, first_expires_at: int) -> bool:
-        """Return whether `check_limits` would accept `count` messages of `size` bytes in all, none of which
-        is held."""
+        """Return whether `check_limits` surely accepts `count` messages of `size` bytes in all, none of which
+        is held, whoever sent them."""
         return (
             first_expires_at > self.expired_through
-            and len(self._by_key) + count <= self.limits.messages_max
-            and self.bytes + size <= self.limits.bytes_max
+            # Within the share of one pool, so that no pool needs to be looked at.
+            and len(self._by_key) + count <= self._of_pool_max[0]
+            and self.bytes + size <= self._of_pool_max[1]
         )
 
     def check_limits(
-        self, message: DmqMessage, reserved_count: int = 0, reserved_bytes: int = 0
+        self,
+        message: DmqMessage,
+        reserved_count: int = 0,
+        reserved_bytes: int = 0,
+        reserved_of_pool: tuple[int, int] = (0, 0),
     ) -> Rejected | None:
         """Return why a message that is not held cannot be added; None if it can.
 
-        `reserved_count` and `reserved_bytes` belong to accepted messages that are not added yet.
+        `reserved_count` and `reserved_bytes` belong to accepted messages that are not added yet,
+        `reserved_of_pool` to those among them of the same pool.
         """
         # Since validation the clock has moved on, or it was set back after an expiry.
         if message.expires_at <= self.expired_through:
@@ -145,15 +164,26 @@ class Mempool:
         if self.bytes + reserved_bytes + len(message.raw) > limits.bytes_max:
             text = f"messages of {limits.bytes_max} bytes are held; try again when some have expired"
             return rejected(ErrorCode.QUEUE_FULL, text)
+        count, size = self._by_pool.get(message.cold_verification_key, (0, 0))
+        count_max, size_max = self._of_pool_max
+        if (
+            count + reserved_of_pool[0] >= count_max
+            or size + reserved_of_pool[1] + len(message.raw) > size_max
+        ):
+            text = (
+                f"this pool has {count} messages here, {limits.pool_percent} % of the mempool is the share of a pool; "
+                "try again when some have expired"
+            )
+            return rejected(ErrorCode.QUEUE_FULL, text, gives_way=True)
         return None
 
-    def add(self, message: DmqMessage, received_ms: int, source: str) -> Entry:
+    def add(self, message: DmqMessage, received_ms: int, source: str) -> MempoolEntry:
         """Add a message. The caller has asked `check_room`."""
-        entry = Entry(self.last_index + 1, message, received_ms, source)
+        entry = MempoolEntry(self.last_index + 1, message, received_ms, source)
         self.insert(entry)
         return entry
 
-    def insert(self, *entries: Entry) -> None:
+    def insert(self, *entries: MempoolEntry) -> None:
         """Add entries whose indexes were assigned before, because they had to be on disk first."""
         by_key, buckets = self._by_key, self._buckets
         index, size = self.last_index, 0
@@ -172,6 +202,9 @@ class Mempool:
             index = entry.index
             by_key[key] = entry
             size += len(message.raw)
+            pool = message.cold_verification_key
+            pool_count, pool_size = self._by_pool.get(pool, (0, 0))
+            self._by_pool[pool] = pool_count + 1, pool_size + len(message.raw)
             bucket = buckets.get(message.expires_at)
             if bucket is None:
                 buckets[message.expires_at] = [entry]
@@ -189,10 +222,10 @@ class Mempool:
         self.changes += 1
         self.last_index = max(self.last_index, index)
 
-    def expire(self, now: float) -> list[Entry]:
+    def expire(self, now: float) -> list[MempoolEntry]:
         """Remove all entries with `expires_at <= now`, and return them in order of expiry."""
         self.expired_through = max(self.expired_through, now)
-        gone: list[Entry] = []
+        gone: list[MempoolEntry] = []
         while self._bucket_times and self._bucket_times[0] <= now:
             gone += self._buckets.pop(heappop(self._bucket_times))
         for entry in gone:
@@ -202,11 +235,18 @@ class Mempool:
             self._close_up()
         return gone
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: MempoolEntry) -> None:
         del self._by_key[file_key(entry.message)]
         self._entries[bisect_right(self._indexes, entry.index) - 1] = None
         self._holes += 1
-        self.bytes -= len(entry.message.raw)
+        size = len(entry.message.raw)
+        self.bytes -= size
+        pool = entry.message.cold_verification_key
+        pool_count, pool_size = self._by_pool[pool]
+        if pool_count == 1:
+            del self._by_pool[pool]
+        else:
+            self._by_pool[pool] = pool_count - 1, pool_size - size
         if entry.message.layout is MessageLayout.FOUR:
             self._legacy_count -= 1
 
@@ -216,7 +256,7 @@ class Mempool:
         self._indexes = [entry.index for entry in kept]
         self._holes = 0
 
-    def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[Entry]:
+    def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[MempoolEntry]:
         """Return the next entries after `index`, in order of arrival, of the layouts that the reader may see.
 
         Fewer than `count_max` means that there is nothing more up to `last_index`.
@@ -224,7 +264,7 @@ class Mempool:
         place = self._place_after(index)
         if not self._holes and self._sees_all(layouts):
             return self._entries[place : place + count_max]  # type: ignore[return-value]  # no holes, no None
-        found: list[Entry] = []
+        found: list[MempoolEntry] = []
         entries = self._entries
         for position in range(place, len(entries)):
             if len(found) >= count_max:

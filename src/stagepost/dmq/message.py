@@ -13,12 +13,12 @@ from functools import lru_cache
 
 import msgspec
 
-from stagepost.errors import ConfigError, DecodeError, ErrorCode, LocalProtocolError, SigningError
+from stagepost.errors import ConfigError, DecodeError, ErrorCode, LocalProtocolError, SigningError, WireRule
 from stagepost.ground.crypto.hashing import blake2b_256, pool_id
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate
 from stagepost.ground.identifiers import MESSAGE_ID_BYTES, MessageId, PoolId
-from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_unsigned
+from stagepost.ground.wire.cbor import CborReader, write_array, write_bytes, write_unsigned
 
 BODY_BYTES_MIN = 90
 BODY_BYTES_MAX = 2_000
@@ -102,7 +102,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
             raise ConfigError(
                 f"there is no wire profile {profile!r}", advice=f"choose one of {known}", found=profile
             )
-        reader = Reader(data)
+        reader = CborReader(data)
         message = read_message(reader, layouts)
         reader.finish("the message")
         return message
@@ -115,7 +115,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
         raw, at = self.raw, self.spans.signed_from
         if raw[at : at + 2] == b"\x83\x59":  # three elements, the first a string of more than 255 bytes
             return raw[at + 4 : at + 4 + int.from_bytes(raw[at + 2 : at + 4], "big")]
-        reader = Reader(self.raw, offset=self.spans.signed_from, any_width=True)
+        reader = CborReader(self.raw, offset=self.spans.signed_from, any_width=True)
         if reader.array_length("message.payload") > _PAYLOAD_ELEMENTS[MessageLayout.FIVE]:
             _fixed(reader, MESSAGE_ID_BYTES, None, "message.payload.messageId")
         return _body(reader, None)
@@ -168,7 +168,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def operational_certificate(self) -> OperationalCertificate:
         at = self.signed_until + self.spans.certificate
-        return _certificate(Reader(self.raw, offset=at, any_width=True), None)
+        return _certificate(CborReader(self.raw, offset=at, any_width=True), None)
 
     @property
     def kes_verification_key(self) -> bytes:
@@ -204,7 +204,7 @@ class DmqMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_message(
-    reader: Reader, layouts: Collection[MessageLayout], sizes: MessageSizes | None = NETWORK_SIZES
+    reader: CborReader, layouts: Collection[MessageLayout], sizes: MessageSizes | None = NETWORK_SIZES
 ) -> DmqMessage:
     """Return the message at the reader's position. `sizes=None` checks the layout only, as toy-sized test
     vectors need."""
@@ -294,10 +294,10 @@ def read_usual_shape(data: bytes, start: int, end: int, sizes: MessageSizes) -> 
 
 
 def _read_any_shape(
-    reader: Reader, layouts: Collection[MessageLayout], sizes: MessageSizes | None
+    reader: CborReader, layouts: Collection[MessageLayout], sizes: MessageSizes | None
 ) -> DmqMessage:
     # Running nodes accept longer integer forms inside messages, so a stricter reader would split the network.
-    inner = Reader(reader.data, offset=reader.offset, end=reader.end, any_width=True)
+    inner = CborReader(reader.data, offset=reader.offset, end=reader.end, any_width=True)
     start = inner.offset
     layout = _read_outer_head(inner, layouts)
     message_id = b""
@@ -337,33 +337,37 @@ def _read_any_shape(
 
 def _content_after_heads(data: bytes, start: int) -> int:
     """Return the offset of the content of the certificate's first string."""
-    reader = Reader(data, offset=start, any_width=True)
+    reader = CborReader(data, offset=start, any_width=True)
     reader.array_length("message.operationalCertificate")
     key = reader.byte_string(0, _ANY_BYTES_MAX, "message.operationalCertificate.kesVerificationKey")
     return reader.offset - len(key)
 
 
-def _read_outer_head(reader: Reader, layouts: Collection[MessageLayout]) -> MessageLayout:
+def _read_outer_head(reader: CborReader, layouts: Collection[MessageLayout]) -> MessageLayout:
     start = reader.offset
     count = reader.array_length("message")
     for layout in MessageLayout:
         if layout.value == count:
             if layout not in layouts:
                 raise reader.invalid(
-                    "message has the older layout of 4 elements, which this profile refuses", at=start
+                    "message has the older layout of 4 elements, which this profile refuses",
+                    at=start,
+                    rule=WireRule.OLDER_MESSAGE_LAYOUT,
                 )
             return layout
     wanted = " or ".join(str(layout.value) for layout in MessageLayout if layout in layouts)
-    raise reader.invalid(f"message has {count} elements, expected {wanted}", at=start)
+    raise reader.invalid(
+        f"message has {count} elements, expected {wanted}", at=start, rule=WireRule.WRONG_ELEMENT_COUNT
+    )
 
 
-def _fixed(reader: Reader, size: int, sizes: MessageSizes | None, what: str) -> bytes:
+def _fixed(reader: CborReader, size: int, sizes: MessageSizes | None, what: str) -> bytes:
     if sizes is None:
         return reader.byte_string(0, _ANY_BYTES_MAX, what)
     return reader.byte_string(size, size, what)
 
 
-def _body(reader: Reader, sizes: MessageSizes | None) -> bytes:
+def _body(reader: CborReader, sizes: MessageSizes | None) -> bytes:
     what = "message.payload.body"
     if sizes is None:
         return reader.byte_string(0, _ANY_BYTES_MAX, what)
@@ -371,11 +375,11 @@ def _body(reader: Reader, sizes: MessageSizes | None) -> bytes:
         return reader.byte_string(sizes.body_bytes_min, sizes.body_bytes_max, what)
     except DecodeError as fault:
         if fault.found is not None:  # a size, and the wrong one
-            fault.code = ErrorCode.MSG_BODY_SIZE
+            fault.code, fault.rule = ErrorCode.MSG_BODY_SIZE, WireRule.BODY_SIZE
         raise
 
 
-def _kes_signature(reader: Reader, sizes: MessageSizes | None) -> bytes:
+def _kes_signature(reader: CborReader, sizes: MessageSizes | None) -> bytes:
     try:
         return _fixed(reader, KES_SIGNATURE_BYTES, sizes, "message.kesSignature")
     except DecodeError as fault:
@@ -386,7 +390,7 @@ def _kes_signature(reader: Reader, sizes: MessageSizes | None) -> bytes:
         raise
 
 
-def _certificate(reader: Reader, sizes: MessageSizes | None) -> OperationalCertificate:
+def _certificate(reader: CborReader, sizes: MessageSizes | None) -> OperationalCertificate:
     where = "message.operationalCertificate"
     reader.array(4, where)
     return OperationalCertificate(
@@ -418,7 +422,9 @@ def sign_message(
         write_certificate(certificate),
         write_bytes(cold_verification_key),
     )
-    return read_usual_shape(raw, 0, len(raw), NETWORK_SIZES) or _read_any_shape(Reader(raw), FIVE_ONLY, None)
+    return read_usual_shape(raw, 0, len(raw), NETWORK_SIZES) or _read_any_shape(
+        CborReader(raw), FIVE_ONLY, None
+    )
 
 
 def write_certificate(certificate: OperationalCertificate) -> bytes:

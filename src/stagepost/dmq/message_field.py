@@ -16,7 +16,7 @@ from stagepost.dmq.message import (
     read_usual_shape,
 )
 from stagepost.errors import DecodeError, ErrorCode
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.framing import ItemLimits, skip_item
 
 
@@ -25,7 +25,7 @@ class MessageField:
     layouts: frozenset[MessageLayout]
     sizes: MessageSizes | None = NETWORK_SIZES
 
-    def read(self, reader: Reader, what: str) -> DmqMessage:
+    def read(self, reader: CborReader, what: str) -> DmqMessage:
         return read_message(reader, self.layouts, self.sizes)
 
     def read_all(self, data: bytes, start: int, end: int) -> list[DmqMessage] | None:
@@ -66,7 +66,7 @@ class SubmittedField:
 
     messages: MessageField
 
-    def read(self, reader: Reader, what: str) -> DmqMessage | MalformedMessage:
+    def read(self, reader: CborReader, what: str) -> DmqMessage | MalformedMessage:
         start = reader.offset
         try:
             return self.messages.read(reader, what)

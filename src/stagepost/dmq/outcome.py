@@ -50,6 +50,8 @@ class Rejected(msgspec.Struct, frozen=True):
     text: str = ""
     code: ErrorCode | None = None
     retry_after_s: float | None = None
+    gives_way: bool = False
+    """The message waits for others of its own pool, so a crowded relay may forget it."""
 
     @property
     def is_transient(self) -> bool:
@@ -61,12 +63,14 @@ Outcome: TypeAlias = Accepted | Rejected
 ACCEPTED = Accepted()
 
 
-def rejected(code: ErrorCode, text: str, retry_after_s: float | None = None) -> Rejected:
+def rejected(
+    code: ErrorCode, text: str, retry_after_s: float | None = None, *, gives_way: bool = False
+) -> Rejected:
     """Return a rejection of ours. Where the wire carries a text, it begins with the code."""
     reason = _REASONS_WITH_A_TAG.get(code)
     if reason is None:
         reason = Reason.OTHER if code in TRANSIENT_CODES else Reason.INVALID
-    return Rejected(reason, f"{code}: {text}", code, retry_after_s)
+    return Rejected(reason, f"{code}: {text}", code, retry_after_s, gives_way)
 
 
 def to_wire(outcome: Rejected) -> RejectReason:

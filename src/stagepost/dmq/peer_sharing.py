@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import Layout, ListForm, ListOf, Union, Unsigned
 
@@ -95,7 +95,7 @@ def _to_wire(peer: PeerAddress) -> _Address:
 
 @dataclass(frozen=True, slots=True)
 class _AddressField:
-    def read(self, reader: Reader, what: str) -> PeerAddress:
+    def read(self, reader: CborReader, what: str) -> PeerAddress:
         return _from_wire(_ADDRESS.read(reader, what))
 
     def write(self, value: PeerAddress) -> bytes:

@@ -97,7 +97,8 @@ class RelayRecord:
         code = refusal.code
         if code in OUR_OWN_TROUBLE:
             patience_s = doubled_s(RETRY_FIRST_S, RETRY_MAX_S, tries + 1)
-            return Ruling(Consequence.RETRY, max(RETRY_MIN_S, refusal.retry_after_s or patience_s))
+            retries = Consequence.RETRY_UNLESS_CROWDED if refusal.gives_way else Consequence.RETRY
+            return Ruling(retries, max(RETRY_MIN_S, refusal.retry_after_s or patience_s))
         if code is ErrorCode.MSG_TOO_FREQUENT and not self._is_proved_too_frequent(message, offer):
             return Ruling(
                 Consequence.RETRY_UNLESS_CROWDED, max(RETRY_MIN_S, refusal.retry_after_s or RETRY_FIRST_S)

@@ -6,7 +6,7 @@ restart, so that neither the gap between messages nor the certificate's number s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -32,11 +32,19 @@ class PoolRecord(msgspec.Struct, frozen=True):
 
 
 class PoolMemories:
-    """Memory of all pools. `commit` alone changes it for a message; `put_back` undoes that."""
+    """Memory of all pools. `commit` alone changes it for a message; `put_back` undoes that, and calls
+    `on_put_back` with the pool."""
 
-    def __init__(self, message_gap_s: float, pools_max: int = POOLS_REMEMBERED_MAX) -> None:
+    def __init__(
+        self,
+        message_gap_s: float,
+        pools_max: int = POOLS_REMEMBERED_MAX,
+        *,
+        on_put_back: Callable[[PoolId], None] = lambda pool_id: None,
+    ) -> None:
         self._message_gap_s = message_gap_s
         self._pools_max = pools_max
+        self._on_put_back = on_put_back
         self._memories: dict[PoolId, PoolMemory] = {}
 
     def __len__(self) -> int:
@@ -87,6 +95,7 @@ class PoolMemories:
             self._memories.pop(pool_id, None)
         else:
             self._memories[pool_id] = memory
+        self._on_put_back(pool_id)
 
     def export(self, now: float, mono: float) -> dict[PoolId, PoolRecord]:
         return {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from stagepost.errors import ConfigError, ConfigFaults, Fault
+from stagepost.dmq.validation import Pools
+from stagepost.errors import ConfigError, ConfigFaults, FileFault
 from stagepost.ground.crypto.pool_ids import parse_pool_id
-from stagepost.ground.files.documents import NotADocument, Part, read_object
+from stagepost.ground.files.documents import DocumentPart, NotADocument, read_object
 from stagepost.ground.files.expected import Expected, text, unfit, whole
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 
@@ -19,6 +21,36 @@ STAKE_MAX = 2**64 - 1
 NAME_CHARACTERS_MAX = 100
 
 _NO_POOL = PoolId(bytes(POOL_ID_BYTES))
+
+
+class PoolSource(Pools, Protocol):
+    """Stake distribution of a running node: it follows its origin, and says in words how new it is."""
+
+    @property
+    def pool_count(self) -> int: ...
+
+    @property
+    def fault_text(self) -> str | None:
+        """Return why there is no newer distribution; None while there is no obstacle."""
+        ...
+
+    @property
+    def not_ready_reason(self) -> str | None:
+        """Return why the distribution is missing or too old; None if it is as new as it should be."""
+        ...
+
+    @property
+    def works_with(self) -> str:
+        """Return what the node works with, in one sentence."""
+        ...
+
+    def load(self) -> None:
+        """Read what is there at the start; raise `ConfigFaults` if the node cannot begin so."""
+        ...
+
+    async def watch(self) -> None:
+        """Follow the origin until cancelled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +87,9 @@ _NAME = text("a name", NAME_CHARACTERS_MAX)
 def parse_pools(content: bytes, source: str) -> PoolDistribution:
     """Return the distribution, or raise `ConfigFaults` with every fault in the file. Unknown fields are
     ignored."""
-    faults: list[Fault] = []
+    faults: list[FileFault] = []
     try:
-        distribution = _walk(Part(read_object(content), faults))
+        distribution = _walk(DocumentPart(read_object(content), faults))
     except NotADocument as error:
         raise ConfigFaults({source: [error.fault]}) from error
     if faults:
@@ -65,7 +97,7 @@ def parse_pools(content: bytes, source: str) -> PoolDistribution:
     return distribution
 
 
-def _walk(file: Part) -> PoolDistribution:
+def _walk(file: DocumentPart) -> PoolDistribution:
     evolutions = file.required("max_kes_evolutions", whole(1, KES_EVOLUTIONS_LIMIT), 1)
     slots = file.required("slots_per_kes_period", whole(1, 2**63 - 1), 1)
     stakes: dict[PoolId, int] = {}

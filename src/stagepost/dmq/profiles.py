@@ -147,11 +147,14 @@ def answer_terms(profiles: Iterable[Profile], kind: ConnectionKind, ours: Versio
     return Terms(kind, ours, known_versions(kind, with_cardano=with_cardano))
 
 
-def start_within_s(profiles: Iterable[Profile], kind: ConnectionKind) -> float:
+def start_within_s(profiles: Iterable[Profile], kind: ConnectionKind, idle_s: float | None = None) -> float:
     """Return the seconds in which a peer must start a mini-protocol after the handshake: the longest of the
-    profiles."""
+    profiles. `idle_s`, if given, is the limit between nodes of all profiles but that of the documents."""
     if kind is ConnectionKind.NODE:
-        return max(profile.start_node_within_s for profile in profiles)
+        return max(
+            profile.start_node_within_s if idle_s is None or profile.follows_documents else idle_s
+            for profile in profiles
+        )
     return max(profile.start_local_within_s for profile in profiles)
 
 

@@ -27,11 +27,19 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from stagepost.dmq.announcements import IDS_REQUESTED_MAX, IDS_UNACKNOWLEDGED_MAX, SIZE_TOLERANCE_BYTES
-from stagepost.dmq.downloads import Claimant, Downloads
-from stagepost.dmq.mempool import Entry, MessageKey
+from stagepost.dmq.downloads import WITHHOLDER, DownloadPeer, Downloads
+from stagepost.dmq.mempool import MempoolEntry, MessageKey
 from stagepost.dmq.message import FIVE_ONLY, MESSAGE_BYTES_MAX, DmqMessage, MessageLayout
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
-from stagepost.dmq.peer_standing import SCORE_MAX, Consequence, Offer, PeerScore, RelayRecord, Ruling
+from stagepost.dmq.peer_standing import (
+    OUR_OWN_TROUBLE,
+    SCORE_MAX,
+    Consequence,
+    Offer,
+    PeerScore,
+    RelayRecord,
+    Ruling,
+)
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.dmq.validation import MESSAGE_GAP_S
 from stagepost.errors import ErrorCode
@@ -122,14 +130,14 @@ class HeldKeys(Protocol):
 
     def __contains__(self, key: MessageKey, /) -> bool: ...
 
-    def get(self, key: MessageKey, /) -> Entry | None: ...
+    def get(self, key: MessageKey, /) -> MempoolEntry | None: ...
 
     def holds_key(self, key: bytes, /) -> bool:
         """Return whether the newer layout's message with this id is held. `holds_key` and `find` are the
         calls most often made."""
         ...
 
-    def find(self, key: bytes, /) -> Entry | None: ...
+    def find(self, key: bytes, /) -> MempoolEntry | None: ...
 
 
 class _Fate(Enum):
@@ -153,10 +161,13 @@ class _WindowEntry(msgspec.Struct, gc=False, eq=False):
     first_refused_at: float = 0.0
     retry_at: float = 0.0
     gives_way: bool = False
+    is_blameless: bool = (
+        False  # the pool's share of our mempool is used up, for which the peer is not to blame
+    )
 
 
 class PullCore:
-    """Core for one peer. `held` says which messages need no download; `on_change` is called when other peers
+    """Core for one peer. `host` is what the peer has in common with other peers of its owner. `held` says which messages need no download; `on_change` is called when other peers
     let this one go on.
 
     One task uses it. The caller has checked the window's rules on everything that it passes in.
@@ -172,11 +183,12 @@ class PullCore:
         layouts: Collection[MessageLayout] = FIVE_ONLY,
         message_gap_s: float = MESSAGE_GAP_S,
         score: PeerScore | None = None,
+        host: str | None = None,
     ) -> None:
         self.name = name
         self.score = score or PeerScore(now)
         self.fault: PeerFault | None = None
-        self._claimant = Claimant(name)
+        self._claimant = DownloadPeer(name, host)
         self._downloads = downloads
         self._held = held
         self._layouts = sorted(layouts, key=lambda layout: -layout.value)  # the newer first
@@ -244,7 +256,8 @@ class PullCore:
         """Take in the reply to `AskIds`; it is empty also if the peer answered without news."""
         asked, self._ids_asked = self._ids_asked, None
         assert asked is not None, "ids arrived that nobody asked for"
-        may_lease = not self.score.claim_delay_s(now)
+        standing = self._downloads.standing(self._claimant, now)
+        may_lease = standing != WITHHOLDER and not self.score.claim_delay_s(now)
         unsettled = self._unsettled
         for announced in ids:
             message_id = announced.message_id
@@ -265,7 +278,9 @@ class PullCore:
                 self._count_rejection(now, ErrorCode.MSG_BODY_SIZE, message_id)
             else:
                 unsettled[message_id] = self._wanted[message_id] = entry
-                self._downloads.announce(self._claimant, message_id, now, may_lease=may_lease)
+                self._downloads.announce(
+                    self._claimant, message_id, now, may_lease=may_lease, standing=standing
+                )
         if not ids:
             self._not_held_before = self._asked_at
         if len(ids) == asked.requested:
@@ -289,6 +304,7 @@ class PullCore:
             self._bytes_in_flight -= entry.size
             found = came.get(message_id)
             if found is None:
+                self._downloads.omitted(self._claimant, message_id)
                 self._settle(entry)
                 self._count_rejection(now, ErrorCode.MSG_EXPIRED, message_id)
             else:
@@ -415,7 +431,8 @@ class PullCore:
         if head.fate is _Fate.WAITING and head.gives_way:
             del self._kept[head.message_id]
             self._settle(head)
-            self._count_rejection(now, ErrorCode.MSG_TOO_FREQUENT, head.message_id)
+            if not head.is_blameless:
+                self._count_rejection(now, ErrorCode.MSG_TOO_FREQUENT, head.message_id)
 
     # Details
 
@@ -446,6 +463,7 @@ class PullCore:
         self._kept[entry.message_id] = entry
         entry.retry_at = now + ruling.retry_after_s
         entry.gives_way = ruling.consequence is Consequence.RETRY_UNLESS_CROWDED
+        entry.is_blameless = refusal.code in OUR_OWN_TROUBLE
         if refusal.code in (ErrorCode.MSG_TOO_FREQUENT, ErrorCode.MSG_EXPIRY_TOO_FAR):
             # Nothing in this copy has been verified yet: if it is forged, the true one must not wait for it.
             self._downloads.let_others_try(self._claimant, entry.message_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.cardano import state_query
 from stagepost.dmq.message import NETWORK_SIZES, USUAL_SHAPE, MessageSizes
 from stagepost.dmq.message_field import MessageField
 from stagepost.dmq.profiles import MiniProtocol, Profile
@@ -25,6 +26,7 @@ ALL_SPECS: tuple[ProtocolSpec, ...] = (
     local_submission.SEED_LOCAL_SUBMISSION,
     local_notification.LOCAL_NOTIFICATION,
     local_notification.SEED_LOCAL_NOTIFICATION,
+    state_query.LOCAL_STATE_QUERY,
 )
 
 

@@ -18,13 +18,13 @@ from stagepost.ground.identifiers import MESSAGE_ID_BYTES, MessageId
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import (
+    ArrayLayout,
     Boolean,
     ByteString,
     Field,
     Layout,
     ListForm,
     ListOf,
-    Record,
     Unsigned,
 )
 
@@ -143,7 +143,9 @@ def dialect(version: int, flavour: Flavour, message: Field) -> Dialect:
     form = _LIST_FORMS[flavour]
     usual = message if isinstance(message, MessageField) else None
     message_id = ByteString(MESSAGE_ID_BYTES, MESSAGE_ID_BYTES)
-    announcement = Record(MessageIdAndSize, (("message_id", message_id), ("size_in_bytes", Unsigned(32))))
+    announcement = ArrayLayout(
+        MessageIdAndSize, (("message_id", message_id), ("size_in_bytes", Unsigned(32)))
+    )
     fields: dict[type[object], tuple[tuple[str, Field], ...]] = {
         RequestMessageIds: (
             ("blocking", Boolean()),

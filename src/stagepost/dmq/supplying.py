@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from stagepost.dmq.mempool import Entry, MessageKey
+from stagepost.dmq.mempool import MempoolEntry, MessageKey
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Rejected, rejected
 from stagepost.dmq.submission import MESSAGES_BYTES_MAX, MessageIdAndSize
@@ -28,9 +28,9 @@ class MessagesHeld(Protocol):
     @property
     def last_index(self) -> int: ...
 
-    def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[Entry]: ...
+    def after(self, index: int, count_max: int, layouts: Collection[MessageLayout]) -> list[MempoolEntry]: ...
 
-    def get(self, key: MessageKey) -> Entry | None: ...
+    def get(self, key: MessageKey) -> MempoolEntry | None: ...
 
 
 class SupplyCore:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from stagepost.dmq.equivocation import Equivocations
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemories
@@ -146,13 +147,23 @@ class _Signer(msgspec.Struct, frozen=True, gc=False):
     leaf_key: bytes
 
 
-class Validator:
-    """Judge of messages for one node. The mempool finds duplicates; all other checks are here."""
+class MessageValidator:
+    """Judge of messages for one node. The mempool finds duplicates; all other checks are here.
 
-    def __init__(self, rules: ValidationRules, pools: Pools) -> None:
+    `equivocations`: where it is given, the judge takes one body for each slot. That is checked after the
+    signatures, so that each refusal is a proof.
+    """
+
+    def __init__(
+        self, rules: ValidationRules, pools: Pools, equivocations: Equivocations | None = None
+    ) -> None:
         self.rules = rules
         self._pools = pools
-        self.pools_remembered = PoolMemories(rules.message_gap_s)
+        self._equivocations = equivocations
+        if equivocations is None:
+            self.pools_remembered = PoolMemories(rules.message_gap_s)
+        else:
+            self.pools_remembered = PoolMemories(rules.message_gap_s, on_put_back=equivocations.release)
         # The key is the whole certificate and the cold key: a remembered result must not stand for anything
         # else.
         self._certificates: BoundedCache[bytes, bool] = BoundedCache(CERTIFICATES_CACHED_MAX)
@@ -259,7 +270,16 @@ class Validator:
 
     def commit(self, message: DmqMessage, mono: float, pool_id: PoolId | None = None) -> Rejected | None:
         """Record a valid message, unless one that was committed meanwhile stands against it."""
-        return self.pools_remembered.commit(pool_id or self.pool_of(message), message.issue_number, mono)
+        pool_id = pool_id or self.pool_of(message)
+        equivocations = self._equivocations
+        if equivocations is None:
+            return self.pools_remembered.commit(pool_id, message.issue_number, mono)
+        fault = equivocations.check(message) or self.pools_remembered.commit(
+            pool_id, message.issue_number, mono
+        )
+        if fault is None:
+            equivocations.claim(message, pool_id)
+        return fault
 
     def _check_pool(self, pool_id: PoolId) -> Rejected | None:
         stake = self._pools.stake(pool_id)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.dmq.downloads import LEASE_S, STUCK_S, Claimant, Downloads
+from stagepost.dmq.downloads import (
+    CREDITED,
+    DOUBLE_S,
+    LEASE_S,
+    STUCK_S,
+    UNKNOWN,
+    WITHHELD_S,
+    WITHHOLDER,
+    WITHHOLDERS_MAX,
+    YIELD_S,
+    DownloadPeer,
+    Downloads,
+    Withholders,
+)
 from stagepost.ground.identifiers import MessageId
 
 X = MessageId(b"x" * 32)
 
 
-class Peer(Claimant):
+class Peer(DownloadPeer):
     """Counts how often it was told to look again."""
 
     def __init__(self, name: str) -> None:
@@ -65,7 +78,7 @@ def test_a_peer_with_a_bad_score_gets_no_lease_by_announcing(table: Downloads) -
     assert table.claimable_at(bad, X, now=0) == LEASE_S
 
 
-def test_one_download_at_a_time_until_it_is_stuck_for_600_ms(
+def test_the_first_download_runs_alone_for_600_ms_and_then_their_number_doubles_every_200_ms(
     table: Downloads, peers: tuple[Peer, Peer, Peer]
 ) -> None:
     first, second, third = peers
@@ -75,8 +88,83 @@ def test_one_download_at_a_time_until_it_is_stuck_for_600_ms(
 
     table.claim(second, X, now=STUCK_S)
 
-    # Now two are under way; a third has to wait until the younger is stuck as well.
-    assert table.claimable_at(third, X, now=STUCK_S) == 2 * STUCK_S
+    assert table.claimable_at(third, X, now=STUCK_S) == STUCK_S + DOUBLE_S
+
+
+def test_after_so_many_steps_as_the_number_of_silent_peers_doubles_one_more_may_try() -> None:
+    table = Downloads()
+    peers = [Peer(str(number)) for number in range(321)]
+    for peer in peers:
+        table.announce(peer, X, now=0, may_lease=True)
+    table.claim(peers[0], X, now=0)
+    began: list[float] = [0]
+    for peer in peers[1:]:
+        at = table.claimable_at(peer, X, now=began[-1])
+        assert at is not None
+        table.claim(peer, X, now=at)
+        began.append(at)
+    assert began[1] == STUCK_S
+    assert [began.index(at) for at in sorted(set(began))] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert began[-1] < 3
+
+
+def test_peers_with_credit_come_first_and_withholders_last() -> None:
+    table = Downloads()
+    credited, unknown, known = Peer("good"), Peer("unknown"), Peer("bad")
+    table.first_announcements.credit("good", 0)
+    table.withholders.note("bad", 0)
+    standings = [table.standing(peer, 1) for peer in (credited, unknown, known)]
+    assert standings == [CREDITED, UNKNOWN, WITHHOLDER]
+    for peer, standing in zip((known, unknown, credited), reversed(standings), strict=True):
+        table.announce(peer, X, now=1, may_lease=False, standing=standing)
+    assert [table.claimable_at(peer, X, now=1) for peer in (credited, unknown, known)] == [
+        1,
+        1 + YIELD_S,
+        1 + 2 * YIELD_S,
+    ]
+    table.withdraw(credited, X)
+    assert table.claimable_at(unknown, X, now=1) == 1  # nobody better is left
+
+
+def test_a_host_that_withholds_is_remembered_by_host_for_ten_minutes() -> None:
+    table = Downloads()
+    silent, omits, slow, honest = Peer("s"), Peer("o"), Peer("w"), Peer("h")
+    silent.host = omits.host = "198.51.100.0/24"
+    for peer in (silent, omits, slow, honest):
+        table.announce(peer, X, now=0, may_lease=False)
+    table.claim(silent, X, now=0)
+    table.claim(slow, X, now=STUCK_S - 0.1)
+    table.claim(honest, X, now=STUCK_S)
+    table.arrived(honest, X)
+    table.proved_valid(honest, [X], now=STUCK_S)
+    assert table.withholders.is_known("198.51.100.0/24", STUCK_S)
+    assert not table.withholders.is_known("w", STUCK_S), "its download is not stuck yet"
+    assert table.standing(omits, STUCK_S) == WITHHOLDER
+    assert not table.withholders.is_known("198.51.100.0/24", STUCK_S + WITHHELD_S)
+
+
+def test_a_message_that_was_left_out_of_a_reply_counts_once_another_peer_had_it() -> None:
+    table = Downloads()
+    omits, honest = Peer("o"), Peer("h")
+    for peer in (omits, honest):
+        table.announce(peer, X, now=0, may_lease=False)
+    table.claim(omits, X, now=0)
+    table.omitted(omits, X)
+    table.withdraw(omits, X)
+    assert not table.withholders.is_known("o", 0), "nobody else has it so far"
+    table.claim(honest, X, now=0.1)
+    table.arrived(honest, X)
+    table.proved_valid(honest, [X], now=0.1)
+    assert table.withholders.is_known("o", 0.1)
+
+
+def test_so_many_withholders_are_remembered_and_no_more() -> None:
+    known = Withholders()
+    for number in range(WITHHOLDERS_MAX + 1):
+        known.note(str(number), 0)
+    assert len(known) == WITHHOLDERS_MAX
+    assert not known.is_known("0", 0)
+    assert known.is_known("1", 0)
 
 
 def test_nobody_else_downloads_what_is_being_judged(table: Downloads, peers: tuple[Peer, Peer, Peer]) -> None:

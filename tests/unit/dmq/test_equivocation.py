@@ -13,7 +13,6 @@ from stagepost.dmq.equivocation import (
     POOLS_REMEMBERED_MAX,
     Equivocation,
     Equivocations,
-    RefusingValidator,
     slot_key,
 )
 from stagepost.dmq.mempool import Mempool
@@ -22,7 +21,7 @@ from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import ACCEPTED, Outcome, Reason, Rejected
 from stagepost.dmq.peer_standing import Consequence, Offer, RelayRecord
-from stagepost.dmq.validation import ValidationRules, Validator
+from stagepost.dmq.validation import MessageValidator, ValidationRules
 from stagepost.errors import ErrorCode
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -44,9 +43,7 @@ class Node:
         self.equivocations = Equivocations()
         self.equivocations.on_found.append(self.found.append)
         pools = KnownPools()
-        self.validator = (
-            RefusingValidator(rules, pools, self.equivocations) if refuses else Validator(rules, pools)
-        )
+        self.validator = MessageValidator(rules, pools, self.equivocations if refuses else None)
         self.mempool = Mempool()
         self.clock = LoopClock(NOW)
         self.intake = Intake(self.validator, self.mempool, store, self.clock, verifier=InlineVerifier())

@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagepost.dmq.mempool import BYTES_MAX, MESSAGES_MAX, Entry, Mempool, MempoolLimits
+from stagepost.dmq.mempool import BYTES_MAX, MESSAGES_MAX, Mempool, MempoolEntry, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, FIVE_ONLY, DmqMessage, MessageLayout
 from stagepost.errors import ErrorCode, LocalProtocolError
 from tests.worlds.ground.strategies import MessageParts
 
 
-def a_message(number: int, *, expires_at: int = 1_000, body_bytes: int = 90, elements: int = 5) -> DmqMessage:
+def a_message(
+    number: int, *, expires_at: int = 1_000, body_bytes: int = 90, elements: int = 5, pool: int = 0
+) -> DmqMessage:
     return MessageParts(
+        cold_verification_key=pool.to_bytes(32, "big"),
         message_id=number.to_bytes(32, "big"),
         body=bytes(body_bytes),
         expires_at=expires_at,
@@ -21,7 +24,7 @@ def a_message(number: int, *, expires_at: int = 1_000, body_bytes: int = 90, ele
     ).decoded()
 
 
-def add(mempool: Mempool, number: int, **changes: int) -> Entry:
+def add(mempool: Mempool, number: int, **changes: int) -> MempoolEntry:
     return mempool.add(a_message(number, **changes), received_ms=number, source="local")
 
 
@@ -92,6 +95,41 @@ def test_the_bytes_are_bounded_at_exactly_the_limit() -> None:
     assert mempool.bytes == 0
 
 
+def test_a_pool_holds_its_share_of_the_count_and_others_the_rest() -> None:
+    mempool = Mempool(MempoolLimits(messages_max=10, pool_percent=25))
+    add(mempool, 1)
+    add(mempool, 2, expires_at=2_000)
+
+    refusal = mempool.check_room(a_message(3))
+    assert refusal is not None
+    assert refusal.code is ErrorCode.QUEUE_FULL
+    assert refusal.gives_way
+    for number in range(3, 11):
+        assert code_of(mempool, number, pool=number) is None
+        add(mempool, number, pool=number)
+    assert not mempool.check_room(a_message(11, pool=11)).gives_way  # type: ignore[union-attr]  # it is full
+
+    mempool.expire(1_000)
+    assert code_of(mempool, 1, expires_at=2_000) is None
+
+
+def test_a_pool_holds_its_share_of_the_bytes_at_exactly_the_limit() -> None:
+    size = len(a_message(1).raw)
+    mempool = Mempool(MempoolLimits(bytes_max=4 * size, pool_percent=50))
+    add(mempool, 1)
+    assert code_of(mempool, 2) is None
+    assert code_of(mempool, 2, body_bytes=91) is ErrorCode.QUEUE_FULL
+    assert code_of(mempool, 2, body_bytes=91, pool=1) is None
+    assert mempool.check_limits(a_message(2), 1, size, (0, 0)) is None
+    assert mempool.check_limits(a_message(2), 1, size, (1, size)) is not None
+
+
+def test_a_batch_passes_unseen_only_below_the_share_of_one_pool() -> None:
+    mempool = Mempool(MempoolLimits(messages_max=8, pool_percent=25))
+    assert mempool.has_room_for(2, 1, 1_000)
+    assert not mempool.has_room_for(3, 1, 1_000)
+
+
 def test_what_is_reserved_counts_as_held() -> None:
     size = len(a_message(1).raw)
     mempool = Mempool(MempoolLimits(messages_max=3, bytes_max=3 * size))
@@ -144,14 +182,14 @@ def test_readers_see_only_layouts_that_their_profile_knows() -> None:
 
 def test_an_index_given_elsewhere_may_leave_gaps_but_not_go_back() -> None:
     mempool = Mempool()
-    mempool.insert(Entry(5, a_message(1), 0, "disk"))
+    mempool.insert(MempoolEntry(5, a_message(1), 0, "disk"))
     mempool.skip_to(9)
     mempool.skip_to(3)
 
     assert add(mempool, 2).index == 10
     assert [entry.index for entry in mempool.after(0, 9, FIVE_ONLY)] == [5, 10]
     with pytest.raises(LocalProtocolError):
-        mempool.insert(Entry(10, a_message(3), 0, "disk"))
+        mempool.insert(MempoolEntry(10, a_message(3), 0, "disk"))
 
 
 def test_a_message_is_not_added_twice() -> None:
@@ -176,7 +214,7 @@ def test_it_is_the_list_of_unexpired_messages_in_order(
 ) -> None:
     """Against a plain list, through so many expiries that the holes are closed up."""
     mempool = Mempool()
-    plain: list[Entry] = []
+    plain: list[MempoolEntry] = []
     for number, (what, time, elements) in enumerate(steps):
         if what == "add":
             plain.append(add(mempool, number, expires_at=time, elements=elements))

@@ -25,7 +25,7 @@ from stagepost.dmq.message import (
 )
 from stagepost.errors import DecodeError, ErrorCode, SigningError
 from stagepost.ground.crypto import ed25519, kes
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from tests.worlds.dmq.message_checks import accepts, flips_accepted
 from tests.worlds.ground.strategies import (
     COLD_SEED,
@@ -134,7 +134,7 @@ def test_the_pool_id_is_the_short_hash_of_the_cold_key() -> None:
 
 
 def outcome_of(data: bytes, layouts: frozenset[MessageLayout], *, long_way: bool, prefix: int = 0) -> object:
-    reader = Reader(data, offset=prefix)
+    reader = CborReader(data, offset=prefix)
     try:
         if long_way:
             message = _read_any_shape(reader, layouts, NETWORK_SIZES)
@@ -249,9 +249,11 @@ def test_a_body_far_too_long_is_still_a_matter_of_body_size(size: int) -> None:
 def test_a_network_may_have_another_range_of_body_sizes() -> None:
     old_range = MessageSizes(body_bytes_min=360)
 
-    assert read_message(Reader(MessageParts(body=bytes(360)).raw()), FIVE_ONLY, old_range).body == bytes(360)
+    assert read_message(CborReader(MessageParts(body=bytes(360)).raw()), FIVE_ONLY, old_range).body == bytes(
+        360
+    )
     with pytest.raises(DecodeError) as caught:
-        read_message(Reader(MessageParts(body=bytes(359)).raw()), FIVE_ONLY, old_range)
+        read_message(CborReader(MessageParts(body=bytes(359)).raw()), FIVE_ONLY, old_range)
     assert caught.value.code is ErrorCode.MSG_BODY_SIZE
 
 

@@ -17,7 +17,7 @@ from stagepost.dmq.specs import ALL_SPECS, spec_for
 from stagepost.errors import LocalProtocolError, RemoteProtocolError
 from stagepost.ground.statemachine.referee import Referee
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.codec import Codec, CodecTable, Dialect
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.worlds.dmq.message_checks import accepts, flips_accepted
@@ -231,7 +231,7 @@ def test_the_wrong_form_of_a_list_is_found(flavour: str, indefinite: bool) -> No
 class EncodesAgain:
     """A message field that forgets the received bytes and writes shortest forms instead."""
 
-    def read(self, reader: Reader, what: str) -> DmqMessage:
+    def read(self, reader: CborReader, what: str) -> DmqMessage:
         message = MessageField(FIVE_ONLY).read(reader, what)
         return DmqMessage.decode(cbor2.dumps(cbor2.loads(message.raw)))
 

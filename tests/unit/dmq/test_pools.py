@@ -18,7 +18,7 @@ from stagepost.dmq.pools import (
     PoolDistribution,
     parse_pools,
 )
-from stagepost.errors import ConfigFaults, ErrorCode, Fault
+from stagepost.errors import ConfigFaults, ErrorCode, FileFault
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.identifiers import PoolId
 
@@ -173,7 +173,7 @@ def test_what_is_no_json_object_is_one_fault(content: bytes, where: str) -> None
     assert faults_of(content).keys() == {where}
 
 
-def distribution_or_faults(content: bytes) -> PoolDistribution | Mapping[str, Sequence[Fault]]:
+def distribution_or_faults(content: bytes) -> PoolDistribution | Mapping[str, Sequence[FileFault]]:
     try:
         return parse_pools(content, "pools.json")
     except ConfigFaults as error:

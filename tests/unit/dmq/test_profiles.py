@@ -102,6 +102,15 @@ def test_a_peer_may_take_as_long_to_start_as_the_most_patient_profile_allows() -
     assert start_within_s(everything, ConnectionKind.CLIENT) == 300
 
 
+def test_the_idle_timeout_of_the_settings_counts_for_all_profiles_but_the_documents() -> None:
+    running = [PROFILES["dmq-node"], PROFILES["gouroboros"]]
+
+    assert start_within_s(running, ConnectionKind.NODE, 0.5) == 0.5
+    assert start_within_s(running, ConnectionKind.NODE, 60.0) == 60
+    assert start_within_s([*running, PROFILES["seed"]], ConnectionKind.NODE, 0.5) == 30
+    assert start_within_s(running, ConnectionKind.CLIENT, 60.0) == 2
+
+
 def test_a_number_is_answered_by_the_first_profile_that_has_it() -> None:
     everything = list(PROFILES.values())
     wanted = {11: "dmq-node", 14: "dmq-node", 15: "dmq-node", 17: "seed", 8: "seed", 19: "seed"}

@@ -327,6 +327,51 @@ def test_a_shadow_in_the_older_layout_does_not_keep_the_newer_message_out() -> N
     run_in_virtual_time(main())
 
 
+WITHHOLDERS = 320
+
+
+@pytest.mark.parametrize("says", ["nothing", "an empty reply"])
+def test_320_peers_that_announce_and_withhold_delay_a_message_by_3_s_at_most(says: str) -> None:
+    """The honest peer announces last. The next message comes from it at once: it has credit, and the hosts of the others
+    are remembered."""
+    withhold(says, WITHHOLDERS, first_within_s=3, next_within_s=0.5)
+
+
+def withhold(says: str, count: int, first_within_s: float, next_within_s: float) -> None:
+    first, second = messages(2)
+    offers = [first]
+
+    async def main() -> None:
+        world = World(message_gap_s=0)
+
+        def liar() -> HostileSupplier:
+            told = 0
+
+            def ids(request: RequestMessageIds) -> list[MessageIdAndSize]:
+                nonlocal told
+                batch = [announced(message) for message in offers[told:]]
+                told = len(offers)
+                return batch
+
+            return HostileSupplier(ids, lambda ids: None if says == "nothing" else [])
+
+        held = Node()
+        for number in range(count):
+            world.connect(f"liar {number}", liar().run, delay_s=lambda: 0.02)
+        await asyncio.sleep(0.05)
+        world.connect_honest("honest", held, delay_s=lambda: 0.06)
+        held.hold([first])
+        await world.wait_until_held({first.message_id}, within_s=first_within_s)
+        assert world.downloads.withholders.is_known("liar 0", asyncio.get_running_loop().time())
+        offers.append(second)
+        await asyncio.sleep(1)  # every liar that still answers has announced it
+        held.hold([second])
+        await world.wait_until_held({second.message_id}, within_s=next_within_s)
+        await world.close()
+
+    run_in_virtual_time(main())
+
+
 # Many honest peers
 
 
@@ -410,6 +455,15 @@ def forget_lease_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def never_start_a_second_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads_module, "STUCK_S", 10**9)
+
+
+def try_one_more_for_each_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_more = lambda running: running * downloads_module.STUCK_S  # noqa: E731
+    monkeypatch.setattr(downloads_module, "_more_than_after_s", one_more)
+
+
+def forget_who_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads_module.Withholders, "is_known", lambda self, host, now: False)
 
 
 def acknowledge_before_the_fate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,6 +568,14 @@ def silent_first_announcers() -> None:
     with_hostile_peers(["never serves"] * 3, messages(10), seed=3, within_s=5)
 
 
+def many_silent_announcers() -> None:
+    withhold("nothing", 40, first_within_s=3, next_within_s=0.5)
+
+
+def many_empty_replies() -> None:
+    withhold("an empty reply", 40, first_within_s=3, next_within_s=0.5)
+
+
 def flood() -> None:
     test_who_breaks_a_rule_is_cut_off_with_its_code("floods with unknown pools", ErrorCode.POOL_UNKNOWN)
 
@@ -521,6 +583,8 @@ def flood() -> None:
 DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[], None]] = {
     forget_lease_expiry: busy_first_announcer,
     never_start_a_second_download: silent_first_announcers,
+    try_one_more_for_each_that_is_stuck: many_silent_announcers,
+    forget_who_withheld: many_empty_replies,
     acknowledge_before_the_fate_is_known: forger_is_faster,
     take_any_layout_for_known: test_a_shadow_in_the_older_layout_does_not_keep_the_newer_message_out,
     leave_without_a_word: silent_first_announcers,

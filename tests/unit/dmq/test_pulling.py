@@ -729,6 +729,20 @@ def test_an_expiry_a_little_too_far_ahead_is_tried_for_as_long_as_clocks_may_dif
 # Leaving
 
 
+def test_a_pool_beyond_its_share_gives_way_in_a_full_window_and_its_relay_is_not_blamed() -> None:
+    peer = a_peer()
+    offered = messages(132)
+    beyond = rejected(ErrorCode.QUEUE_FULL, "this pool has its share", gives_way=True)
+    for start in range(0, 132, 33):
+        batch = offered[start : start + 33]
+        announce(peer, batch)
+        deliver(peer, batch)
+        judge(peer, batch, beyond)
+
+    assert peer.next_action(0.5) == AskIds(blocking=False, acknowledged=1, requested=1)
+    assert peer.score.points(0.5) == 0
+
+
 def test_a_peer_that_leaves_leaves_nothing_behind() -> None:
     downloads = Downloads()
     leaving, staying = a_peer("leaving", downloads), a_peer("staying", downloads)
@@ -743,6 +757,6 @@ def test_a_peer_that_leaves_leaves_nothing_behind() -> None:
     leaving.leave()
 
     assert len(downloads) == 4
-    assert fetched(staying) == tuple(message.message_id for message in offered)
+    assert fetched(staying, now=ASK_AGAIN_S) == tuple(message.message_id for message in offered)
     staying.leave()
     assert len(downloads) == 0

@@ -20,7 +20,7 @@ from stagepost.dmq.topology import (
     Topology,
     parse_topology,
 )
-from stagepost.errors import ConfigFaults, Fault
+from stagepost.errors import ConfigFaults, FileFault
 from stagepost.ground.files.expected import HOST_NAME_CHARACTERS_MAX
 
 POINT = {"address": "10.0.0.1", "port": 3141}
@@ -71,13 +71,14 @@ def test_a_whole_file_of_cardano_node_is_read() -> None:
     )
     assert topology.public_roots == (PublicRoot((AccessPoint("::1", 3143),)),)
     assert topology.use_ledger_after_slot == -1
-    assert topology.unused == ("bootstrapPeers", "peerSnapshotFile", "localRoots[0].trustable")
+    assert topology.unused == ("bootstrapPeers", "localRoots[0].trustable")
+    assert topology.peer_snapshot_file == "peers.json"
 
 
 def test_a_minimal_file_has_defaults() -> None:
-    topology = parse({"localRoots": [{"accessPoints": [POINT], "valency": 3}]})
+    topology = parse({"localRoots": [{"accessPoints": [POINT], "valency": 1}]})
 
-    assert topology.local_roots == (LocalRoot((AccessPoint("10.0.0.1", 3141),), 3, 3),)
+    assert topology.local_roots == (LocalRoot((AccessPoint("10.0.0.1", 3141),), 1, 1),)
     assert topology.public_roots == ()
     assert topology.unused == ()
 
@@ -87,11 +88,13 @@ def test_nobody_to_connect_to_is_fine() -> None:
 
 
 def test_the_older_name_of_the_valency_wins_as_in_running_nodes() -> None:
-    assert parse({"localRoots": [a_group(valency=2, hotValency=1)]}).local_roots[0].hot_valency == 2
+    group = a_group(accessPoints=[POINT, POINT | {"port": 1}], valency=2, hotValency=1)
+
+    assert parse({"localRoots": [group]}).local_roots[0].hot_valency == 2
 
 
 def test_a_profile_holds_for_a_group_and_an_access_point_may_differ() -> None:
-    points = [POINT, POINT | {"profile": "dmq-node"}]
+    points = [POINT, POINT | {"profile": "dmq-node", "port": 3142}]
     topology = parse(
         {
             "localRoots": [a_group(accessPoints=points, profile="seed")],
@@ -103,9 +106,9 @@ def test_a_profile_holds_for_a_group_and_an_access_point_may_differ() -> None:
     assert [point.profile for point in topology.public_roots[0].access_points] == [None, DMQ_NODE]
 
 
-def test_wanting_ledger_peers_is_said_to_have_no_effect() -> None:
-    assert parse({"localRoots": [], "useLedgerAfterSlot": 0}).unused == ("useLedgerAfterSlot",)
-    assert parse({"localRoots": [], "useLedgerAfterSlot": None}).unused == ()
+def test_the_slot_of_ledger_peers_may_be_absent() -> None:
+    assert parse({"localRoots": [], "useLedgerAfterSlot": 0}).use_ledger_after_slot == 0
+    assert parse({"localRoots": [], "useLedgerAfterSlot": None}).use_ledger_after_slot is None
 
 
 def test_every_fault_is_listed_with_its_place() -> None:
@@ -135,10 +138,35 @@ def test_every_fault_is_listed_with_its_place() -> None:
     }
 
 
-def test_an_address_without_a_port_is_a_fault() -> None:
-    assert faults_of({"localRoots": [a_group(accessPoints=[{"address": "srv.example"}])]}) == {
-        "localRoots[0].accessPoints[0].port": "expected a number, found nothing"
-    }
+def test_an_address_without_a_port_is_the_name_of_an_srv_record() -> None:
+    (group,) = parse({"localRoots": [a_group(accessPoints=[{"address": "_dmq._tcp.example"}])]}).local_roots
+
+    assert group.access_points == (AccessPoint("_dmq._tcp.example", None),)
+
+
+def test_valencies_are_fitted_to_what_there_is_and_never_a_fault() -> None:
+    two = [POINT, POINT | {"port": 3142}]
+    groups = [
+        a_group(accessPoints=two, valency=9, warmValency=9),
+        a_group(accessPoints=two, valency=2),
+        a_group(accessPoints=[*two, POINT | {"port": 3143}], valency=2, warmValency=1),
+        a_group(accessPoints=[]),
+        a_group(accessPoints=[POINT | {"port": 3144}], valency=0),
+    ]
+
+    fitted = parse({"localRoots": groups}).local_roots
+
+    assert [(root.hot_valency, root.warm_valency, len(root.access_points)) for root in fitted] == [
+        (2, 2, 2),
+        (1, 1, 1),
+    ]
+    assert [point.port for point in fitted[1].access_points] == [3143]
+
+
+def test_a_peer_behind_a_firewall_is_marked() -> None:
+    (group,) = parse({"localRoots": [a_group(behindFirewall=True)]}).local_roots
+
+    assert group.is_behind_firewall
 
 
 def test_a_misspelt_key_is_a_fault_and_a_foreign_one_is_not() -> None:
@@ -154,7 +182,6 @@ def test_a_misspelt_key_is_a_fault_and_a_foreign_one_is_not() -> None:
     [
         (a_group(valency=-1), "valency"),
         (a_group(valency=VALENCY_MAX + 1), "valency"),
-        (a_group(valency=2, warmValency=1), "warmValency"),
         (a_group(accessPoints=[POINT | {"port": 0}]), "accessPoints[0].port"),
         (a_group(accessPoints=[POINT | {"port": 65_536}]), "accessPoints[0].port"),
         (a_group(accessPoints=[POINT | {"address": ""}]), "accessPoints[0].address"),
@@ -172,7 +199,6 @@ def test_a_value_beyond_its_limit_is_a_fault(group: dict[str, Any], where: str) 
 @pytest.mark.parametrize(
     "group",
     [
-        a_group(valency=0),
         a_group(valency=VALENCY_MAX),
         a_group(accessPoints=[POINT | {"port": 65_535, "address": "a" * HOST_NAME_CHARACTERS_MAX}]),
     ],
@@ -186,7 +212,8 @@ def test_too_many_access_points_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
     two = {"localRoots": [a_group()], "publicRoots": [{"accessPoints": [POINT]}]}
 
     assert len(parse(two).public_roots) == 1
-    assert faults_of(two | {"localRoots": [a_group(), a_group()]}).keys() == {"localRoots"}
+    other = a_group(accessPoints=[POINT | {"port": 1}])
+    assert faults_of(two | {"localRoots": [a_group(), other]}).keys() == {"localRoots"}
 
 
 _JSON = st.recursive(
@@ -207,7 +234,7 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_any_values_give_a_topology_or_faults(file: Any) -> None:
-    found: Topology | Sequence[Fault]
+    found: Topology | Sequence[FileFault]
     try:
         found = parse(file)
     except ConfigFaults as error:

@@ -14,8 +14,8 @@ from stagepost.dmq.validation import (
     CERTIFICATES_CACHED_MAX,
     PUBLIC_MAGICS,
     SIGNERS_CACHED_MAX,
+    MessageValidator,
     ValidationRules,
-    Validator,
     check_expiry,
     rules_for,
 )
@@ -31,7 +31,9 @@ PRIVATE = rules_for(42)
 MONO = 500.0
 
 
-def judge(validator: Validator, message: DmqMessage, now: float = NOW, mono: float = MONO) -> Rejected | None:
+def judge(
+    validator: MessageValidator, message: DmqMessage, now: float = NOW, mono: float = MONO
+) -> Rejected | None:
     """All three steps, as the intake takes them."""
     return (
         validator.check_cheaply(message, now, mono)
@@ -108,7 +110,7 @@ def test_an_expired_message_says_both_times() -> None:
 def test_row_3_a_pool_waits_60_s_after_its_last_valid_message(
     later_s: float, expected: ErrorCode | None
 ) -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     assert judge(validator, Signer().sign(1)) is None
 
     verdict = judge(validator, Signer().sign(2), mono=MONO + later_s)
@@ -120,13 +122,13 @@ def test_row_3_a_pool_waits_60_s_after_its_last_valid_message(
 
 
 def test_row_3_concerns_one_pool_only() -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     assert judge(validator, Signer(0).sign(1)) is None
     assert judge(validator, Signer(1).sign(1)) is None
 
 
 def test_row_3_an_invalid_message_does_not_count() -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     forged = decoded(Signer().sign(1), flip_at=len(Signer().sign(1).raw) - 300)
     assert judge(validator, forged) is not None
 
@@ -134,7 +136,7 @@ def test_row_3_an_invalid_message_does_not_count() -> None:
 
 
 def test_row_3_is_checked_again_when_another_message_was_faster() -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     first, second = Signer().sign(1), Signer().sign(2)
     assert validator.check_cheaply(first, NOW, MONO) is None
     assert validator.check_cheaply(second, NOW, MONO) is None
@@ -144,7 +146,7 @@ def test_row_3_is_checked_again_when_another_message_was_faster() -> None:
 
 
 def test_without_a_gap_messages_may_be_committed_out_of_order() -> None:
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     assert validator.commit(Signer().sign(1), MONO) is None
     assert validator.commit(Signer().sign(2), MONO - 3) is None
 
@@ -157,14 +159,14 @@ def test_row_4_the_id_is_the_hash_of_the_signed_bytes() -> None:
     other_id = decoded(message, flip_at=5)
     assert other_id.message_id != message.message_id
 
-    assert code(judge(Validator(PUBLIC, KnownPools()), other_id)) is ErrorCode.MSG_BAD_ID
+    assert code(judge(MessageValidator(PUBLIC, KnownPools()), other_id)) is ErrorCode.MSG_BAD_ID
 
 
 def test_row_4_the_older_layout_signs_its_id_as_given() -> None:
     message = a_signed_legacy_message()
     assert message.layout is MessageLayout.FOUR
 
-    assert judge(Validator(PUBLIC, KnownPools()), message, now=message.expires_at - 5) is None
+    assert judge(MessageValidator(PUBLIC, KnownPools()), message, now=message.expires_at - 5) is None
 
 
 # 5 and 6: the period
@@ -174,14 +176,17 @@ def test_row_4_the_older_layout_signs_its_id_as_given() -> None:
 def test_row_5_a_certificate_serves_62_periods(evolution: int, expected: ErrorCode | None) -> None:
     message = Signer(start_kes_period=10).sign(1, evolution=evolution)
 
-    assert code(judge(Validator(PUBLIC, KnownPools()), message)) is expected
+    assert code(judge(MessageValidator(PUBLIC, KnownPools()), message)) is expected
 
 
 def test_row_5_the_number_of_periods_comes_with_the_pools() -> None:
     message = Signer().sign(1, evolution=3)
 
-    assert judge(Validator(PUBLIC, KnownPools(kes_evolutions_max=4)), message) is None
-    assert code(judge(Validator(PUBLIC, KnownPools(kes_evolutions_max=3)), message)) is ErrorCode.KES_PERIOD
+    assert judge(MessageValidator(PUBLIC, KnownPools(kes_evolutions_max=4)), message) is None
+    assert (
+        code(judge(MessageValidator(PUBLIC, KnownPools(kes_evolutions_max=3)), message))
+        is ErrorCode.KES_PERIOD
+    )
 
 
 def test_row_6_a_message_is_not_older_than_its_certificate() -> None:
@@ -189,7 +194,7 @@ def test_row_6_a_message_is_not_older_than_its_certificate() -> None:
     certificate = msgspec.structs.replace(message.operational_certificate, start_kes_period=11)
     older = altered(message, operational_certificate=certificate)
 
-    verdict = judge(Validator(PUBLIC, KnownPools()), older)
+    verdict = judge(MessageValidator(PUBLIC, KnownPools()), older)
 
     assert code(verdict) is ErrorCode.KES_PERIOD
     assert verdict is not None
@@ -200,7 +205,7 @@ def test_row_6_a_message_is_not_older_than_its_certificate() -> None:
 
 
 def test_row_7a_before_the_first_distribution_nobody_is_judged() -> None:
-    verdict = judge(Validator(PUBLIC, KnownPools({}, is_ready=False)), Signer().sign(1))
+    verdict = judge(MessageValidator(PUBLIC, KnownPools({}, is_ready=False)), Signer().sign(1))
 
     assert code(verdict) is ErrorCode.NOT_READY
     assert verdict is not None
@@ -210,18 +215,18 @@ def test_row_7a_before_the_first_distribution_nobody_is_judged() -> None:
 def test_row_7a_a_pool_that_is_known_already_is_served() -> None:
     pools = KnownPools({Signer().pool_id: 5}, is_ready=False)
 
-    assert judge(Validator(PUBLIC, pools), Signer().sign(1)) is None
+    assert judge(MessageValidator(PUBLIC, pools), Signer().sign(1)) is None
 
 
 def test_row_7b_an_unknown_pool_is_refused() -> None:
-    assert code(judge(Validator(PUBLIC, KnownPools({})), Signer().sign(1))) is ErrorCode.POOL_UNKNOWN
+    assert code(judge(MessageValidator(PUBLIC, KnownPools({})), Signer().sign(1))) is ErrorCode.POOL_UNKNOWN
 
 
 @pytest.mark.parametrize(("stake", "expected"), [(0, ErrorCode.POOL_NOT_ELIGIBLE), (1, None)])
 def test_row_7c_a_pool_needs_stake(stake: int, expected: ErrorCode | None) -> None:
     pools = KnownPools({Signer().pool_id: stake})
 
-    assert code(judge(Validator(PUBLIC, pools), Signer().sign(1))) is expected
+    assert code(judge(MessageValidator(PUBLIC, pools), Signer().sign(1))) is expected
 
 
 # 8: the certificate's number
@@ -231,14 +236,14 @@ def test_row_7c_a_pool_needs_stake(stake: int, expected: ErrorCode | None) -> No
 def test_row_8_the_number_may_stay_or_grow_with_gaps_but_not_go_back(
     number: int, expected: ErrorCode | None
 ) -> None:
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     assert judge(validator, Signer(issue_number=5).sign(1)) is None
 
     assert code(judge(validator, Signer(issue_number=number).sign(2))) is expected
 
 
 def test_row_8_is_checked_again_when_another_message_was_faster() -> None:
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     older, newer = Signer(issue_number=5).sign(1), Signer(issue_number=6).sign(2)
     assert validator.check_cheaply(older, NOW, MONO) is None
     assert validator.commit(newer, MONO) is None
@@ -268,7 +273,7 @@ def test_row_9_the_cold_key_signs_the_certificate() -> None:
     certificate = msgspec.structs.replace(message.operational_certificate, cold_signature=bytes(64))
     forged = altered(message, operational_certificate=certificate)
 
-    assert code(judge(Validator(PUBLIC, KnownPools()), forged)) is ErrorCode.OPCERT_SIGNATURE
+    assert code(judge(MessageValidator(PUBLIC, KnownPools()), forged)) is ErrorCode.OPCERT_SIGNATURE
 
 
 @pytest.mark.parametrize("place", [0, 63, 64, 447])
@@ -278,7 +283,7 @@ def test_row_10_the_kes_signature_covers_the_signed_bytes(place: int) -> None:
     signature[place] ^= 1
     forged = altered(message, kes_signature=bytes(signature))
 
-    assert code(judge(Validator(PUBLIC, KnownPools()), forged)) is ErrorCode.KES_SIGNATURE
+    assert code(judge(MessageValidator(PUBLIC, KnownPools()), forged)) is ErrorCode.KES_SIGNATURE
 
 
 def test_row_10_a_signature_holds_at_its_own_period_only() -> None:
@@ -287,7 +292,7 @@ def test_row_10_a_signature_holds_at_its_own_period_only() -> None:
     moved = altered(message, operational_certificate=certificate)
     assert moved.kes_evolution == 1
 
-    assert code(judge(Validator(PUBLIC, KnownPools()), moved)) is ErrorCode.KES_SIGNATURE
+    assert code(judge(MessageValidator(PUBLIC, KnownPools()), moved)) is ErrorCode.KES_SIGNATURE
 
 
 # The order
@@ -296,7 +301,7 @@ def test_row_10_a_signature_holds_at_its_own_period_only() -> None:
 def test_the_rows_are_checked_in_order() -> None:
     """A message with every flaw at once, mended one by one: each row answers before the next."""
     good = Signer(issue_number=5, start_kes_period=10).sign(1)
-    validator = Validator(PUBLIC, pools := KnownPools({Signer().pool_id: 1}))
+    validator = MessageValidator(PUBLIC, pools := KnownPools({Signer().pool_id: 1}))
     assert judge(validator, Signer(issue_number=5, start_kes_period=10).sign(0)) is None
     pools.stakes, pools.is_ready = {}, False
     certificate = good.operational_certificate
@@ -336,7 +341,7 @@ def test_the_rows_are_checked_in_order() -> None:
 # S2: a rejected message changes no state
 
 
-def state_of(validator: Validator) -> object:
+def state_of(validator: MessageValidator) -> object:
     return (
         validator.pools_remembered.export(NOW, MONO),
         len(validator._certificates),
@@ -358,7 +363,7 @@ def test_a_rejected_message_changes_no_state(
 ) -> None:
     """The caches hold what proved valid: a certificate counts as soon as it is, whoever carries it."""
     pools = KnownPools({Signer(0).pool_id: 1, Signer(1).pool_id: 0})
-    validator = Validator(PUBLIC if public else PRIVATE, pools)
+    validator = MessageValidator(PUBLIC if public else PRIVATE, pools)
     for number in (3, 4, 5, 6, 7):
         validator.check_signatures(Signer(pool, number).sign(0))
     assert judge(validator, Signer(0, issue_number=5).sign(0), NOW, MONO) is None
@@ -378,7 +383,7 @@ def test_a_rejected_message_changes_no_state(
         assert state_of(validator) == before
 
 
-class Careful(Validator):
+class Careful(MessageValidator):
     """Looks at every row one by one."""
 
     def _is_faultless(self, message: DmqMessage, now: float, pool_id: PoolId) -> bool:
@@ -413,7 +418,7 @@ def test_checks_in_one_go_say_the_same_as_one_by_one(
     if has_other_id:
         message = altered(message, message_id=bytes(32))
     answers = []
-    for kind in (Validator, Careful):
+    for kind in (MessageValidator, Careful):
         validator = kind(rules, pools)
         if is_known:
             validator.commit(Signer(issue_number=5).sign(0), MONO)
@@ -423,7 +428,7 @@ def test_checks_in_one_go_say_the_same_as_one_by_one(
 
 
 def test_caches_keep_successes_only_and_are_bounded() -> None:
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     message = Signer().sign(1)
     for place in range(20):
         certificate = msgspec.structs.replace(
@@ -453,7 +458,7 @@ def test_caches_keep_successes_only_and_are_bounded() -> None:
 def test_a_remembered_signer_speaks_for_no_other_byte_behind_the_leafs_signature() -> None:
     """Whatever is altered, a validator that knows the signer says the same as one that knows nobody."""
     message = Signer().sign(1)
-    knowing = Validator(PRIVATE, KnownPools())
+    knowing = MessageValidator(PRIVATE, KnownPools())
     assert knowing.check_signatures(message) is None
     start = message.signed_until + message.spans.kes_signature
     answers = set()
@@ -467,7 +472,7 @@ def test_a_remembered_signer_speaks_for_no_other_byte_behind_the_leafs_signature
             continue
         said = knowing.check_signatures(other)
         assert said is not None, f"byte {at}"
-        assert said == Validator(PRIVATE, KnownPools()).check_signatures(other), f"byte {at}"
+        assert said == MessageValidator(PRIVATE, KnownPools()).check_signatures(other), f"byte {at}"
         answers.add(said.code)
 
     assert answers == {ErrorCode.KES_SIGNATURE, ErrorCode.OPCERT_SIGNATURE}
@@ -475,7 +480,7 @@ def test_a_remembered_signer_speaks_for_no_other_byte_behind_the_leafs_signature
 
 
 def test_a_remembered_signer_does_not_speak_for_another_period() -> None:
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     message = Signer().sign(1)
     assert validator.check_signatures(message) is None
 
@@ -485,7 +490,7 @@ def test_a_remembered_signer_does_not_speak_for_another_period() -> None:
 
 
 def test_a_remembered_certificate_does_not_speak_for_another_cold_key() -> None:
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     message = Signer(0).sign(1)
     assert validator.check_signatures(message) is None
     stolen = altered(message, cold_verification_key=Signer(1).cold_key)
@@ -497,13 +502,13 @@ def test_a_remembered_certificate_does_not_speak_for_another_cold_key() -> None:
 
 
 def test_the_gap_and_the_number_survive_a_restart() -> None:
-    before = Validator(PUBLIC, KnownPools())
+    before = MessageValidator(PUBLIC, KnownPools())
     assert judge(before, Signer(issue_number=5).sign(1), NOW, mono=MONO) is None
     kept = before.pools_remembered.export(NOW + 20, mono=MONO + 20)
     assert kept == {Signer().pool_id: PoolRecord(NOW, 5)}
 
     # Another process, whose monotonic clock starts anew.
-    after = Validator(PUBLIC, KnownPools())
+    after = MessageValidator(PUBLIC, KnownPools())
     after.pools_remembered.take_over(kept, now=NOW + 30, mono=2.0)
 
     early = judge(after, Signer(issue_number=5).sign(2), NOW + 59, mono=2.0 + 29)
@@ -514,7 +519,7 @@ def test_the_gap_and_the_number_survive_a_restart() -> None:
 
 
 def test_a_time_from_the_future_costs_one_gap_at_most() -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     validator.pools_remembered.take_over({Signer().pool_id: PoolRecord(NOW + 9_999, 1)}, NOW, MONO)
 
     assert judge(validator, Signer().sign(1), mono=MONO + 59.9) is not None
@@ -522,7 +527,7 @@ def test_a_time_from_the_future_costs_one_gap_at_most() -> None:
 
 
 def test_what_is_imported_only_adds_to_what_is_known() -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     assert judge(validator, Signer(issue_number=5).sign(1)) is None
 
     validator.pools_remembered.take_over({Signer().pool_id: PoolRecord(NOW - 100, 9)}, NOW, MONO)
@@ -531,7 +536,7 @@ def test_what_is_imported_only_adds_to_what_is_known() -> None:
 
 
 def test_a_commit_can_be_put_back() -> None:
-    validator = Validator(PUBLIC, KnownPools())
+    validator = MessageValidator(PUBLIC, KnownPools())
     memories = validator.pools_remembered
     for issue_number in (3, 4):
         signer = Signer(issue_number=issue_number)

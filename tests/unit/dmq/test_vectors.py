@@ -20,7 +20,7 @@ from stagepost.ground.crypto import kes
 from stagepost.ground.net import handshake
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.net.version_data import DMQ_CLIENT_V1, DMQ_VERSIONS, NETWORK_MAGICS, ConnectionKind
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.worlds.ground.strategies import MessageParts, written_head
@@ -253,7 +253,7 @@ def test_toy_messages_are_refused_by_size_in_every_real_codec() -> None:
 def test_the_current_layout_is_read_field_by_field_and_kept() -> None:
     vector = MESSAGES["pallas-current-5-element"]
     data, fields, facts = bytes.fromhex(vector["cbor_hex"]), vector["fields"], vector["crypto_facts"]
-    reader = Reader(data)
+    reader = CborReader(data)
 
     message = read_message(reader, FIVE_ONLY, sizes=None)
 
@@ -277,7 +277,7 @@ def test_the_current_layout_is_read_field_by_field_and_kept() -> None:
 def test_the_signature_of_the_current_layout_is_valid_over_its_stated_text_only() -> None:
     vector = MESSAGES["pallas-current-5-element"]
     facts = vector["crypto_facts"]
-    message = read_message(Reader(bytes.fromhex(vector["cbor_hex"])), FIVE_ONLY, sizes=None)
+    message = read_message(CborReader(bytes.fromhex(vector["cbor_hex"])), FIVE_ONLY, sizes=None)
     key = message.operational_certificate.kes_verification_key
     stated_text = bytes.fromhex(facts["kes_signature_is_valid_over_hex"])
 
@@ -292,7 +292,7 @@ def test_the_older_layout_is_read_where_it_is_allowed() -> None:
     vector = MESSAGES["pallas-legacy-4-element"]
     data, fields = bytes.fromhex(vector["cbor_hex"]), vector["fields"]
 
-    message = read_message(Reader(data), FIVE_AND_FOUR, sizes=None)
+    message = read_message(CborReader(data), FIVE_AND_FOUR, sizes=None)
 
     assert message.layout is MessageLayout.FOUR
     assert message.encode() == data
@@ -300,7 +300,7 @@ def test_the_older_layout_is_read_where_it_is_allowed() -> None:
     assert message.body.hex() == fields["body_hex"]
     assert (message.kes_period, message.expires_at) == (fields["kes_period"], fields["expires_at"])
     with pytest.raises(DecodeError, match="4 elements"):
-        read_message(Reader(data), FIVE_ONLY, sizes=None)
+        read_message(CborReader(data), FIVE_ONLY, sizes=None)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -344,7 +344,7 @@ def test_the_golden_id_is_accepted_and_its_neighbour_refused(name: str, field: s
         expires_at=vector["expires_at"],
     )
 
-    message = read_message(Reader(parts.raw()), FIVE_ONLY, sizes=None)
+    message = read_message(CborReader(parts.raw()), FIVE_ONLY, sizes=None)
 
     assert message.signed_bytes == payload_of(vector)
     assert message.has_valid_id is valid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage, MessageLayout, read_message, write_certificate
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate
-from stagepost.ground.wire.cbor import Reader, write_array, write_bytes
+from stagepost.ground.wire.cbor import CborReader, write_array, write_bytes
 
 
 def altered(
@@ -26,4 +26,4 @@ def altered(
             message.cold_verification_key if cold_verification_key is None else cold_verification_key
         ),
     )
-    return read_message(Reader(raw), FIVE_ONLY, sizes=None)
+    return read_message(CborReader(raw), FIVE_ONLY, sizes=None)

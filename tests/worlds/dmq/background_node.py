@@ -11,16 +11,39 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from stagepost.ground.net.network import SocketNetwork
+from tests.worlds.dmq.cardano_node import PretendCardanoNode
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
 
-START_TIMEOUT_S = 30.0
+Served = TypeVar("Served", SmallNode, PretendCardanoNode)
+
+START_TIMEOUT_S = 120.0
 TURNS = 10
 
 
 @contextmanager
 def node_in_background(socket_path: Path, **options: Any) -> Iterator[SmallNode]:
+    async def start() -> SmallNode:
+        return await SmallNode(socket_path, **options).start()
+
+    with _in_background(start) as node:
+        yield node
+
+
+@contextmanager
+def cardano_in_background(socket_path: Path, node: PretendCardanoNode) -> Iterator[PretendCardanoNode]:
+    async def start() -> PretendCardanoNode:
+        await node.start(SocketNetwork(), socket_path)
+        return node
+
+    with _in_background(start) as started:
+        yield started
+
+
+@contextmanager
+def _in_background(start: Callable[[], Coroutine[Any, Any, Served]]) -> Iterator[Served]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -28,11 +51,8 @@ def node_in_background(socket_path: Path, **options: Any) -> Iterator[SmallNode]
     def run(work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, loop).result(START_TIMEOUT_S)
 
-    async def start() -> SmallNode:
-        return await SmallNode(socket_path, **options).start()
-
     try:
-        node: SmallNode = run(start())
+        node: Served = run(start())
         try:
             yield node
         finally:
@@ -87,8 +107,16 @@ def status_page(data: Path, answer: Answer, socket: str = "dmq-node.socket") -> 
             thread.join(START_TIMEOUT_S)
 
 
-def write_node_file(data: Path, metrics_port: int | None, socket: str = "dmq-node.socket") -> None:
-    facts = {"pid": 4711, "local_socket": socket, "network_magic": MAGIC, "metrics_port": metrics_port}
+def write_node_file(
+    data: Path, metrics_port: int | None, socket: str = "dmq-node.socket", **more: object
+) -> None:
+    facts = {
+        "pid": 4711,
+        "local_socket": socket,
+        "network_magic": MAGIC,
+        "metrics_port": metrics_port,
+        **more,
+    }
     (data / "node.json").write_text(json.dumps(facts))
 
 

@@ -23,8 +23,8 @@ from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.operational_certificate import issue
 
 NETWORK_MAGIC = 2_147_483_690
-STARTED_WITHIN_S = 30.0
-STOPPED_WITHIN_S = 15.0
+STARTED_WITHIN_S = 120.0
+STOPPED_WITHIN_S = 60.0
 TTL_S = 900
 
 

@@ -33,7 +33,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.ground.net.channel import Channel, MemoryChannel, memory_channels
+from stagepost.ground.net.channel import MemoryChannel, ProtocolChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation, Trace
 from stagepost.ground.statemachine.spec import Role
 from tests.worlds.ground.strategies import MessageParts
@@ -194,7 +194,7 @@ def submission_talks(
     def talk(speaks: Profile, role: Role, channel: MemoryChannel, trace: Trace | None = None) -> Conversation:
         spec = spec_for(speaks, MiniProtocol.MESSAGE_SUBMISSION, version)
         codec = codec_for(speaks, MiniProtocol.MESSAGE_SUBMISSION, version)
-        end: Channel = channel if delay_s is None else SlowChannel(channel, delay_s)
+        end: ProtocolChannel = channel if delay_s is None else SlowChannel(channel, delay_s)
         return Conversation(spec, role, codec, end, trace=trace)
 
     return talk(profile, roles[0], pulls, trace), talk(supplier_profile or profile, roles[1], supplies)

@@ -77,7 +77,7 @@ class LocalClient:
         except TimeoutError:
             text = f"the node at {self.node.socket_path} did not answer a submission within {limit_s:g} s"
             raise ProtocolTimeout(
-                text, advice="the message may be accepted all the same", message_id=message.message_id
+                text, advice="the node may have accepted the message", message_id=message.message_id
             ) from None
 
     def listen(
@@ -136,7 +136,7 @@ class LocalClient:
         try:
             outcome = await submission.client.submit_message(message)
         except BaseException:
-            submission.connection.abort(TransportError("a submission was given up"))
+            submission.connection.abort(TransportError("a submission was cancelled"))
             raise
         loop = asyncio.get_running_loop()
         submission.closing = loop.call_later(self._limits.submission_kept_open_s, self._drop_submission)

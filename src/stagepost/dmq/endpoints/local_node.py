@@ -41,7 +41,7 @@ class LocalNode:
             bearer.abort(error)
             raise error from None
         except asyncio.CancelledError:
-            bearer.abort(TransportError("the handshake was given up"))
+            bearer.abort(TransportError("the handshake was cancelled"))
             raise
 
     async def open(self, protocol: MiniProtocol) -> tuple[Connection, Conversation]:

@@ -144,7 +144,9 @@ class MessageSubmissionServer:
             except BaseException as error:
                 # Nobody knows any more whether the request was sent, so the peer would not understand
                 # anything that follows.
-                self._fail(error if isinstance(error, Exception) else TransportError("a request was cut off"))
+                self._fail(
+                    error if isinstance(error, Exception) else TransportError("a request was cancelled")
+                )
                 raise
             self._await_reply(blocking, _result_of(answer), _failure_of(answer))
             return answer

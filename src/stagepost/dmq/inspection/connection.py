@@ -12,9 +12,9 @@ from functools import cache
 from itertools import pairwise
 
 from stagepost.dmq import local_notification, local_submission, submission
-from stagepost.dmq.inspection.following import CapturedMessage, Lane
-from stagepost.dmq.inspection.report import Evidence, HandshakeResult
-from stagepost.dmq.inspection.rules import Fault, fault_of
+from stagepost.dmq.inspection.following import CapturedMessage, CaptureLane
+from stagepost.dmq.inspection.report import HandshakeResult, ProfileFeature
+from stagepost.dmq.inspection.rules import UnplacedFault, fault_of
 from stagepost.dmq.profiles import (
     DMQ_NODE,
     GOUROBOROS,
@@ -83,7 +83,7 @@ class HandshakeRules:
             return None
         return 2 if self.agreed.version == DMQ_NODE_V2 else 1
 
-    def heard(self, message: object, item: bytes, base: int) -> Fault | None:
+    def heard(self, message: object, item: bytes, base: int) -> UnplacedFault | None:
         """Return the fault in `message`, if any. `item` are its bytes, which begin at lane offset `base`."""
         match message:
             case ProposeVersions(versions):
@@ -103,13 +103,13 @@ class HandshakeRules:
                 self.is_over, self.ended_by = True, "Refuse"
         return None
 
-    def _accepted(self, accepted: OfferedVersion, item: bytes, base: int) -> Fault | None:
+    def _accepted(self, accepted: OfferedVersion, item: bytes, base: int) -> UnplacedFault | None:
         number = accepted.number
         proposal = self._proposal(number)
         if self._proposed is not None and proposal is None:
             proposed = ", ".join(str(offered.number) for offered in self._proposed) or "none"
             text = f"version {number} was accepted, which was not proposed"
-            return Fault(
+            return UnplacedFault(
                 base + _VERSION_AT,
                 ErrorCode.HANDSHAKE_NO_VERSION,
                 "VersionNotProposed",
@@ -128,11 +128,11 @@ class HandshakeRules:
         except DecodeError as error:
             wanted = f"data of the form [{', '.join(shape.value)}]"
             fault = fault_of(error, base=data_at, allowed=wanted, state="Confirm")
-            return Fault(fault.at, fault.code, fault.rule, fault.text, fault.allowed, "Confirm", base)
+            return UnplacedFault(fault.at, fault.code, fault.rule, fault.text, fault.allowed, "Confirm", base)
         ours = None if proposal is None else version_data(proposal)
         if ours is not None and ours.network_magic != theirs.network_magic:
             text = f"network magic {theirs.network_magic} was answered, {ours.network_magic} was proposed"
-            return Fault(
+            return UnplacedFault(
                 data_at + (shape is not VersionShape.MAGIC),
                 ErrorCode.HANDSHAKE_WRONG_NETWORK,
                 "WrongNetworkMagic",
@@ -155,13 +155,13 @@ class HandshakeRules:
             magic = None if data is None else data.network_magic
             self.agreed = HandshakeResult(chosen.number, _KNOWN[chosen.number][0].value, magic)
 
-    def _unasked_query(self, base: int) -> Fault | None:
+    def _unasked_query(self, base: int) -> UnplacedFault | None:
         if self._proposed is None:
             return None
         known = [data for data in map(version_data, self._proposed) if data is not None]
         if not known or any(data.query for data in known):
             return None
-        return Fault(
+        return UnplacedFault(
             base,
             ErrorCode.PROTOCOL_STATE,
             "QueryNotAsked",
@@ -175,14 +175,14 @@ class HandshakeRules:
         return next((offered for offered in self._proposed or () if offered.number == number), None)
 
 
-def _unordered(versions: tuple[OfferedVersion, ...], base: int, state: str) -> Fault | None:
+def _unordered(versions: tuple[OfferedVersion, ...], base: int, state: str) -> UnplacedFault | None:
     # Unknown versions may stand anywhere.
     numbers = [offered.number for offered in versions if offered.number in _KNOWN]
     if all(earlier < later for earlier, later in pairwise(numbers)):
         return None
     text = f"the proposed versions {', '.join(map(str, numbers))} are not in strictly ascending order"
     allowed = f"the versions as {', '.join(map(str, sorted(set(numbers))))}"
-    return Fault(base, ErrorCode.CBOR_INVALID, "VersionsNotAscending", text, allowed, state, base)
+    return UnplacedFault(base, ErrorCode.CBOR_INVALID, "VersionsNotAscending", text, allowed, state, base)
 
 
 def _sharing(ours: VersionData | None, theirs: VersionData) -> bool | None:
@@ -199,7 +199,7 @@ _LIST_AT = 2  # behind the message's head and tag, one byte each
 _COUNT_WIDTHS = {0x98: 1, 0x99: 2}  # list heads that are followed by a count of so many bytes
 
 
-class Connection:
+class ConnectionRules:
     """Rules of one connection. `checks_order` is False if one direction alone does not show the order."""
 
     def __init__(self, *, checks_order: bool) -> None:
@@ -213,12 +213,12 @@ class Connection:
     def agreed(self) -> HandshakeResult | None:
         return self._handshake.agreed
 
-    def heard(self, said: CapturedMessage, protocol: MiniProtocol) -> Fault | None:
+    def heard(self, said: CapturedMessage, protocol: MiniProtocol) -> UnplacedFault | None:
         if protocol is not MiniProtocol.HANDSHAKE:
             return None
         return self._handshake.heard(said.message, said.item, said.base)
 
-    def refuses(self, at: int, number: int, protocol: MiniProtocol) -> Fault | None:
+    def refuses(self, at: int, number: int, protocol: MiniProtocol) -> UnplacedFault | None:
         """Return why a segment of `protocol` may not stand at offset `at` of the capture; None if it may."""
         is_handshake = protocol is MiniProtocol.HANDSHAKE
         fault = self._out_of_order(is_handshake) if self._checks_order else None
@@ -227,7 +227,7 @@ class Connection:
         self._others_begun |= not is_handshake
         return None if fault is None else replace(fault, at=at)
 
-    def _out_of_order(self, is_handshake: bool) -> Fault | None:
+    def _out_of_order(self, is_handshake: bool) -> UnplacedFault | None:
         ended_by = self._handshake.ended_by
         if ended_by is not None:
             text = f"a segment follows {ended_by}, which ended the connection"
@@ -240,7 +240,7 @@ class Connection:
             return _refusal("HandshakeNotFirst", text, "mini-protocol 0 until a version is accepted")
         return None
 
-    def _not_agreed(self, number: int, protocol: MiniProtocol) -> Fault | None:
+    def _not_agreed(self, number: int, protocol: MiniProtocol) -> UnplacedFault | None:
         agreed = self._handshake.agreed
         if agreed is None or agreed.kind is None:
             return None
@@ -253,7 +253,7 @@ class Connection:
             return _refusal("PeerSharingNotAgreed", text, "the other mini-protocols")
         return None
 
-    def submission_version(self, profile: Profile, protocol: MiniProtocol, lane: Lane) -> int | None:
+    def submission_version(self, profile: Profile, protocol: MiniProtocol, lane: CaptureLane) -> int | None:
         """Return the version of this instance, from the handshake or its first message; None until enough
         bytes are there."""
         if protocol is not MiniProtocol.MESSAGE_SUBMISSION:
@@ -266,7 +266,7 @@ class Connection:
         return version
 
 
-def _version_by_shape(lane: Lane) -> int | None:
+def _version_by_shape(lane: CaptureLane) -> int | None:
     """Return the version by the side that asks: the initiator supplies in version 1 and asks in version 2."""
     asks = _asks(lane.beginning)
     if asks is None:
@@ -293,8 +293,10 @@ def _asks(beginning: bytes) -> bool | None:
     return beginning[first_item_at] >> 5 == BYTE_STRING
 
 
-def _refusal(rule: str, text: str, allowed: str, code: ErrorCode = ErrorCode.MUX_UNKNOWN_PROTOCOL) -> Fault:
-    return Fault(0, code, rule, text, allowed)
+def _refusal(
+    rule: str, text: str, allowed: str, code: ErrorCode = ErrorCode.MUX_UNKNOWN_PROTOCOL
+) -> UnplacedFault:
+    return UnplacedFault(0, code, rule, text, allowed)
 
 
 _BY_FLAVOUR = {Flavour.HASKELL.value: DMQ_NODE.name, Flavour.CIP.value: GOUROBOROS.name}
@@ -320,11 +322,11 @@ class ProfileEvidence:
     the capture."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Evidence] = {}
+        self._found: dict[str, ProfileFeature] = {}
         self._flavours: dict[str, None] = {}
 
     @property
-    def found(self) -> tuple[Evidence, ...]:
+    def found(self) -> tuple[ProfileFeature, ...]:
         return tuple(self._found.values())
 
     @property
@@ -375,4 +377,4 @@ class ProfileEvidence:
 
     def _add(self, text: str, offset: int, direction: Direction, *profiles: str) -> None:
         if text not in self._found:
-            self._found[text] = Evidence(offset, direction, text, frozenset(profiles))
+            self._found[text] = ProfileFeature(offset, direction, text, frozenset(profiles))

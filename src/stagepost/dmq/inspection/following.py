@@ -1,7 +1,7 @@
 """Followers of one mini-protocol through a capture: both sides by the state graph, or one side message by
 message.
 
-A `Lane` is one direction: its framing, and the place of each of its bytes in the file. A `MessageReader`
+A `CaptureLane` is one direction: its framing, and the place of each of its bytes in the file. A `MessageReader`
 turns whole items of a lane into typed messages or faults.
 """
 
@@ -13,10 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stagepost.dmq.inspection.rules import (
-    MESSAGE_TOO_LONG,
-    NOT_IN_THIS_STATE,
-    OUT_OF_TURN,
-    Fault,
+    UnplacedFault,
     fault_of,
     may_say,
     rules_for,
@@ -27,10 +24,10 @@ from stagepost.dmq.message import read_message
 from stagepost.dmq.message_field import MalformedMessage
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
-from stagepost.errors import DecodeError, ErrorCode, ProtocolError
+from stagepost.errors import DecodeError, ErrorCode, ProtocolError, WireRule
 from stagepost.ground.statemachine.referee import Referee
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.layout import read_head
 from stagepost.ground.wire.mux import Direction
@@ -38,7 +35,7 @@ from stagepost.ground.wire.mux import Direction
 BEGINNING_BYTES = 8
 
 
-class Lane:
+class CaptureLane:
     """Direction of one mini-protocol in a capture.
 
     Messages may span segments, so the lane looks an offset up among the pieces that still matter.
@@ -114,7 +111,9 @@ class MessageReader:
         self._profile = profile
         self._codec = codec_for(profile, protocol, submission_version)
 
-    def take(self, lane: Lane, states: Sequence[State], allowed: str) -> CapturedMessage | Fault | None:
+    def take(
+        self, lane: CaptureLane, states: Sequence[State], allowed: str
+    ) -> CapturedMessage | UnplacedFault | None:
         """Return the lane's next message or its fault; None while it is incomplete."""
         table = self._codec.table
         limits = ItemLimits(
@@ -134,21 +133,25 @@ class MessageReader:
             return self._read(item, lane.offset - len(item), states, allowed)
         except ProtocolError as error:
             fault = fault_of(error, base=lane.offset - len(item), allowed=allowed, state=only)
-        if not self._knows_state and fault.rule == NOT_IN_THIS_STATE:
+        if not self._knows_state and fault.rule == WireRule.NOT_IN_THIS_STATE:
             text = f"{table.protocol}: the {side(lane.role)} never says such a message"
-            return replace(fault, text=text, rule=OUT_OF_TURN)
+            return replace(fault, text=text, rule=WireRule.OUT_OF_TURN)
         return fault
 
-    def _read(self, item: bytes, base: int, states: Sequence[State], allowed: str) -> CapturedMessage | Fault:
+    def _read(
+        self, item: bytes, base: int, states: Sequence[State], allowed: str
+    ) -> CapturedMessage | UnplacedFault:
         table = self._codec.table
-        head = read_head(Reader(item))
+        head = read_head(CborReader(item))
         knowing = [state for state in states if table.layout_for(state.name, *head) is not None]
         state = (knowing or states)[0]
         name = state.name if len(knowing) == 1 or len(states) == 1 else ""
         limit = max(each.message_bytes_max for each in knowing or states)
         if len(item) > limit:
             text = f"the message has {len(item)} bytes, the limit in {state.name} is {limit}"
-            return Fault(base, ErrorCode.CBOR_LIMIT, MESSAGE_TOO_LONG, text, allowed, name, base)
+            return UnplacedFault(
+                base, ErrorCode.CBOR_LIMIT, WireRule.MESSAGE_TOO_LONG, text, allowed, name, base
+            )
         message = self._codec.decode(item, state.name)
         if isinstance(message, SubmitMessage) and isinstance(message.message, MalformedMessage):
             return self._malformed(message.message, base, name)
@@ -156,12 +159,12 @@ class MessageReader:
         dialect = known[1] if known is not None and len(table.dialects) > 1 else None
         return CapturedMessage(base, item, message, name, None if dialect is None else dialect.name)
 
-    def _malformed(self, submitted: MalformedMessage, base: int, state: str) -> Fault:
+    def _malformed(self, submitted: MalformedMessage, base: int, state: str) -> UnplacedFault:
         """Return the fault of a submission that no node accepts; read it again to find the place."""
         allowed = "a message of the layouts and sizes that this profile admits"
         error = DecodeError(submitted.text, code=submitted.code)
         try:
-            read_message(Reader(submitted.raw), self._profile.message_layouts)
+            read_message(CborReader(submitted.raw), self._profile.message_layouts)
         except DecodeError as again:
             error = again
         fault = fault_of(error, base=base + _SUBMITTED_MESSAGE_AT, allowed=allowed, state=state)
@@ -195,7 +198,7 @@ class BothSides:
         self._referee = Referee(self._spec, self._asker, 0.0, pipeline_depth_max=_PIPELINE_UNBOUNDED)
         self._rules = rules_for(self._profile, self._protocol)
 
-    def take(self, lane: Lane) -> CapturedMessage | Fault | None:
+    def take(self, lane: CaptureLane) -> CapturedMessage | UnplacedFault | None:
         """Return the lane's next message or its fault; None while it is incomplete."""
         state = self._state_for(lane.role)
         if state is None and self._may_begin_again(lane):
@@ -215,7 +218,7 @@ class BothSides:
         ahead = self._referee.speaking_from
         return ahead if ahead.speaker is role else self._spec.pipelined.get(ahead)
 
-    def _may_begin_again(self, lane: Lane) -> bool:
+    def _may_begin_again(self, lane: CaptureLane) -> bool:
         return (
             self._referee.is_over
             and self._protocol is not MiniProtocol.HANDSHAKE
@@ -223,7 +226,7 @@ class BothSides:
             and lane.buffered > 0
         )
 
-    def _out_of_turn(self, lane: Lane) -> Fault | None:
+    def _out_of_turn(self, lane: CaptureLane) -> UnplacedFault | None:
         said = self._reader.take(lane, _states_of(self._spec, lane.role), "")
         if said is None and not lane.buffered:
             return None  # a straggler that belongs to the message before
@@ -242,8 +245,14 @@ class BothSides:
             "the conversation is over" if here.speaker is None else f"it is the {side(here.speaker)}'s turn"
         )
         text = f"the {side(lane.role)} says {name} in {here.name}, where {turn}{self._hint(lane.role, here)}"
-        return Fault(
-            base, ErrorCode.PROTOCOL_STATE, OUT_OF_TURN, text, may_say(self._spec, here), here.name, base
+        return UnplacedFault(
+            base,
+            ErrorCode.PROTOCOL_STATE,
+            WireRule.OUT_OF_TURN,
+            text,
+            may_say(self._spec, here),
+            here.name,
+            base,
         )
 
     def _hint(self, role: Role, here: State) -> str:
@@ -256,7 +265,7 @@ class BothSides:
             return "; if both sides opened this mini-protocol, inspect what each of them sent by itself"
         return ""
 
-    def _broken_by(self, said: CapturedMessage, lane: Lane, allowed: str) -> Fault | None:
+    def _broken_by(self, said: CapturedMessage, lane: CaptureLane, allowed: str) -> UnplacedFault | None:
         try:
             if lane.role is self._asker:
                 self._referee.sent(said.message, 0.0)
@@ -279,7 +288,7 @@ class OneSide:
         messages = dict.fromkeys(edge.message.__name__ for edge in spec.edges if edge.source.speaker is role)
         self._allowed = f"{side(role)}: {' or '.join(messages)}"
 
-    def take(self, lane: Lane) -> CapturedMessage | Fault | None:
+    def take(self, lane: CaptureLane) -> CapturedMessage | UnplacedFault | None:
         return self._reader.take(lane, self._states, self._allowed)
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from stagepost.dmq.inspection import messages
-from stagepost.dmq.inspection.connection import Connection, ProfileEvidence, profiles_with
-from stagepost.dmq.inspection.following import BothSides, CapturedMessage, Lane, OneSide
+from stagepost.dmq.inspection.connection import ConnectionRules, ProfileEvidence, profiles_with
+from stagepost.dmq.inspection.following import BothSides, CapturedMessage, CaptureLane, OneSide
 from stagepost.dmq.inspection.report import (
     BrokenRule,
     Coverage,
+    InspectionReport,
+    InspectionResult,
     Interruption,
-    MessageRecord,
-    Report,
+    ProtocolRecord,
     SegmentRecord,
-    Verdict,
 )
-from stagepost.dmq.inspection.rules import Fault
+from stagepost.dmq.inspection.rules import UnplacedFault
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_of
 from stagepost.errors import ConfigError, DecodeError, ErrorCode
 from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decode_header
@@ -35,7 +35,7 @@ _Follower: TypeAlias = BothSides | OneSide
 
 def inspect_stream(
     data: bytes, *, one_direction: bool | None = None, check_signatures: bool = True
-) -> Report:
+) -> InspectionReport:
     """Return the report on `data`. `one_direction` says which sides the capture holds; None finds out from
     the stream.
 
@@ -78,34 +78,36 @@ class _Inspection:
         self._data = data
         self._one_direction = one_direction
         self._check_signatures = check_signatures
-        self._connection = Connection(checks_order=not one_direction)
+        self._connection = ConnectionRules(checks_order=not one_direction)
         self._evidence = ProfileEvidence()
         self._segments: list[SegmentRecord] = []
-        self._messages: list[MessageRecord] = []
+        self._messages: list[ProtocolRecord] = []
         self._entries = 0
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, CaptureLane] = {}
         self._followers: dict[int, _Follower] = {}
 
-    def run(self) -> Report:
+    def run(self) -> InspectionReport:
         at = 0
         while at < len(self._data):
             if len(self._data) - at < SEGMENT_HEADER_BYTES:
                 text = f"the stream ends {len(self._data) - at} bytes into a segment header"
-                return self._report(Verdict.TRUNCATED, unfinished=Interruption(at, text))
+                return self._report(InspectionResult.TRUNCATED, unfinished=Interruption(at, text))
             broken = self._segment(at)
             if broken is not None:
-                return self._report(Verdict.VIOLATION, broken=broken)
+                return self._report(InspectionResult.VIOLATION, broken=broken)
             if self._entries >= ENTRIES_MAX:
                 text = f"the report is full: it holds {ENTRIES_MAX} segments, messages and list elements"
-                return self._report(Verdict.STOPPED, unfinished=Interruption(at, text))
+                return self._report(InspectionResult.STOPPED, unfinished=Interruption(at, text))
             length = self._segments[-1].length
             payload_bytes = len(self._data) - at - SEGMENT_HEADER_BYTES
             if payload_bytes < length:
                 text = f"the stream ends {payload_bytes} bytes into a segment of {length}"
-                return self._report(Verdict.TRUNCATED, unfinished=Interruption(at, text))
+                return self._report(InspectionResult.TRUNCATED, unfinished=Interruption(at, text))
             at += SEGMENT_HEADER_BYTES + length
         unfinished = self._unfinished_message()
-        return self._report(Verdict.TRUNCATED if unfinished else Verdict.CLEAN, unfinished=unfinished)
+        return self._report(
+            InspectionResult.TRUNCATED if unfinished else InspectionResult.CLEAN, unfinished=unfinished
+        )
 
     def _segment(self, at: int) -> BrokenRule | None:
         """Take in the segment at `at`, or the part of it that is there."""
@@ -114,13 +116,13 @@ class _Inspection:
         except DecodeError as error:
             number = int.from_bytes(self._data[at + 4 : at + 6], "big")
             text = "the segment is empty: its length is 0"
-            fault = Fault(at, error.code, "EmptySegment", text, "a length of 1 to 65535")
+            fault = UnplacedFault(at, error.code, "EmptySegment", text, "a length of 1 to 65535")
             return self._at_segment(fault, SegmentHeader(0, number, 0), None)
         known = profile_of(header.protocol, PROFILES.values())
         if known is None:
             text = f"no profile has a mini-protocol {header.protocol}"
             code = ErrorCode.MUX_UNKNOWN_PROTOCOL
-            fault = Fault(at, code, "UnknownMiniProtocol", text, _known_numbers())
+            fault = UnplacedFault(at, code, "UnknownMiniProtocol", text, _known_numbers())
             return self._at_segment(fault, header, None)
         profile, protocol = known
         refusal = self._connection.refuses(at, header.protocol, protocol)
@@ -141,12 +143,14 @@ class _Inspection:
         self._evidence.number(header.protocol, protocol, at, header.direction)
         lane = self._lanes.get(header.lane)
         if lane is None:
-            lane = self._lanes[header.lane] = Lane(header.protocol, header.direction)
+            lane = self._lanes[header.lane] = CaptureLane(header.protocol, header.direction)
         start = at + SEGMENT_HEADER_BYTES
         lane.feed(self._data[start : start + header.length], start, len(self._segments) - 1)
         return self._follow(lane, profile, protocol)
 
-    def _at_segment(self, fault: Fault, header: SegmentHeader, protocol: MiniProtocol | None) -> BrokenRule:
+    def _at_segment(
+        self, fault: UnplacedFault, header: SegmentHeader, protocol: MiniProtocol | None
+    ) -> BrokenRule:
         return BrokenRule(
             fault.at,
             fault.code,
@@ -159,7 +163,7 @@ class _Inspection:
             segment=len(self._segments),
         )
 
-    def _follow(self, lane: Lane, profile: Profile, protocol: MiniProtocol) -> BrokenRule | None:
+    def _follow(self, lane: CaptureLane, profile: Profile, protocol: MiniProtocol) -> BrokenRule | None:
         while lane.buffered and self._entries < ENTRIES_MAX:
             follower = self._follower(lane, profile, protocol)
             if follower is None:
@@ -176,7 +180,7 @@ class _Inspection:
             return _in_message(said, lane, protocol)
         return None
 
-    def _follower(self, lane: Lane, profile: Profile, protocol: MiniProtocol) -> _Follower | None:
+    def _follower(self, lane: CaptureLane, profile: Profile, protocol: MiniProtocol) -> _Follower | None:
         """Return the follower of the lane; None while the version of submission is not known yet."""
         key = lane.number | (lane.direction << 15 if self._one_direction else 0)
         follower = self._followers.get(key)
@@ -191,11 +195,13 @@ class _Inspection:
             )
         return follower
 
-    def _record(self, said: CapturedMessage, lane: Lane, protocol: MiniProtocol, instance: int) -> None:
+    def _record(
+        self, said: CapturedMessage, lane: CaptureLane, protocol: MiniProtocol, instance: int
+    ) -> None:
         offset, segment = lane.place(said.base)
         findings = messages.findings(said, lane, check_signatures=self._check_signatures)
         self._messages.append(
-            MessageRecord(
+            ProtocolRecord(
                 offset,
                 len(said.item),
                 segment,
@@ -226,9 +232,13 @@ class _Inspection:
         return Interruption(offset, text)
 
     def _report(
-        self, verdict: Verdict, *, broken: BrokenRule | None = None, unfinished: Interruption | None = None
-    ) -> Report:
-        return Report(
+        self,
+        verdict: InspectionResult,
+        *,
+        broken: BrokenRule | None = None,
+        unfinished: Interruption | None = None,
+    ) -> InspectionReport:
+        return InspectionReport(
             verdict=verdict,
             bytes_total=len(self._data),
             coverage=Coverage.ONE_DIRECTION if self._one_direction else Coverage.BOTH_DIRECTIONS,
@@ -244,7 +254,7 @@ class _Inspection:
         )
 
 
-def _in_message(fault: Fault, lane: Lane, protocol: MiniProtocol) -> BrokenRule:
+def _in_message(fault: UnplacedFault, lane: CaptureLane, protocol: MiniProtocol) -> BrokenRule:
     offset, segment = lane.place(fault.at)
     message_offset = None if fault.message_at is None else lane.place(fault.message_at)[0]
     return BrokenRule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stagepost.dmq import validation as proof
-from stagepost.dmq.inspection.following import CapturedMessage, Lane
+from stagepost.dmq.inspection.following import CapturedMessage, CaptureLane
 from stagepost.dmq.inspection.report import MessageFinding
 from stagepost.dmq.local_notification import ReplyMessagesBlocking, ReplyMessagesNonBlocking
 from stagepost.dmq.local_submission import SubmitMessage
@@ -14,7 +14,9 @@ from stagepost.dmq.submission import ReplyMessages
 _CHECKS = (proof.check_id, proof.check_period, proof.check_certificate, proof.check_kes_signature)
 
 
-def findings(said: CapturedMessage, lane: Lane, *, check_signatures: bool) -> tuple[MessageFinding, ...]:
+def findings(
+    said: CapturedMessage, lane: CaptureLane, *, check_signatures: bool
+) -> tuple[MessageFinding, ...]:
     found = []
     searched = 0
     for message in _carried(said.message):

@@ -12,7 +12,7 @@ from stagepost.ground.identifiers import MessageId, PoolId
 from stagepost.ground.wire.mux import Direction
 
 
-class Verdict(Enum):
+class InspectionResult(Enum):
     """Result of an inspection. The value is the word that people read."""
 
     CLEAN = "clean"
@@ -63,7 +63,7 @@ class MessageFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRecord:
+class ProtocolRecord:
     """Protocol message. `state` is the state in which it was sent; "" where one direction alone does not show
     it."""
 
@@ -106,7 +106,7 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ProfileFeature:
     """Feature of the stream that only some profiles have, and the place where it was first seen."""
 
     offset: int
@@ -126,14 +126,14 @@ class HandshakeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    verdict: Verdict
+class InspectionReport:
+    verdict: InspectionResult
     bytes_total: int
     coverage: Coverage
     segments: tuple[SegmentRecord, ...]
-    messages: tuple[MessageRecord, ...]
+    messages: tuple[ProtocolRecord, ...]
     profiles: tuple[str, ...]  # that fit all evidence; none of them: a mixture
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[ProfileFeature, ...]
     flavours: tuple[str, ...]
     submission_version: int | None
     agreed: HandshakeResult | None

@@ -15,57 +15,24 @@ from stagepost.dmq.announcements import Announcements, WindowRules
 from stagepost.dmq.message import COMPACT_KES_SIGNATURE_BYTES
 from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.submission import MessageIdAndSize
-from stagepost.errors import ErrorCode, RemoteProtocolError, StagepostError
+from stagepost.errors import ErrorCode, RemoteProtocolError, StagepostError, WireRule
 from stagepost.ground.net import keep_alive_protocol as keep_alive
 from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
 
-OUT_OF_TURN = "OutOfTurn"
-NOT_IN_THIS_STATE = "NotInThisState"
-MESSAGE_TOO_LONG = "MessageTooLong"
-
 _SIDES = {Role.CLIENT: "initiator", Role.SERVER: "responder"}
 
-# Error texts describe the fault; the first phrase that occurs in the text names the rule.
 _RULES_BY_CODE = {
-    ErrorCode.CBOR_LIMIT: (
-        ("nesting depth", "TooDeep"),
-        ("number of items", "TooManyItems"),
-        ("the length of", "ListTooLong"),
-        ("", MESSAGE_TOO_LONG),
-    ),
-    ErrorCode.CBOR_INVALID: (
-        ("a place in this protocol", "ForbiddenType"),
-        ("no place in this protocol", "ForbiddenType"),
-        ("longer than needed", "LongerThanNeeded"),
-        ("older layout", "OlderMessageLayout"),
-        ("no message of", "UnknownMessage"),
-        ("is none of its forms", "UnknownMessage"),
-        ("at least", "EmptyBlockingReply"),
-        ("elements, expected", "WrongElementCount"),
-        ("bytes, expected", "WrongLength"),
-        ("a definite one is required", "IndefiniteForm"),
-        ("bits hold", "OutOfRange"),
-        ("allowed are", "OutOfRange"),
-        ("expected", "WrongType"),
-        ("not UTF-8", "NotUtf8"),
-        ("left over", "LeftoverBytes"),
-        ("", "Malformed"),
-    ),
-    ErrorCode.MSG_BODY_SIZE: (("", "BodySize"),),
-    ErrorCode.PROTOCOL_STATE: (
-        ("turn", OUT_OF_TURN),
-        ("cannot be pipelined", "NotPipelined"),
-        ("cookie", "CookieMismatch"),
-        ("", NOT_IN_THIS_STATE),
-    ),
-    ErrorCode.CBOR_TRUNCATED: (("", "Malformed"),),
+    ErrorCode.CBOR_LIMIT: WireRule.MESSAGE_TOO_LONG,
+    ErrorCode.PROTOCOL_STATE: WireRule.NOT_IN_THIS_STATE,
 }
+"""Rules of errors that name none."""
+
 # Offsets in errors count from the message; the report gives the place in the capture instead.
 _PLACES_IN_TEXT = re.compile(r" \(offset \d+\)|, which begins at offset \d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class UnplacedFault:
     """Broken rule before its place in the capture is known. `at` counts bytes of the lane."""
 
     at: int
@@ -77,22 +44,21 @@ class Fault:
     message_at: int | None = None
 
 
-def fault_of(error: StagepostError, *, base: int, allowed: str, state: str) -> Fault:
+def fault_of(error: StagepostError, *, base: int, allowed: str, state: str) -> UnplacedFault:
     """Return the fault that `error` describes in the message that begins at lane offset `base`."""
     rule = _rule_of(error)
     # A message over its limit is wrong as a whole; the limit itself may lie after the end of the capture.
-    at = base if rule == MESSAGE_TOO_LONG else base + (error.offset or 0)
+    at = base if rule is WireRule.MESSAGE_TOO_LONG else base + (error.offset or 0)
     text = _PLACES_IN_TEXT.sub("", error.text)
     if error.advice:
         text = f"{text}; {error.advice}"
-    return Fault(at, error.code, rule, text, allowed, state, message_at=base)
+    return UnplacedFault(at, error.code, rule, text, allowed, state, message_at=base)
 
 
-def _rule_of(error: StagepostError) -> str:
+def _rule_of(error: StagepostError) -> WireRule:
     if error.code is ErrorCode.CBOR_INVALID and error.found == COMPACT_KES_SIGNATURE_BYTES and error.advice:
-        return "CompactSumSignature"
-    phrases = _RULES_BY_CODE.get(error.code, (("", "Malformed"),))
-    return next(rule for phrase, rule in phrases if phrase in error.text)
+        return WireRule.COMPACT_SUM_SIGNATURE
+    return error.rule or _RULES_BY_CODE.get(error.code, WireRule.MALFORMED)
 
 
 def may_say(spec: ProtocolSpec, state: State) -> str:
@@ -111,7 +77,7 @@ _COOKIE_AT = 2  # behind the message's head and tag, one byte each
 
 
 class InstanceRules(Protocol):
-    def heard(self, message: object, base: int, state: str) -> Fault | None:
+    def heard(self, message: object, base: int, state: str) -> UnplacedFault | None:
         """Return the rule that `message`, which begins at lane offset `base`, breaks; None if it breaks none."""
 
 
@@ -130,7 +96,7 @@ class _WindowRule:
         self._limit = rules.ids_unacknowledged_max
         self._window = Announcements(rules)
 
-    def heard(self, message: object, base: int, state: str) -> Fault | None:
+    def heard(self, message: object, base: int, state: str) -> UnplacedFault | None:
         window = self._window
         # Read before the message changes the window; the referee has already checked that a request precedes
         # an answer.
@@ -158,7 +124,7 @@ class _WindowRule:
                 return None
         if violation is None:
             return None
-        return Fault(base, violation.code, violation.rule, violation.text, allowed, state, base)
+        return UnplacedFault(base, violation.code, violation.rule, violation.text, allowed, state, base)
 
     def _allowed_request(self, acknowledged: int, outstanding: int, due: int) -> str:
         if acknowledged > outstanding:
@@ -172,7 +138,7 @@ class _CookieRule:
     def __init__(self) -> None:
         self._request: keep_alive.KeepAlive | None = None
 
-    def heard(self, message: object, base: int, state: str) -> Fault | None:
+    def heard(self, message: object, base: int, state: str) -> UnplacedFault | None:
         if isinstance(message, keep_alive.KeepAlive):
             self._request = message
         elif isinstance(message, keep_alive.KeepAliveResponse) and self._request is not None:
@@ -180,7 +146,7 @@ class _CookieRule:
                 keep_alive.check_cookie(self._request, message)
             except RemoteProtocolError as error:
                 fault = fault_of(error, base=base, allowed=f"cookie {self._request.cookie}", state=state)
-                return Fault(
+                return UnplacedFault(
                     base + _COOKIE_AT, fault.code, fault.rule, fault.text, fault.allowed, state, base
                 )
         return None

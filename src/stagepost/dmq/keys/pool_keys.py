@@ -77,7 +77,7 @@ def write_evolved_key(source: Path, target: Path, to_period: int | None = None) 
     if goal <= key.period and to_period is not None:
         raise SigningError(
             f"{source} is at KES period {key.period} and cannot go {'back ' if goal < key.period else ''}to {goal}",
-            advice="a KES key only moves forward; give a later period",
+            advice="a KES key can only be evolved forward; give a later period",
             found=goal,
             limit=key.period,
         )
@@ -105,8 +105,8 @@ def _require_own_place(source: Path, target: Path, *, is_ours: bool) -> None:
     folders = {os.path.realpath(source.parent), os.path.dirname(os.path.realpath(source))}
     if not is_ours and os.path.realpath(target.parent) in folders:
         raise KeyFileError(
-            f"{target} lies where {source} does; nothing is written where an operator's keys lie",
-            advice="choose a folder for evolved keys alone",
+            f"{target} is in the folder of {source}; nothing is written into a folder with an operator's keys",
+            advice="choose another folder",
         )
 
 

@@ -16,14 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from stagepost.dmq.keys.kes_agent import KesAgent
+from stagepost.dmq.keys.kes_clock import KesClock, KesSchedule
 from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
-from stagepost.dmq.keys.signing_pair import KesSchedule, SigningPair, load_signing_pair
+from stagepost.dmq.keys.signing_pair import SigningPair, load_signing_pair
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import KeyFileError, LocalProtocolError, SigningError, StagepostError
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import Clock, SystemClock
 
 WARNING_PERIODS = 3
+AGENT_ASKED_EVERY_S = 600.0
+"""Seconds between two questions to a KES agent for a renewed pair."""
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +57,23 @@ class DmqSigner:
 
     def __init__(
         self,
-        keys_folder: Path,
+        keys: Path | KesAgent,
         *,
-        schedule: KesSchedule | None = None,
+        schedule: KesSchedule | KesClock | None = None,
         clock: Clock | None = None,
         beside_the_loop: bool = True,
         evolved_key: Path | None = None,
     ) -> None:
-        """Read the keys in `keys_folder`.
+        """Take the keys of a folder or of a KES agent.
 
         Without a `schedule` the key signs for the period that it is at. Set `beside_the_loop` to False in
         virtual time, which knows no threads. `evolved_key` names a KES key file past its first period, which
         is refused otherwise.
         """
-        self._folder = keys_folder
+        self._keys = keys
         self._evolved_key = evolved_key
-        self._schedule = schedule
+        self._kes_clock = schedule if isinstance(schedule, KesClock) else None
+        self._schedule = None if isinstance(schedule, KesClock) else schedule
         self._clock = clock or SystemClock()
         self._last_look = self._look()
         self._pair = self._read()
@@ -91,6 +96,8 @@ class DmqSigner:
     async def sign(self, body: bytes, expires_at: int) -> DmqMessage:
         if self._is_closed:
             raise LocalProtocolError("this signer was closed")
+        if self._kes_clock is not None:
+            self._schedule = await self._kes_clock.schedule()
         if self._thread is None:
             outcome = self._sign_all([(body, expires_at)])[0]
             if isinstance(outcome, StagepostError):
@@ -171,7 +178,7 @@ class DmqSigner:
             # one.
             self._replace(self._read_same_pool())
         if self._schedule is not None:
-            self._warn_of_the_end(self._pair.periods_until_end(period))
+            self._warn_of_the_end(self._pair.periods_until_end(self._schedule, period))
         return period
 
     def _warn_of_the_end(self, periods_left: int) -> None:
@@ -179,10 +186,10 @@ class DmqSigner:
         if periods_left <= WARNING_PERIODS and periods_left != self._warned_of:
             self._warned_of = periods_left
             text = "the operational certificate ends soon; renew it"
-            log.warning(text, extra={"periods_left": max(0, periods_left), "folder": str(self._folder)})
+            log.warning(text, extra={"periods_left": max(0, periods_left), "keys": str(self._place)})
 
     def _read(self) -> SigningPair:
-        return load_signing_pair(self._folder, self._evolved_key)
+        return load_signing_pair(self._keys, self._evolved_key)
 
     def _read_again(self) -> None:
         """Take a changed pair when both files fit together. Operators write one file after the other."""
@@ -200,7 +207,7 @@ class DmqSigner:
         if found.pool_id != self._pool_id:
             found.erase()
             raise KeyFileError(
-                f"the keys in {self._folder} were changed to another pool's",
+                f"the keys in {self._place} were changed to another pool's",
                 advice="start the program again to send as the other pool",
             )
         return found
@@ -210,9 +217,15 @@ class DmqSigner:
         former.erase()
 
     def _look(self) -> tuple[object, ...]:
-        """Return how both files look, so that a change of either is noticed."""
-        key_path = self._evolved_key or self._folder / KES_SIGNING_KEY
-        return _look_of(key_path), _look_of(self._folder / CERTIFICATE)
+        """Return how both files look, so that a change of either is noticed. An agent is asked again in time."""
+        if isinstance(self._keys, KesAgent):
+            return (self._clock.mono_s() // AGENT_ASKED_EVERY_S,)
+        key_path = self._evolved_key or self._keys / KES_SIGNING_KEY
+        return _look_of(key_path), _look_of(self._keys / CERTIFICATE)
+
+    @property
+    def _place(self) -> Path:
+        return self._keys.socket if isinstance(self._keys, KesAgent) else self._keys
 
 
 def _look_of(path: Path) -> tuple[int, ...] | None:

@@ -2,13 +2,11 @@
 alone.
 
 Other programs read the same files and take the key for one at its first period. A key file at a later period
-disables them, and is refused here unless the caller asks for it by name. KES periods are counted in slots
-from the beginning of a chain, not from a certificate; `KesSchedule` converts them to time.
+disables them, and is refused here unless the caller asks for it by name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -16,47 +14,14 @@ from shlex import quote
 from stagepost.dmq import key_texts as text_envelope
 from stagepost.dmq.key_texts import EvolvedSigningKey, IssuedCertificate
 from stagepost.dmq.keys import key_files
+from stagepost.dmq.keys.kes_agent import KesAgent
+from stagepost.dmq.keys.kes_clock import KesSchedule
 from stagepost.dmq.keys.pool_keys import CERTIFICATE, KES_SIGNING_KEY
 from stagepost.dmq.message import DmqMessage, sign_message
-from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, SLOTS_PER_KES_PERIOD
 from stagepost.errors import ErrorCode, KesExhausted, KeyFileError, SigningError
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.identifiers import PoolId
-from stagepost.ground.net.version_data import NETWORK_MAGICS
-
-PERIOD_S = float(SLOTS_PER_KES_PERIOD)
-"""Seconds: slots take one second on the public networks."""
-
-
-@dataclass(frozen=True, slots=True)
-class KesSchedule:
-    """KES periods of a chain. `slot_zero_unix_s` is where slot 0 would lie if all slots had taken one second."""
-
-    slot_zero_unix_s: float
-    period_s: float = PERIOD_S
-
-    def period_at(self, unix_s: float) -> int:
-        return max(0, int((unix_s - self.slot_zero_unix_s) // self.period_s))
-
-    def start_of(self, period: int) -> float:
-        """Return the Unix time at which `period` begins."""
-        return self.slot_zero_unix_s + period * self.period_s
-
-
-# The first slots of mainnet and preprod took 20 s each; these schedules hold from the first slot of one
-# second onwards: slot 4 492 800 at 1 596 059 091 and slot 86 400 at 1 655 769 600.
-_SCHEDULES = {
-    NETWORK_MAGICS["mithril-mainnet"]: KesSchedule(1_591_566_291),
-    NETWORK_MAGICS["mithril-preprod"]: KesSchedule(1_655_683_200),
-    NETWORK_MAGICS["mithril-preview"]: KesSchedule(1_666_656_000),
-}
-
-
-def kes_schedule_for(network_magic: int) -> KesSchedule | None:
-    """Return the schedule of the network; None without a well-known chain: a key then signs for the period
-    that it is at."""
-    return _SCHEDULES.get(network_magic)
 
 
 class SigningPair:
@@ -98,7 +63,7 @@ class SigningPair:
                 limit=present,
             )
         first = self._issued.certificate.start_kes_period
-        after = first + KES_EVOLUTIONS_MAX
+        after = first + schedule.evolutions_max
         if present < first:
             raise SigningError(
                 f"it is KES period {present}; the certificate in {self._certificate_path} begins with period {first}, "
@@ -117,9 +82,9 @@ class SigningPair:
             )
         return present
 
-    def periods_until_end(self, period: int) -> int:
+    def periods_until_end(self, schedule: KesSchedule, period: int) -> int:
         """Return how many periods of the certificate follow `period`."""
-        return self._issued.certificate.start_kes_period + KES_EVOLUTIONS_MAX - 1 - period
+        return self._issued.certificate.start_kes_period + schedule.evolutions_max - 1 - period
 
     def sign(self, body: bytes, *, kes_period: int, expires_at: int) -> DmqMessage:
         """Return the signed message; evolve the key in memory to `kes_period` first."""
@@ -137,11 +102,15 @@ class SigningPair:
         self._key.erase()
 
 
-def load_signing_pair(folder: Path, evolved_key: Path | None = None) -> SigningPair:
-    """Read the key and the certificate in `folder`, which must belong together.
+def load_signing_pair(keys: Path | KesAgent, evolved_key: Path | None = None) -> SigningPair:
+    """Return the key and the certificate of a folder or of a KES agent; they must belong together.
 
     `evolved_key` names a KES key file past its first period that replaces the folder's.
     """
+    if isinstance(keys, KesAgent):
+        key, issued = keys.fetch()
+        return SigningPair(key, issued, keys.socket)
+    folder = keys
     key_path = folder / KES_SIGNING_KEY if evolved_key is None else evolved_key
     key = _load_fresh(key_path) if evolved_key is None else _load_any(key_path)
     certificate_path = folder / CERTIFICATE
@@ -149,7 +118,7 @@ def load_signing_pair(folder: Path, evolved_key: Path | None = None) -> SigningP
     if issued.certificate.kes_verification_key != key.verification_key:
         raise KeyFileError(
             f"{certificate_path} was issued for another KES key than that in {key_path}",
-            advice="issue a certificate for this key; `stagepost keys show` tells what belongs together",
+            advice="issue a certificate for this key; `stagepost keys show` shows which files belong together",
         )
     if not issued.is_valid:
         raise KeyFileError(
@@ -168,7 +137,7 @@ def _load_fresh(path: Path) -> SigningKey:
         f"{path} holds a KES key that was evolved to period {key.period}; an operator's key file is at period 0, and "
         "cardano-node or mithril-signer would sign wrongly with this one",
         advice="put the file back that cardano-cli wrote, or make a new KES key and certificate; "
-        f"`--evolved-key {quote(str(path))}` of `send` signs with it all the same",
+        f"`--evolved-key {quote(str(path))}` of `send` signs with the evolved key",
         found=key.period,
         limit=0,
     )

@@ -4,6 +4,7 @@ bring nothing."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -11,16 +12,25 @@ import msgspec
 from stagepost.dmq.endpoints.connection import initiate
 from stagepost.dmq.node.blame import shake_hands
 from stagepost.dmq.node.config import NodeConfig
-from stagepost.dmq.node.peer_book import KnownPeer, LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.dmq.node.peer_book import KnownPeer, LocalRootPeer, PeerBook, PeerOrigin, Valency
 from stagepost.dmq.node.peer_link import Links, PeerLink, SharedParts, address_text, ip_address_of
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol, Profile, profile_named
 from stagepost.dmq.topology import AccessPoint
+from stagepost.errors import StagepostError
 from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.net.redialler import Redialler
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 
 log = logging.getLogger(__name__)
+
+
+SRV_PORT = 0
+"""Port in the peer book of a peer whose address is the name of an SRV record: nobody can listen at port 0."""
+POOL_SRV_PREFIX = "_dmq._mithril._cardano._tcp."
+GUIDE_SRV_PREFIX = "_mithril._tcp."
+"""Names before the domain that a pool registered: that of CIP-0155, and that which Mithril's guide tells pools."""
+SrvLookup = Callable[[str], Awaitable[TcpAddress]]
 
 
 class Dialler:
@@ -34,8 +44,11 @@ class Dialler:
         book: PeerBook,
         shared: SharedParts,
         links: Links,
+        *,
+        look_up: SrvLookup,
     ) -> None:
         self._config = config
+        self._look_up = look_up
         self._network = network
         self._ours = ours
         self._book = book
@@ -53,12 +66,13 @@ class Dialler:
                 Valency(group.hot_valency, group.warm_valency),
                 may_be_shared=group.advertise,
                 initiator_only=group.initiator_only,
+                may_be_dialled=not group.is_behind_firewall,
             )
         for public in self._config.topology.public_roots:
             for root in map(self._root, public.access_points):
                 self._book.add(
                     root.address,
-                    Origin.PUBLIC_ROOT,
+                    PeerOrigin.PUBLIC_ROOT,
                     root.profile,
                     may_be_shared=public.advertise,
                     can_be_warm=root.can_be_warm,
@@ -66,7 +80,9 @@ class Dialler:
 
     def _root(self, point: AccessPoint) -> LocalRootPeer:
         profile = point.profile or self._config.wire_profile
-        return LocalRootPeer(PeerAddress(point.address, point.port), profile.name, can_be_warm(profile))
+        return LocalRootPeer(
+            PeerAddress(point.address, point.port or SRV_PORT), profile.name, can_be_warm(profile)
+        )
 
     def look(self) -> None:
         """Look again now: a peer was shared, or lost."""
@@ -97,7 +113,7 @@ class Dialler:
     async def _converse(self, peer: KnownPeer) -> str | None:
         """Run the whole life of one connection; return the rule by whose breach the peer ended it, or None."""
         profile = profile_named(peer.profile)
-        bearer = await self._network.connect(TcpAddress(peer.address.host, peer.address.port))
+        bearer = await self._network.connect(await self._tcp_address(peer))
         try:
             ours = self._ours
             if peer.initiator_only:
@@ -123,6 +139,27 @@ class Dialler:
             self._dialled.pop(peer.address, None)
             bearer.close()
             await bearer.wait_closed()
+
+    async def _tcp_address(self, peer: KnownPeer) -> TcpAddress:
+        """Return where to dial. Only the operator's own peers and ledger peers may be SRV names."""
+        host = peer.address.host
+        if peer.origin is PeerOrigin.LEDGER:
+            return await self._look_up_pool(host)
+        if peer.address.port == SRV_PORT and peer.origin is not PeerOrigin.SHARED:
+            return await self._look_up(host)
+        return TcpAddress(host, peer.address.port)
+
+    async def _look_up_pool(self, domain: str) -> TcpAddress:
+        """Return where a pool's DMQ node listens, by the name that dmq-node asks for, else by that of Mithril's guide."""
+        try:
+            return await self._look_up(POOL_SRV_PREFIX + domain)
+        except StagepostError:
+            found = await self._look_up(GUIDE_SRV_PREFIX + domain)
+        log.info(
+            "pool publishes the guide's SRV name alone",
+            extra={"name": GUIDE_SRV_PREFIX + domain, "peer": str(found)},
+        )
+        return found
 
     def _replace_one(self) -> None:
         """Hang up on one idle peer. Only one at a time: an hour without messages must not cost the node all

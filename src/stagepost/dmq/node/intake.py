@@ -17,12 +17,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
-from stagepost.dmq.mempool import Entry, Mempool, file_key
+from stagepost.dmq.mempool import Mempool, MempoolEntry, file_key
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.message_store import MessageStore, Restored, restore
 from stagepost.dmq.outcome import ACCEPTED, Outcome, Reason, Rejected, rejected
 from stagepost.dmq.pool_memory import PoolMemory
-from stagepost.dmq.validation import Validator
+from stagepost.dmq.validation import MessageValidator
 from stagepost.errors import ErrorCode, StorageError
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.bell import Bell
@@ -39,9 +39,9 @@ however many they are."""
 SWEEP_WAIT_MAX_S = 10.0
 """Seconds between sweeps at most. Sweeps come exactly when a message expires; this limit is for wall clocks that were set."""
 
-OnAccepted: TypeAlias = Callable[[Entry], None]
+OnAccepted: TypeAlias = Callable[[MempoolEntry], None]
 OnRejected: TypeAlias = Callable[[DmqMessage, str, Rejected], None]
-OnExpired: TypeAlias = Callable[[list[Entry]], None]
+OnExpired: TypeAlias = Callable[[list[MempoolEntry]], None]
 Settled: TypeAlias = Callable[[list[Outcome]], None]
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Intake:
 
     def __init__(
         self,
-        validator: Validator,
+        validator: MessageValidator,
         mempool: Mempool,
         store: MessageStore,
         clock: Clock,
@@ -273,13 +273,14 @@ class Intake:
         group, self._valid = self._valid, []
         return group
 
-    def _commit(self, group: list[_Batch]) -> tuple[list[Entry], dict[PoolId, PoolMemory | None]]:
+    def _commit(self, group: list[_Batch]) -> tuple[list[MempoolEntry], dict[PoolId, PoolMemory | None]]:
         """Return the entries of the group to write, and the pools' memories before the commit."""
         validator, mempool = self._validator, self._mempool
         remembered = validator.pools_remembered
-        entries: list[Entry] = []
+        entries: list[MempoolEntry] = []
         before: dict[PoolId, PoolMemory | None] = {}
         reserved_bytes = 0
+        of_pool: dict[PoolId, tuple[int, int]] = {}
         index = mempool.last_index
         fits = _fits(mempool, [message for batch in group for message in batch.messages])
         for batch in group:
@@ -288,21 +289,23 @@ class Intake:
                 if pool_id not in before:
                     before[pool_id] = remembered.get(pool_id)
                 # Nobody else can have added this message since it was claimed, so it is not a duplicate here.
-                fault = None if fits else mempool.check_limits(message, len(entries), reserved_bytes)
+                mine = of_pool.get(pool_id, (0, 0))
+                fault = None if fits else mempool.check_limits(message, len(entries), reserved_bytes, mine)
                 fault = fault or validator.commit(message, batch.mono_s, pool_id)
                 if fault is not None:
                     outcomes[place] = fault
                     continue
                 index += 1
-                entries.append(Entry(index, message, batch.received_ms, batch.offer.source))
+                entries.append(MempoolEntry(index, message, batch.received_ms, batch.offer.source))
                 reserved_bytes += len(message.raw)
+                of_pool[pool_id] = mine[0] + 1, mine[1] + len(message.raw)
                 outcomes[place] = ACCEPTED
         return entries, before
 
     def _written(
         self,
         group: list[_Batch],
-        entries: list[Entry],
+        entries: list[MempoolEntry],
         before: dict[PoolId, PoolMemory | None],
         error: StorageError | None,
     ) -> None:
@@ -357,7 +360,7 @@ class Intake:
             # A bug of one caller must not reach the others of the group.
             _log.exception("a caller of the intake failed")
 
-    def _hold(self, entries: list[Entry]) -> None:
+    def _hold(self, entries: list[MempoolEntry]) -> None:
         if not entries:
             return
         mempool = self._mempool
@@ -370,7 +373,7 @@ class Intake:
             _call_for_each(hook, entries)
         self.bell.ring()
 
-    def sweep(self) -> list[Entry]:
+    def sweep(self) -> list[MempoolEntry]:
         """Forget expired messages, when they have expired by clocks that are behind ours, too."""
         now = self.clock.unix_s()
         gone = self._mempool.expire(now - self._validator.rules.skew_s)
@@ -412,7 +415,7 @@ def _fits(mempool: Mempool, messages: Sequence[DmqMessage]) -> bool:
     )
 
 
-def _call_for_each(hook: OnAccepted, entries: list[Entry]) -> None:
+def _call_for_each(hook: OnAccepted, entries: list[MempoolEntry]) -> None:
     rest = iter(entries)
     while True:
         try:

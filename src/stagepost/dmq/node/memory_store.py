@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written, write_and_wait
-from stagepost.dmq.node.stored_rows import MESSAGES, MessageBook, empty_rows, state_of
+from stagepost.dmq.node.stored_rows import MESSAGES, MessageDraftBook, empty_rows, state_of
 from stagepost.errors import StorageError
 from stagepost.ground.storage.simulated_disk import SimulatedDisk
 from stagepost.ground.storage.tables import Draft, Held
 
-Act: TypeAlias = Callable[[MessageBook], object]
+Act: TypeAlias = Callable[[MessageDraftBook], object]
 
 
 class MemoryDisk(SimulatedDisk[Held]):
@@ -110,14 +110,14 @@ def _gone() -> StorageError:
     return StorageError("the disk went away in a crash")
 
 
-def _decoded(entry: Entry) -> Entry:
+def _decoded(entry: MempoolEntry) -> MempoolEntry:
     message = DmqMessage.decode(entry.message.raw, profile="seed")
-    return Entry(entry.index, message, entry.received_ms, entry.source)
+    return MempoolEntry(entry.index, message, entry.received_ms, entry.source)
 
 
 def _apply(held: Held, owed: Sequence[Act], records: Sequence[StoredMessage]) -> None:
     draft = Draft(held)
-    book = MessageBook(draft)
+    book = MessageDraftBook(draft)
     for act in owed:
         act(book)
     book.put(records)

@@ -6,11 +6,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.message import DmqMessage, MessageLayout
+from stagepost.dmq.profiles import MiniProtocol
 from stagepost.ground.loop.bell import Bell, Call
 
 Taken = tuple[tuple[DmqMessage, ...], bool]
+OnSent = Callable[[MiniProtocol, int], None]
+"""Callback with the mini-protocol and the number of messages sent on it."""
 
 
 class Audience:
@@ -32,7 +35,7 @@ class Audience:
     def leave(self, feed: MempoolFeed) -> None:
         self._listening.pop(feed, None)
 
-    def expired(self, gone: Sequence[Entry]) -> None:
+    def expired(self, gone: Sequence[MempoolEntry]) -> None:
         """Count the expired messages that listening programs have not received, and never will."""
         unseen = 0
         by_layout: dict[MessageLayout, list[int]] = {}
@@ -75,7 +78,7 @@ def _after(
 
 class MempoolFeed:
     """Feed that starts before the oldest message. It passes over layouts that the program's profile does not
-    know."""
+    know. `on_sent` gets the number of messages each time that some are taken."""
 
     def __init__(
         self,
@@ -83,8 +86,10 @@ class MempoolFeed:
         bell: Bell,
         layouts: Collection[MessageLayout],
         audience: Audience | None = None,
+        on_sent: OnSent = lambda protocol, count: None,
     ) -> None:
         self.layouts = layouts
+        self._on_sent = on_sent
         self._mempool = mempool
         self._bell = bell
         self._audience = audience or Audience()
@@ -100,6 +105,8 @@ class MempoolFeed:
         audience = self._audience
         audience.join(self)
         taken, self._cursor = audience.after(self._mempool, self._cursor, count_max, self.layouts)
+        if taken[0]:
+            self._on_sent(MiniProtocol.LOCAL_MESSAGE_NOTIFICATION, len(taken[0]))
         return taken
 
     async def wait(self) -> None:

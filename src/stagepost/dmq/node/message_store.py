@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.pool_memory import PoolRecord
-from stagepost.dmq.validation import Validator
+from stagepost.dmq.validation import MessageValidator
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import FlooredClock
@@ -23,7 +23,7 @@ STORED_TIME_AHEAD_MAX_S = 3_600
 ACCEPT_STORED_TIME = "unsafe-accept-stored-time"
 """Name of the override in configuration and command line."""
 
-StoredMessage: TypeAlias = Entry
+StoredMessage: TypeAlias = MempoolEntry
 Written: TypeAlias = Callable[[StorageError | None], None]
 
 
@@ -44,7 +44,7 @@ class StoredPool(msgspec.Struct, frozen=True):
         )
 
 
-def pool_of(entry: Entry) -> StoredPool:
+def pool_of(entry: MempoolEntry) -> StoredPool:
     message = entry.message
     return StoredPool(message.pool_id, message.issue_number, entry.received_ms)
 
@@ -114,8 +114,7 @@ def check_stored_time(highest_ms: int, now_unix_s: float) -> None:
         raise ConfigError(
             f"the stored messages are from {highest_ms / 1_000:.0f}, {ahead_s:.0f} s ahead of this machine's clock, "
             f"which says {now_unix_s:.0f}; at most {STORED_TIME_AHEAD_MAX_S} s are allowed",
-            advice=f"set the clock, or start once with {ACCEPT_STORED_TIME} if the clock is right "
-            "and was wrong before",
+            advice=f"correct the clock; if it is right now and was wrong before, start once with {ACCEPT_STORED_TIME}",
             limit=STORED_TIME_AHEAD_MAX_S,
             found=round(ahead_s),
         )
@@ -134,7 +133,7 @@ class Restored:
 
 def restore(
     store: MessageStore,
-    validator: Validator,
+    validator: MessageValidator,
     mempool: Mempool,
     clock: FlooredClock,
     *,
@@ -150,8 +149,8 @@ def restore(
         clock.raise_floor(state.highest_ms / 1_000)
     now, mono = clock.unix_s(), clock.mono_s()
     _take_over_pools(validator, state, now, mono)
-    expired: list[Entry] = []
-    unkept: list[Entry] = []
+    expired: list[MempoolEntry] = []
+    unkept: list[MempoolEntry] = []
     rules = validator.rules
     # Nothing that a sweep at this time would remove is taken in, so nothing of it can be replayed either.
     mempool.expire(now - rules.skew_s)
@@ -173,10 +172,10 @@ def restore(
     return Restored(mempool.count, len(expired), len(unkept), len(validator.pools_remembered), state.damage)
 
 
-def _take_over_pools(validator: Validator, state: StoredState, now: float, mono: float) -> None:
+def _take_over_pools(validator: MessageValidator, state: StoredState, now: float, mono: float) -> None:
     pools: dict[PoolId, StoredPool] = {pool.pool_id: pool for pool in state.pools}
     # Per cold key first, whose hash is the pool's id: pools are few, messages many.
-    last: dict[tuple[bytes, int], Entry] = {}
+    last: dict[tuple[bytes, int], MempoolEntry] = {}
     for entry in state.messages:
         message = entry.message
         signer = (message.cold_verification_key, message.issue_number)

@@ -62,7 +62,7 @@ RULES = tuple(
 DMQ_MESSAGES = MetricDeclaration(
     "stagepost_dmq_messages_total",
     Kind.COUNTER,
-    "Messages by mini-protocol and what became of them.",
+    "Messages by mini-protocol and outcome.",
     {"protocol": MESSAGE_PROTOCOLS, "outcome": tuple(MessageOutcome)},
 )
 DMQ_REJECTIONS = MetricDeclaration(
@@ -72,19 +72,21 @@ DMQ_REJECTIONS = MetricDeclaration(
     {"reason": (*REJECTION_REASONS, OTHER)},
 )
 DMQ_MEMPOOL_MESSAGES = MetricDeclaration(
-    "stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages held.", {}
+    "stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages in the mempool.", {}
 )
-DMQ_MEMPOOL_BYTES = MetricDeclaration("stagepost_dmq_mempool_bytes", Kind.GAUGE, "Their bytes.", {})
+DMQ_MEMPOOL_BYTES = MetricDeclaration(
+    "stagepost_dmq_mempool_bytes", Kind.GAUGE, "Bytes of the unexpired messages in the mempool.", {}
+)
 DMQ_PEERS = MetricDeclaration(
     "stagepost_dmq_peers",
     Kind.GAUGE,
-    "Peers that are known, connected, exchanging.",
+    "Peers by state: cold (known), warm (connected), hot (exchanging messages).",
     {"state": tuple(PeerState)},
 )
 DMQ_PROTOCOL_VIOLATIONS = MetricDeclaration(
     "stagepost_dmq_protocol_violations_total",
     Kind.COUNTER,
-    "Rules that peers broke, by mini-protocol.",
+    "Violations of protocol rules by peers, by mini-protocol and rule.",
     {
         "protocol": (*(protocol.value for protocol in MiniProtocol), CONNECTION),
         "rule": (*RULES, OTHER),
@@ -93,19 +95,19 @@ DMQ_PROTOCOL_VIOLATIONS = MetricDeclaration(
 DMQ_EQUIVOCATIONS = MetricDeclaration(
     "stagepost_dmq_equivocations_total",
     Kind.COUNTER,
-    "Messages of a pool with another body than its first one of the same slot.",
+    "Messages of a pool whose certificate number, KES period and expiry equal those of an earlier message with another body.",
     {"outcome": tuple(SecondBody)},
 )
 DMQ_EXPIRED_UNSEEN = MetricDeclaration(
     "stagepost_dmq_expired_unseen_total",
     Kind.COUNTER,
-    "Messages that expired before a local program that listens was shown them, counted for each such program.",
+    "Messages that expired before a listening local program got them, counted for each program.",
     {},
 )
 KES_PERIODS_REMAINING = MetricDeclaration(
     "stagepost_kes_periods_remaining",
     Kind.GAUGE,
-    "KES periods left, this one included, of the local programs' key that ends first; absent while none is in use.",
+    "KES periods left, the present one included, of the local programs' key that ends first; absent while no key is in use.",
     {},
 )
 
@@ -121,6 +123,51 @@ NODE_METRICS = (
     DMQ_EXPIRED_UNSEEN,
     KES_PERIODS_REMAINING,
 )
+
+
+PUBLISHED_COUNTERS: Mapping[str, tuple[MiniProtocol, tuple[MessageOutcome, ...]]] = {
+    "submissions_submitted": (
+        MiniProtocol.LOCAL_MESSAGE_SUBMISSION,
+        (MessageOutcome.ACCEPTED, MessageOutcome.REJECTED),
+    ),
+    "submissions_accepted": (MiniProtocol.LOCAL_MESSAGE_SUBMISSION, (MessageOutcome.ACCEPTED,)),
+    "submissions_rejected": (MiniProtocol.LOCAL_MESSAGE_SUBMISSION, (MessageOutcome.REJECTED,)),
+    "txSubmission_txsReceived": (
+        MiniProtocol.MESSAGE_SUBMISSION,
+        (MessageOutcome.ACCEPTED, MessageOutcome.REJECTED),
+    ),
+    "txSubmission_txsAccepted": (MiniProtocol.MESSAGE_SUBMISSION, (MessageOutcome.ACCEPTED,)),
+    "txSubmission_txsRejected": (MiniProtocol.MESSAGE_SUBMISSION, (MessageOutcome.REJECTED,)),
+}
+"""Counters of dmq-node that this node has too, each as a sum of outcomes."""
+PUBLISHED_GAUGES = (
+    "connectionManager_inboundConns",
+    "connectionManager_outboundConns",
+    "peerSelection_cold",
+    "peerSelection_warm",
+    "peerSelection_hot",
+)
+"""Gauges of dmq-node that this node has too."""
+
+
+def published_metrics(
+    prefix: str, messages: Mapping[tuple[MiniProtocol, MessageOutcome], int], gauges: Mapping[str, int]
+) -> bytes:
+    """Return the metrics under dmq-node's names, so that its dashboards live on: with and without the ending
+    that tells the kind."""
+    lines: list[str] = []
+    for name, (protocol, outcomes) in PUBLISHED_COUNTERS.items():
+        count = sum(messages.get((protocol, outcome), 0) for outcome in outcomes)
+        lines += _published(f"{prefix}{name}", "counter", count)
+    for name in PUBLISHED_GAUGES:
+        lines += _published(f"{prefix}{name}", "int", gauges.get(name, 0))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _published(name: str, ending: str, value: int) -> list[str]:
+    kind = "counter" if ending == "counter" else "gauge"
+    names = (name, f"{name}_{ending}")
+    return [line for shown in names for line in (f"# TYPE {shown} {kind}", f"{shown} {value}")]
 
 
 class Metrics:

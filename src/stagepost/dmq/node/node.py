@@ -10,38 +10,41 @@ from dataclasses import replace
 from random import Random
 
 from stagepost import __version__
+from stagepost.dmq.cardano.ledger_peers import LedgerPeers, srv_domains
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.endpoints.connection import Connection, respond
-from stagepost.dmq.equivocation import Equivocations, RefusingValidator
-from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
+from stagepost.dmq.equivocation import Equivocations
+from stagepost.dmq.mempool import Mempool, MempoolEntry, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.node.blame import OnViolation, shake_hands
 from stagepost.dmq.node.config import NodeConfig
-from stagepost.dmq.node.dialler import Dialler, can_be_warm
+from stagepost.dmq.node.dialler import SRV_PORT, Dialler, SrvLookup, can_be_warm
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.local_service import LocalService, owner_and_root
-from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed
+from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed, OnSent
 from stagepost.dmq.node.message_store import MessageStore
-from stagepost.dmq.node.peer_book import Origin, PeerBook
-from stagepost.dmq.node.peer_link import Links, PeerLink, SharedParts, address_text
+from stagepost.dmq.node.peer_book import PeerBook, PeerOrigin
+from stagepost.dmq.node.peer_link import Links, OnSupplied, PeerLink, SharedParts, address_text
 from stagepost.dmq.node.pool_watch import PoolWatch
-from stagepost.dmq.node.sent_counts import CountedFeed, OnSent
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.peer_sharing import PeerAddress, SharedPeers
 from stagepost.dmq.profiles import MiniProtocol, Profile
-from stagepost.dmq.validation import Pools, Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, Pools, rules_for
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
 from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Listener, Network, TcpAddress, UnixAddress
+from stagepost.ground.net.srv_lookup import look_up_srv
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.ground.telemetry.status import DmqNodePage, MempoolStatus
 
 log = logging.getLogger(__name__)
 
+LEDGER_PEERS_MAX = 20
+"""Pools of the ledger that a node knows at a time; few pools publish where their DMQ node is."""
 STOP_GRACE_S = 5.0
 
 
@@ -59,16 +62,18 @@ class DmqNode:
         pools: Pools,
         verifier: SignatureVerifier,
         random: Random,
+        look_up: SrvLookup = look_up_srv,
     ) -> None:
         self.config = config
         rules = rules_for(config.network_magic)
         if config.min_sig_delay_s is not None:
             rules = replace(rules, message_gap_s=config.min_sig_delay_s)
-        self.mempool = Mempool(MempoolLimits(config.mempool_messages_max, config.mempool_bytes_max))
+        self.mempool = Mempool(
+            MempoolLimits(config.mempool_messages_max, config.mempool_bytes_max, config.mempool_pool_percent)
+        )
         self.equivocations = Equivocations()
-        validator = Validator(rules, pools)
-        if config.refuse_equivocation:
-            validator = RefusingValidator(rules, pools, self.equivocations)
+        refuses = config.refuse_equivocation
+        validator = MessageValidator(rules, pools, self.equivocations if refuses else None)
         self.intake = Intake(validator, self.mempool, store, clock, verifier=verifier)
         self.clock = self.intake.clock
         self._pool_watch = PoolWatch(
@@ -86,6 +91,7 @@ class DmqNode:
         )
         loopback = LOOPBACK_HOSTS if config.unsafe.loopback_unlimited else frozenset()
         self._admission = Admission(config.admission, exempt=loopback)
+        self._random = random
         self.book = PeerBook(
             random,
             active_target=config.targets.active,
@@ -100,12 +106,15 @@ class DmqNode:
             clock=self.clock,
             profiles=config.profiles,
             message_gap_s=rules.message_gap_s,
+            protocol_idle_timeout_s=config.protocol_idle_timeout_s,
             learn=self._learn,
             on_violation=self._note_violation,
-            on_sent=self._note_sent,
+            on_supplied=self._note_supplied,
         )
         self._links = Links()
-        self._dialler = Dialler(config, network, self._ours, self.book, self._shared, self._links)
+        self._dialler = Dialler(
+            config, network, self._ours, self.book, self._shared, self._links, look_up=look_up
+        )
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._started_mono_s = 0.0
@@ -114,6 +123,7 @@ class DmqNode:
         self._last_message_ms: int | None = None
         self.on_violation: list[OnViolation] = []
         self.on_sent: list[OnSent] = []
+        self.on_supplied: list[OnSupplied] = []
         self.intake.on_accepted.append(self._count_accepted)
         self.intake.on_rejected.append(self._count_rejected)
 
@@ -239,11 +249,23 @@ class DmqNode:
         ours = set(zip(self.config.host_addresses, self.tcp_ports, strict=False))
         for address in addresses:
             if (address.host, address.port) not in ours and address.port:
-                self.book.add(address, Origin.SHARED, profile.name, can_be_warm=can_be_warm(profile))
+                self.book.add(address, PeerOrigin.SHARED, profile.name, can_be_warm=can_be_warm(profile))
+        self._dialler.look()
+
+    def use_ledger_peers(self, peers: LedgerPeers) -> None:
+        """Dial pools that the ledger names, if the topology wants them at the slot of this list."""
+        after_slot = self.config.topology.use_ledger_after_slot
+        if after_slot is None or after_slot < 0 or (peers.slot or 0) < after_slot:
+            return
+        domains = srv_domains(peers, LEDGER_PEERS_MAX, self._random)
+        profile = self.config.wire_profile
+        addresses = [PeerAddress(domain, SRV_PORT) for domain in domains]
+        self.book.use_ledger_peers(addresses, profile.name, can_be_warm=can_be_warm(profile))
+        log.info("ledger peers known", extra={"pools": len(peers.pools), "with_srv_relay": len(domains)})
         self._dialler.look()
 
     def _feed(self, profile: Profile) -> MempoolFeed:
-        return CountedFeed(
+        return MempoolFeed(
             self.mempool, self.intake.bell, profile.message_layouts, self.audience, self._note_sent
         )
 
@@ -251,11 +273,16 @@ class DmqNode:
         for hook in self.on_sent:
             hook(protocol, count)
 
+    def _note_supplied(self, peer: str, messages: Sequence[DmqMessage]) -> None:
+        self._note_sent(MiniProtocol.MESSAGE_SUBMISSION, len(messages))
+        for hook in self.on_supplied:
+            hook(peer, messages)
+
     def _note_violation(self, protocol: MiniProtocol | None, code: ErrorCode) -> None:
         for hook in self.on_violation:
             hook(protocol, code)
 
-    def _count_accepted(self, entry: Entry) -> None:
+    def _count_accepted(self, entry: MempoolEntry) -> None:
         self._accepted += 1
         self._last_message_ms = entry.received_ms
 

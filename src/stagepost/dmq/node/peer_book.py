@@ -19,13 +19,17 @@ from stagepost.ground.net.back_off import BackOff, Penalties
 KNOWN_PEERS_MAX = 150
 
 
-class Origin(Enum):
+class PeerOrigin(Enum):
     """Source from which we know a peer. Roots are the operator's wish; they are kept whatever they
     contribute."""
 
     LOCAL_ROOT = "local root"
     PUBLIC_ROOT = "public root"
     SHARED = "shared"
+    LEDGER = "ledger"
+
+
+_NOT_ROOTS = (PeerOrigin.SHARED, PeerOrigin.LEDGER)
 
 
 @dataclass
@@ -33,12 +37,13 @@ class KnownPeer(BackOff):
     """Peer in the book, with the history of its connections."""
 
     address: PeerAddress
-    origin: Origin
+    origin: PeerOrigin
     profile: str
     group: int = 0  # local roots come in groups, of each of which so many are wanted
     may_be_shared: bool = True
     initiator_only: bool = False
     can_be_warm: bool = True  # without keep-alive nothing would run on the connection, and it would be closed
+    may_be_dialled: bool = True  # False: behind a firewall, so it must connect to us
     is_connected: bool = False
     is_hot: bool = False
     connected_at: float = 0.0
@@ -94,26 +99,28 @@ class PeerBook:
         *,
         may_be_shared: bool,
         initiator_only: bool = False,
+        may_be_dialled: bool = True,
     ) -> None:
         """Add a group of peers, of which `valency` says how many are wanted. With `initiator_only` they may
-        open nothing towards us."""
+        open nothing towards us. Those that may not be dialled connect to us."""
         number = len(self._valencies)
         self._valencies.append(valency)
         for root in group:
             if self.add(
                 root.address,
-                Origin.LOCAL_ROOT,
+                PeerOrigin.LOCAL_ROOT,
                 root.profile,
                 may_be_shared=may_be_shared,
                 can_be_warm=root.can_be_warm,
             ):
                 self._peers[root.address].group = number
                 self._peers[root.address].initiator_only = initiator_only
+                self._peers[root.address].may_be_dialled = may_be_dialled
 
     def add(
         self,
         address: PeerAddress,
-        origin: Origin,
+        origin: PeerOrigin,
         profile: str,
         *,
         may_be_shared: bool = True,
@@ -122,18 +129,26 @@ class PeerBook:
         """Add a peer; return False if it is known already, or the book is full. Roots always fit."""
         if address in self._peers:
             return False
-        if origin is Origin.SHARED and len(self._peers) >= self.known_max and not self._make_room():
+        if origin in _NOT_ROOTS and len(self._peers) >= self.known_max and not self._make_room():
             return False
         self._peers[address] = KnownPeer(
             address, origin, profile, may_be_shared=may_be_shared, can_be_warm=can_be_warm
         )
         return True
 
+    def use_ledger_peers(self, addresses: Iterable[PeerAddress], profile: str, *, can_be_warm: bool) -> None:
+        """Put these in the place of the ledger peers that are not connected."""
+        for peer in [*self._peers.values()]:
+            if peer.origin is PeerOrigin.LEDGER and not peer.is_connected:
+                del self._peers[peer.address]
+        for address in addresses:
+            self.add(address, PeerOrigin.LEDGER, profile, can_be_warm=can_be_warm)
+
     def _make_room(self) -> bool:
-        """Forget the shared peer that failed most; never a root, never a connected one. Return whether there
+        """Forget the shared or ledger peer that failed most; never a root, never a connected one. Return whether there
         was one."""
         candidates = [
-            peer for peer in self._peers.values() if peer.origin is Origin.SHARED and not peer.is_connected
+            peer for peer in self._peers.values() if peer.origin in _NOT_ROOTS and not peer.is_connected
         ]
         worst = max(candidates, key=lambda peer: (peer.penalties, peer.failures), default=None)
         if worst is None or not (worst.penalties or worst.failures):
@@ -147,10 +162,14 @@ class PeerBook:
         wanted = Counter({group: valency.warm for group, valency in enumerate(self._valencies)})
         wanted.subtract(peer.group for peer in self._peers.values() if peer.is_connected)
         wanted_hot = self._wanted_hot()
-        waiting = [peer for peer in self._peers.values() if not peer.is_connected and peer.not_before <= now]
+        waiting = [
+            peer
+            for peer in self._peers.values()
+            if peer.may_be_dialled and not peer.is_connected and peer.not_before <= now
+        ]
         # Among equals chance decides, so that not everybody goes to the first of a list.
         self.random.shuffle(waiting)
-        waiting.sort(key=lambda peer: (peer.penalties, peer.failures, peer.origin is Origin.SHARED))
+        waiting.sort(key=lambda peer: (peer.penalties, peer.failures, peer.origin in _NOT_ROOTS))
         chosen = []
         for peer in waiting:
             if wanted[peer.group] > 0 and (peer.can_be_warm or wanted_hot[peer.group] > 0):
@@ -239,7 +258,7 @@ class PeerBook:
     def idle_peer(self, now: float, interval_s: float) -> PeerAddress | None:
         """Return a hot peer that contributed nothing for `interval_s` seconds, if another could take its
         place."""
-        others = [peer for peer in self._peers.values() if peer.origin is not Origin.LOCAL_ROOT]
+        others = [peer for peer in self._peers.values() if peer.origin is not PeerOrigin.LOCAL_ROOT]
         if not any(
             (peer.established_at is not None and not peer.is_hot)
             if peer.is_connected

@@ -12,16 +12,17 @@ from functools import partial
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.endpoints.connection import Connection
 from stagepost.dmq.mempool import Mempool
+from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.blame import Blame, OnViolation
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.dmq.node.puller import Puller, puller_for
-from stagepost.dmq.node.sent_counts import CountedSupplier, OnSent
+from stagepost.dmq.node.supplier import Supplier
 from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress, SharedPeers
 from stagepost.dmq.peer_standing import PeerScore
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.ground.loop.clock import Clock
-from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of, prefix_of
 from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
@@ -35,6 +36,10 @@ ASK_FOR_PEERS_EVERY_S = 900.0
 """Seconds between requests: peers keep their answers stable for nearly as long, so asking more often would bring nothing."""
 
 
+OnSupplied = Callable[[str, Sequence[DmqMessage]], None]
+"""Callback with a peer, and the messages whose bodies it has just pulled."""
+
+
 @dataclass
 class SharedParts:
     """Parts that all links of a node have in common."""
@@ -46,8 +51,9 @@ class SharedParts:
     clock: Clock
     profiles: Sequence[Profile]
     message_gap_s: float
+    protocol_idle_timeout_s: float
     on_violation: OnViolation
-    on_sent: OnSent
+    on_supplied: OnSupplied
     learn: Callable[[Sequence[PeerAddress], Profile], None]
     """Callback with the addresses that a peer shared, and the profile of that connection."""
 
@@ -160,7 +166,8 @@ class PeerLink:
         shared = self._shared
         pulls = Role.CLIENT if self._version_of(profile) == 2 else Role.SERVER
         if role is not pulls:
-            return CountedSupplier(talk, profile, shared.mempool, shared.intake.bell, shared.on_sent).run()
+            supplied = partial(shared.on_supplied, self.peer)
+            return Supplier(talk, profile, shared.mempool, shared.intake.bell, supplied).run()
         puller = puller_for(
             talk,
             profile,
@@ -171,6 +178,7 @@ class PeerLink:
             clock=shared.clock,
             message_gap_s=shared.message_gap_s,
             score=self._score,
+            host=prefix_of(host_of(self._connection.bearer.peer)),
         )
         return self._pull(puller, talk)
 
@@ -190,7 +198,9 @@ class PeerLink:
         """Wait until a peer that dialled us begins a mini-protocol; then, if it agreed, speak to it in its
         own profile."""
         connection = self._connection
-        within_s = start_within_s(self._shared.profiles, ConnectionKind.NODE)
+        within_s = start_within_s(
+            self._shared.profiles, ConnectionKind.NODE, self._shared.protocol_idle_timeout_s
+        )
         profile = await connection.peer_started(within_s)
         if connection.agreement.initiator_only:
             return

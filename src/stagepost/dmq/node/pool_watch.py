@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stagepost.dmq.equivocation import Equivocation, Equivocations
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
 from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, Pools
@@ -94,12 +94,12 @@ class PoolWatch:
             self.accepted(entry)
         return entries[-1].index if entries else mempool.last_index
 
-    def accepted(self, entry: Entry) -> None:
+    def accepted(self, entry: MempoolEntry) -> None:
         self.equivocations.hold(entry.message)
         if entry.source == LOCAL_SOURCE and self._pools.is_ready:
             self._keys.note(entry.message, self._pools.kes_evolutions_max, self._clock.mono_s())
 
-    def expired(self, entries: Sequence[Entry]) -> None:
+    def expired(self, entries: Sequence[MempoolEntry]) -> None:
         self.equivocations.forget(entry.message for entry in entries)
 
     @property

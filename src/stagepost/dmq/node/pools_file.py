@@ -45,6 +45,18 @@ class PoolsFile:
         return 0 if self._current is None else len(self._current.stakes)
 
     @property
+    def fault_text(self) -> str | None:
+        return None if self.fault is None else self.fault.text
+
+    @property
+    def not_ready_reason(self) -> str | None:
+        return None if self.is_ready else "the pools file has not been read"
+
+    @property
+    def works_with(self) -> str:
+        return f"{self.pool_count} pools of the file {self._path}"
+
+    @property
     def _distribution(self) -> PoolDistribution:
         assert self._current is not None, "load comes first"
         return self._current

@@ -259,6 +259,7 @@ def puller_for(
     clock: Clock,
     message_gap_s: float = MESSAGE_GAP_S,
     score: PeerScore | None = None,
+    host: str | None = None,
 ) -> Puller:
     """Return the puller of one instance. `downloads` is the node's one table, `held` its mempool.
 
@@ -275,5 +276,6 @@ def puller_for(
         layouts=profile.message_layouts,
         message_gap_s=message_gap_s,
         score=score,
+        host=host,
     )
     return Puller(MessageSubmissionServer(talk, config), core, intake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Protocol
@@ -9,18 +10,17 @@ from typing import Protocol
 import msgspec
 
 from stagepost.dmq.equivocation import Equivocation, Equivocations
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.dmq.node.blame import OnViolation
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
-from stagepost.dmq.node.mempool_feed import Audience
+from stagepost.dmq.node.mempool_feed import Audience, OnSent
 from stagepost.dmq.node.message_store import MessageStore
-from stagepost.dmq.node.metrics import MessageOutcome, Metrics, PeerState, SecondBody
+from stagepost.dmq.node.metrics import MessageOutcome, Metrics, PeerState, SecondBody, published_metrics
 from stagepost.dmq.node.peer_book import PeerBook
-from stagepost.dmq.node.pools_file import PoolsFile
-from stagepost.dmq.node.sent_counts import OnSent
 from stagepost.dmq.outcome import Rejected
+from stagepost.dmq.pools import PoolSource
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.telemetry.status import DmqNodePage, HeldMessage, HeldMessages, PoolsStatus
@@ -57,15 +57,24 @@ class NodeView(Protocol):
     def status(self) -> DmqNodePage: ...
 
 
-class NodeStatus:
+class DmqNodeStatus:
     """`StatusSource` of a DMQ node. It counts messages as they come, and looks up all other values on
     request."""
 
-    def __init__(self, node: NodeView, store: MessageStore, pools: PoolsFile, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        node: NodeView,
+        store: MessageStore,
+        pools: PoolSource,
+        metrics: Metrics,
+        published_prefix: str = "dmq_node_",
+    ) -> None:
         self._node = node
         self._store = store
         self._pools = pools
         self._metrics = metrics
+        self._published_prefix = published_prefix
+        self._messages: Counter[tuple[MiniProtocol, MessageOutcome]] = Counter()
         node.intake.on_accepted.append(self._accepted)
         node.intake.on_rejected.append(self._rejected)
         node.on_violation.append(metrics.count_violation)
@@ -76,12 +85,16 @@ class NodeStatus:
         metrics.count_equivocations(SecondBody.HELD, node.equivocations.count - node.equivocations.refused)
         node.equivocations.on_found.append(self._equivocated)
 
-    def _accepted(self, entry: Entry) -> None:
-        self._metrics.count_messages(_protocol(entry.source), MessageOutcome.ACCEPTED)
+    def _accepted(self, entry: MempoolEntry) -> None:
+        self._count(_protocol(entry.source), MessageOutcome.ACCEPTED)
 
     def _rejected(self, message: DmqMessage, source: str, outcome: Rejected) -> None:
-        self._metrics.count_messages(_protocol(source), MessageOutcome.REJECTED)
+        self._count(_protocol(source), MessageOutcome.REJECTED)
         self._metrics.count_rejection(outcome.code)
+
+    def _count(self, protocol: MiniProtocol, outcome: MessageOutcome) -> None:
+        self._metrics.count_messages(protocol, outcome)
+        self._messages[protocol, outcome] += 1
 
     def _sent(self, protocol: MiniProtocol, count: int) -> None:
         self._metrics.count_messages(protocol, MessageOutcome.SENT, count)
@@ -93,23 +106,27 @@ class NodeStatus:
         mempool = self._node.mempool
         self._metrics.set_mempool(mempool.count, mempool.bytes)
         status = self._node.status()
-        self._metrics.set_peers(self._peers_by_state(status))
+        by_state = self._peers_by_state(status)
+        self._metrics.set_peers(by_state)
         self._metrics.set_kes_periods_remaining(status.kes_periods_remaining)
-        return self._metrics.render()
+        directions = Counter(peer.direction for peer in status.peers)
+        gauges = {f"peerSelection_{state.value}": count for state, count in by_state.items()}
+        for direction in ("inbound", "outbound"):
+            gauges[f"connectionManager_{direction}Conns"] = directions[direction]
+        return self._metrics.render() + published_metrics(self._published_prefix, self._messages, gauges)
 
     def readiness(self) -> Mapping[str, str | None]:
         behind_s = self._node.intake.clock.behind_s
         return {
             "store": self._store.fault,
-            "pools": None if self._pools.is_ready else "the pools file has not been read",
+            "pools": self._pools.not_ready_reason,
             "clock": None
             if behind_s <= CLOCK_BEHIND_MAX_S
             else f"this machine's clock was set back by {behind_s:.0f} s",
         }
 
     def status(self) -> DmqNodePage:
-        fault = self._pools.fault
-        pools = PoolsStatus(self._pools.pool_count, None if fault is None else fault.text)
+        pools = PoolsStatus(self._pools.pool_count, self._pools.fault_text, self._pools.works_with)
         return msgspec.structs.replace(self._node.status(), pools=pools, parts=dict(self.readiness()))
 
     def held_messages(self, after: int, limit: int) -> HeldMessages:
@@ -126,7 +143,7 @@ class NodeStatus:
         }
 
 
-def _entry(entry: Entry) -> HeldMessage:
+def _entry(entry: MempoolEntry) -> HeldMessage:
     message = entry.message
     return HeldMessage(
         index=entry.index,

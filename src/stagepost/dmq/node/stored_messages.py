@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written, write_and_wait
-from stagepost.dmq.node.stored_rows import FACTS, HIGHEST_MS, NOTES, TABLES, MessageBook, state_of
+from stagepost.dmq.node.stored_rows import FACTS, HIGHEST_MS, NOTES, TABLES, MessageDraftBook, state_of
 from stagepost.errors import StorageError
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.storage.group_writer import FileBackend, GroupWriter, WriterCounters
@@ -31,7 +31,7 @@ class SqliteStore:
             lock.release()
             raise
         self._writer = GroupWriter(
-            FileBackend(self._file, WHAT, lock.release), MessageBook, on_error=lambda error: None
+            FileBackend(self._file, WHAT, lock.release), MessageDraftBook, on_error=lambda error: None
         )
 
     @property

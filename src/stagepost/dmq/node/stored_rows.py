@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 
-from stagepost.dmq.mempool import Entry, file_key
+from stagepost.dmq.mempool import MempoolEntry, file_key
 from stagepost.dmq.message import NETWORK_SIZES, DmqMessage, MessageLayout, read_usual_shape
 from stagepost.dmq.node.message_store import StoredMessage, StoredPool, StoredState, pool_of
 from stagepost.errors import DecodeError
@@ -26,7 +26,7 @@ _MESSAGE_HEAD = Struct(">QBQI")
 _NUMBER = Struct(">q")
 
 
-class MessageRows(RowTable[int, Entry]):
+class MessageRows(RowTable[int, MempoolEntry]):
     """Messages by their place in the order of arrival."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class MessageRows(RowTable[int, Entry]):
             count_name="messages_held",
         )
 
-    def write(self, key: int, value: Entry) -> Row:
+    def write(self, key: int, value: MempoolEntry) -> Row:
         message = value.message
         layout = message.layout.value
         source = value.source.encode()
@@ -53,7 +53,7 @@ class MessageRows(RowTable[int, Entry]):
             checksum_of(head, source, message.raw),
         )
 
-    def read(self, row: Row) -> tuple[int, Entry]:
+    def read(self, row: Row) -> tuple[int, MempoolEntry]:
         # A million of these are read at a start: a type that is wrong shows in use, and is not asked for before.
         place, layout, received_ms, source, raw, checksum = row
         try:
@@ -69,7 +69,7 @@ class MessageRows(RowTable[int, Entry]):
             message = read_usual_shape(raw, 0, len(raw), NETWORK_SIZES)
             if message is None or len(message.raw) != len(raw):
                 message = DmqMessage.decode(raw, profile="seed")
-            return place, Entry(place, message, received_ms, source.decode())
+            return place, MempoolEntry(place, message, received_ms, source.decode())
         except (DecodeError, UnicodeDecodeError) as error:
             raise UnknownRow(f"message {place} is whole, but cannot be decoded: {error}") from error
 
@@ -138,7 +138,7 @@ def empty_rows() -> Held:
 
 def state_of(held: Held, damage: Sequence[str] = ()) -> StoredState:
     """Return the rows as a node takes them over; the highest time is that of the note or of any row."""
-    messages: dict[int, Entry] = held[MESSAGES.name]
+    messages: dict[int, MempoolEntry] = held[MESSAGES.name]
     pools: dict[bytes, StoredPool] = held[POOLS.name]
     highest_ms: int = held[FACTS.name][HIGHEST_MS]
     highest_ms = max(highest_ms, max((entry.received_ms for entry in messages.values()), default=0))
@@ -152,7 +152,7 @@ def state_of(held: Held, damage: Sequence[str] = ()) -> StoredState:
     )
 
 
-class MessageBook:
+class MessageDraftBook:
     """Changes to the rows of a draft. Each may be repeated after a failed transaction."""
 
     def __init__(self, draft: Draft) -> None:

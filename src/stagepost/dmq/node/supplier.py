@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stagepost.dmq.endpoints.submission_client import MessageSubmissionClient
 from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
@@ -16,9 +16,18 @@ from stagepost.ground.net.conversation import Conversation
 
 
 class Supplier:
-    """Supplier of one peer. It announces only messages in layouts that the peer's profile knows."""
+    """Supplier of one peer. It announces only messages in layouts that the peer's profile knows. `on_supplied`
+    gets the messages of each reply."""
 
-    def __init__(self, talk: Conversation, profile: Profile, mempool: MessagesHeld, bell: Bell) -> None:
+    def __init__(
+        self,
+        talk: Conversation,
+        profile: Profile,
+        mempool: MessagesHeld,
+        bell: Bell,
+        on_supplied: Callable[[Sequence[DmqMessage]], None] = lambda messages: None,
+    ) -> None:
+        self._on_supplied = on_supplied
         self._core = SupplyCore(mempool, profile.message_layouts)
         self._bell = bell
         config = MessageSubmissionConfig(
@@ -54,4 +63,7 @@ class Supplier:
         return ids
 
     def _messages(self, ids: tuple[MessageId, ...]) -> Sequence[DmqMessage]:
-        return self._core.messages(ids)
+        messages = self._core.messages(ids)
+        if messages:
+            self._on_supplied(messages)
+        return messages

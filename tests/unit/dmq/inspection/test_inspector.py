@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stagepost.dmq import local_notification, submission
 from stagepost.dmq.inspection import inspector
 from stagepost.dmq.inspection.inspector import inspect_stream
-from stagepost.dmq.inspection.report import Coverage, Report, Verdict
+from stagepost.dmq.inspection.report import Coverage, InspectionReport, InspectionResult
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ConfigError, ErrorCode
 from stagepost.ground.net import handshake
@@ -32,7 +32,7 @@ from tests.worlds.ground.captures import (
 NODE_CAPTURES = [("dmq-node", 1), ("dmq-node", 2), ("gouroboros", 1), ("seed", 1)]
 
 
-def names(report: Report) -> list[str]:
+def names(report: InspectionReport) -> list[str]:
     return [type(record.message).__name__ for record in report.messages]
 
 
@@ -43,7 +43,7 @@ def test_a_node_connection_is_named_and_clean(profile: str, version: int, cut: i
 
     report = inspect_stream(capture.data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert report.profile == profile
     assert report.submission_version == version
     assert report.coverage is Coverage.BOTH_DIRECTIONS
@@ -61,7 +61,7 @@ def test_a_node_connection_is_named_and_clean(profile: str, version: int, cut: i
 def test_a_local_connection_is_named_and_clean(profile: str, cut: int) -> None:
     report = inspect_stream(a_local_connection(profile, cut).data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert report.profile == profile
     assert report.submission_version is None
     assert names(report)[-4:] == [
@@ -106,7 +106,7 @@ def test_an_instance_may_run_again_after_it_ended() -> None:
 
     report = inspect_stream(capture.data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert {record.instance for record in report.messages} == {1, 2}
 
 
@@ -137,7 +137,7 @@ def test_one_direction_is_decoded_without_checking_order(
 
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert report.coverage is Coverage.ONE_DIRECTION
     assert report.submission_version == version
     assert report.profile == profile
@@ -163,10 +163,10 @@ def test_a_capture_from_the_middle_can_be_read_as_one_direction() -> None:
     )
     capture.say(INITIATOR, MiniProtocol.MESSAGE_SUBMISSION, announced(a_message()))
 
-    assert inspect_stream(capture.data).verdict is Verdict.VIOLATION
+    assert inspect_stream(capture.data).verdict is InspectionResult.VIOLATION
     report = inspect_stream(capture.data, one_direction=True)
 
-    assert report.verdict is Verdict.CLEAN
+    assert report.verdict is InspectionResult.CLEAN
     assert report.messages[1].state == ""
 
 
@@ -261,7 +261,7 @@ SEED_LOCAL_BY_HAND = by_hand(
 def test_captures_written_by_hand_are_named(data: bytes, profile: str, messages: int) -> None:
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert report.profile == profile
     assert len(report.messages) == messages
 
@@ -271,7 +271,7 @@ def test_a_straggling_boolean_belongs_to_the_reply_before_it() -> None:
 
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert isinstance(report.messages[1].message, local_notification.ReplyMessagesBlocking)
 
 
@@ -309,7 +309,7 @@ def test_a_message_that_proves_nothing_is_found_and_no_violation() -> None:
     report = inspect_stream(DMQ_NODE_LOCAL_BY_HAND)
 
     first = report.findings[0]
-    assert report.verdict is Verdict.CLEAN
+    assert report.verdict is InspectionResult.CLEAN
     assert [fault.code for fault in first.faults] == [
         ErrorCode.MSG_BAD_ID,
         ErrorCode.OPCERT_SIGNATURE,
@@ -324,7 +324,7 @@ def test_the_older_layout_is_read_on_the_documents_numbers() -> None:
 
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert report.findings[0].elements == 4
 
 
@@ -340,7 +340,7 @@ def test_a_handshake_that_crossed_is_read_and_the_higher_version_counts() -> Non
 
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.CLEAN, report.broken
+    assert report.verdict is InspectionResult.CLEAN, report.broken
     assert isinstance(report.messages[1].message, handshake.ReplyVersions)
     assert report.submission_version == 2
 
@@ -368,7 +368,7 @@ def test_inspection_stops_when_the_report_is_full(monkeypatch: pytest.MonkeyPatc
 
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.STOPPED
+    assert report.verdict is InspectionResult.STOPPED
     assert len(report.messages) == 5
 
 
@@ -385,7 +385,7 @@ def test_a_capture_cut_anywhere_is_clean_on_message_borders_only(capture: Captur
     for size in range(1, len(capture.data)):
         report = inspect_stream(capture.data[:size], check_signatures=False)
 
-        expected = Verdict.CLEAN if size in borders else Verdict.TRUNCATED
+        expected = InspectionResult.CLEAN if size in borders else InspectionResult.TRUNCATED
         assert report.verdict is expected, (size, report.broken)
 
 

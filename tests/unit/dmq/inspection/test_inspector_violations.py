@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from stagepost.dmq.inspection.inspector import inspect_stream
-from stagepost.dmq.inspection.report import BrokenRule, Report, Verdict
+from stagepost.dmq.inspection.report import BrokenRule, InspectionReport, InspectionResult
 from stagepost.errors import ErrorCode
 from stagepost.ground.wire.mux import Direction
 from tests.worlds.ground.captures import INITIATOR, RESPONDER, a_message, message_bytes, older_layout, segment
@@ -461,7 +461,7 @@ BROKEN = [
 ]
 
 
-def broken_by(data: bytes) -> tuple[Report, BrokenRule]:
+def broken_by(data: bytes) -> tuple[InspectionReport, BrokenRule]:
     report = inspect_stream(data)
     assert report.broken is not None, report.verdict
     return report, report.broken
@@ -471,7 +471,7 @@ def broken_by(data: bytes) -> tuple[Report, BrokenRule]:
 def test_the_first_violation_is_named(case: Broken) -> None:
     report, broken = broken_by(case.data)
 
-    assert report.verdict is Verdict.VIOLATION
+    assert report.verdict is InspectionResult.VIOLATION
     assert (broken.offset, broken.code, broken.rule, broken.direction) == (
         case.offset,
         case.code,
@@ -558,7 +558,7 @@ def test_too_long_for_its_state_is_refused_in_one_direction_too() -> None:
 def test_a_stream_that_ends_in_the_middle_is_truncated(data: bytes, offset: int) -> None:
     report = inspect_stream(data)
 
-    assert report.verdict is Verdict.TRUNCATED
+    assert report.verdict is InspectionResult.TRUNCATED
     assert report.unfinished is not None
     assert report.unfinished.offset == offset
 
@@ -566,7 +566,7 @@ def test_a_stream_that_ends_in_the_middle_is_truncated(data: bytes, offset: int)
 def test_whole_messages_in_a_cut_segment_are_read() -> None:
     report = inspect_stream(stream(i(12, "820005" * 2))[:-2], one_direction=True)
 
-    assert report.verdict is Verdict.TRUNCATED
+    assert report.verdict is InspectionResult.TRUNCATED
     assert len(report.messages) == 1
 
 
@@ -574,4 +574,4 @@ def test_the_documents_rules_hold_on_their_numbers() -> None:
     asked = "8401f50005"
     data = stream(i(17, "8100"), r(17, asked), i(17, "820280"), r(17, "8401f40005"), i(17, "820280"))
 
-    assert inspect_stream(data).verdict is Verdict.CLEAN
+    assert inspect_stream(data).verdict is InspectionResult.CLEAN

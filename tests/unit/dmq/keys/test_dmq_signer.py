@@ -16,6 +16,7 @@ from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.delivery.transports.dmq_sending import SIGNING_RETRY_S
 from stagepost.dmq.key_texts import ColdSigningKey, Content, IssuedCertificate
 from stagepost.dmq.keys import key_files
+from stagepost.dmq.keys.kes_clock import PERIOD_S, KesSchedule, kes_schedule_for
 from stagepost.dmq.keys.pool_keys import (
     CERTIFICATE,
     FILE_NAMES,
@@ -24,7 +25,6 @@ from stagepost.dmq.keys.pool_keys import (
     write_evolved_key,
 )
 from stagepost.dmq.keys.signer import DmqSigner
-from stagepost.dmq.keys.signing_pair import PERIOD_S, KesSchedule, kes_schedule_for
 from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, check_proof
 from stagepost.errors import ErrorCode, KeyFileError, LocalProtocolError, SigningError
 from stagepost.ground.crypto.kes import SigningKey

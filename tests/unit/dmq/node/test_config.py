@@ -17,7 +17,7 @@ from stagepost.config.settings import SETTINGS
 from stagepost.config.settings_file import SETTINGS_FILE_BYTES_MAX, initial_file, parse_settings
 from stagepost.dmq.node.config import NodeConfig, PeerTargets
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED
-from stagepost.errors import FAULTS_SHOWN_MAX, ConfigFaults, ErrorCode, Fault
+from stagepost.errors import FAULTS_SHOWN_MAX, ConfigFaults, ErrorCode, FileFault
 from stagepost.ground.net.admission import AdmissionLimits
 
 POOLS = {"max_kes_evolutions": 62, "slots_per_kes_period": 129_600, "pools": []}
@@ -67,7 +67,7 @@ def test_without_any_file_the_defaults_are_those_of_dmq_node_and_the_published_l
     assert config.profiles == tuple(PROFILES.values())
     assert config.wire_profile is DMQ_NODE
     assert config.admission == AdmissionLimits()
-    assert config.targets == PeerTargets(root=60, known=150, established=30, active=20)
+    assert config.targets == PeerTargets(known=150, established=30, active=20)
     assert (config.mempool_messages_max, config.mempool_bytes_max) == (50_000, 160_000_000)
     assert (config.protocol_idle_timeout_s, config.churn_interval_s) == (5, 3300)
     assert config.min_sig_delay_s is None
@@ -201,11 +201,21 @@ def test_every_key_of_dmq_nodes_configuration_is_taken() -> None:
     assert (config.port, config.local_socket, config.network_magic) == (3001, Path("run/x.socket"), 3141592)
     assert (config.peer_sharing, config.initiator_only) == (False, False)
     assert config.admission == AdmissionLimits(soft_max=10, hard_max=20, delay_s=1)
-    assert config.targets == PeerTargets(root=6, known=15, established=3, active=2)
+    assert config.targets == PeerTargets(known=15, established=3, active=2)
     assert (config.protocol_idle_timeout_s, config.churn_interval_s) == (6, 300)
-    assert len(config.notes) == len(WITHOUT_EFFECT)
+    assert config.metrics_prefix == "dmq_node_"
+    assert config.log.level == "info"
+    in_vain = (
+        *WITHOUT_EFFECT,
+        "LedgerPeers",
+        "CardanoNetworkMagic",
+        "CardanoNodeSocket",
+        "ShelleyGenesisFile",
+        "ShelleyGenesisHash",
+    )
+    assert len(config.notes) == len(in_vain)
     assert (
-        "dmq.config.json: CardanoNodeSocket has no effect here: stake and KES periods come from the pools file"
+        "dmq.config.json: CardanoNodeSocket has no effect here: stake comes from the pools file"
         in config.notes
     )
 
@@ -273,7 +283,8 @@ def test_without_pools_and_address_a_node_does_not_start() -> None:
     faults = faults_of(a_request({"node.pools": None, "node.host_addr": None}))
 
     assert faults.keys() == {"command line"}
-    assert faults["command line"].keys() == {"--pools", "--host-addr"}
+    assert faults["command line"].keys() == {"--cardano-node-socket", "--host-addr"}
+    assert "give --pools" in faults["command line"]["--cardano-node-socket"]
 
 
 def test_missing_files_are_faults_of_their_own() -> None:
@@ -326,7 +337,6 @@ def test_the_gap_between_messages_can_be_chosen_elsewhere() -> None:
         ("connections_hard = 10", "node.connections_hard"),
         ("active_peers = 31", "node.active_peers"),
         ("established_peers = 151", "node.established_peers"),
-        ("root_peers = 151", "node.root_peers"),
     ],
 )
 def test_values_that_do_not_fit_one_another_are_blamed_on_the_one_that_was_set(
@@ -338,7 +348,7 @@ def test_values_that_do_not_fit_one_another_are_blamed_on_the_one_that_was_set(
 
 
 def test_values_that_just_fit_one_another_are_fine() -> None:
-    Path("stagepost.toml").write_text("[node]\nconnections_soft = 512\nactive_peers = 30\nroot_peers = 150\n")
+    Path("stagepost.toml").write_text("[node]\nconnections_soft = 512\nactive_peers = 30\n")
 
     assert load().admission.soft_max == 512
 
@@ -452,6 +462,7 @@ def test_the_sample_of_the_manual_is_taken() -> None:
         ("[nodes]", "nodes", "did you mean node?"),
         ("node = 3", "node", "expected a section, found 3"),
         ("[node]\nprot = 1", "node.prot", "unknown key; did you mean port?"),
+        ("[node]\nroot_peers = 60", "node.root_peers", "unknown key; it never had an effect"),
         ("contexts = 3", "contexts", "expected named parts"),
         ("[contexts]\na = 3", "contexts.a", "expected settings"),
         ("[contexts.a]\nnode.prot = 1", "contexts.a.node.prot", "did you mean port?"),
@@ -460,8 +471,8 @@ def test_the_sample_of_the_manual_is_taken() -> None:
         ("[node\n", "line 1", "expected TOML"),
         ("[node]\nport = 1\nport = 2\n", "line 3", "expected TOML"),
         ("port = ", "end of document", "expected TOML"),
-        ("x = " + "[" * 10_000, "the whole file", "sensible size"),
-        ("x = " + "9" * 10_000, "the whole file", "sensible size"),
+        ("x = " + "[" * 10_000, "the whole file", "too large to read"),
+        ("x = " + "9" * 10_000, "the whole file", "too large to read"),
     ],
 )
 def test_a_fault_of_the_settings_file_says_where_and_what(text: str, where: str, what: str) -> None:
@@ -533,7 +544,7 @@ def test_what_a_topology_says_in_vain_is_told() -> None:
 
 
 def test_a_file_of_the_wrong_kind_does_not_fill_the_screen() -> None:
-    faults = [Fault(f"[{n}]", "wrong") for n in range(FAULTS_SHOWN_MAX + 1)]
+    faults = [FileFault(f"[{n}]", "wrong") for n in range(FAULTS_SHOWN_MAX + 1)]
 
     assert len(ConfigFaults({"x": faults[:-1]}).text.splitlines()) == FAULTS_SHOWN_MAX + 1
     assert ConfigFaults({"x": faults}).text.splitlines()[-1] == "  and 1 more"

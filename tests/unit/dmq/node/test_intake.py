@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stagepost.dmq.mempool import Entry, Mempool, MempoolLimits
+from stagepost.dmq.mempool import Mempool, MempoolEntry, MempoolLimits
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Rejected
-from stagepost.dmq.validation import ValidationRules, Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, ValidationRules, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.clock import FlooredClock, LoopClock, SystemClock
@@ -52,7 +52,7 @@ class Node:
     def __post_init__(self) -> None:
         self.store = MemoryStore(self.disk)
         self.mempool = Mempool(self.limits)
-        self.validator = Validator(self.rules, KnownPools())
+        self.validator = MessageValidator(self.rules, KnownPools())
         self.intake = Intake(self.validator, self.mempool, self.store, self.clock, verifier=self.verifier)
         self.restored = self.intake.restore()
 
@@ -94,7 +94,7 @@ async def test_an_accepted_message_is_on_disk_and_in_the_mempool_when_the_answer
     assert outcome is ACCEPTED
     assert asyncio.get_running_loop().time() == pytest.approx(0.25)
     assert node.disk.messages_synced == 1
-    assert node.mempool.get(message.key) == Entry(1, message, NOW * 1_000, "local")
+    assert node.mempool.get(message.key) == MempoolEntry(1, message, NOW * 1_000, "local")
 
 
 @in_virtual_time
@@ -286,7 +286,7 @@ async def test_a_caller_that_fails_when_told_does_not_keep_others_from_hearing()
 
 
 def test_a_bug_in_a_check_refuses_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(validator: Validator, message: DmqMessage) -> Rejected | None:
+    def broken(validator: MessageValidator, message: DmqMessage) -> Rejected | None:
         raise ZeroDivisionError
 
     async def submit() -> None:
@@ -297,7 +297,7 @@ def test_a_bug_in_a_check_refuses_and_holds_nothing(monkeypatch: pytest.MonkeyPa
         assert outcome.code is None
         assert (node.intake.is_under_way, node.mempool.count) == (0, 0)
 
-    monkeypatch.setattr(Validator, "check_signatures", broken)
+    monkeypatch.setattr(MessageValidator, "check_signatures", broken)
     run_in_virtual_time(submit())
 
 
@@ -387,7 +387,7 @@ async def test_the_bell_and_the_listeners_hear_of_what_happens() -> None:
 async def test_a_listener_that_fails_does_not_harm_the_message() -> None:
     node = Node()
 
-    def fail(entry: Entry) -> None:
+    def fail(entry: MempoolEntry) -> None:
         raise ValueError(entry.index)
 
     node.intake.on_accepted.append(fail)
@@ -486,7 +486,7 @@ async def test_the_override_believes_the_clock_and_drops_what_lies_in_the_future
     node.clock.step(-7_200.0)
 
     store, mempool = MemoryStore(node.disk), Mempool()
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
     intake = Intake(validator, mempool, store, node.clock, verifier=InlineVerifier())
     restored = intake.restore(accept_stored_time=True)
 
@@ -582,7 +582,7 @@ def test_accepted_means_held_until_expiry_and_never_accepted_again(
 def test_the_verifier_keeps_the_order_across_pieces_and_processes() -> None:
     messages = [Signer(tag % 3).sign(tag) for tag in range(25)]
     bad = {4, 17, 24}
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
 
     async def main() -> None:
         verifier = Verifier(processes=2)
@@ -619,7 +619,7 @@ def test_a_bug_in_a_check_reaches_its_caller_only() -> None:
 def test_nodes_of_a_simulation_check_a_valid_message_once_between_them() -> None:
     memory: BoundedCache[bytes, bool] = BoundedCache(16)
     checked: list[bytes] = []
-    validator = Validator(PRIVATE, KnownPools())
+    validator = MessageValidator(PRIVATE, KnownPools())
 
     def check(message: DmqMessage) -> Rejected | None:
         checked.append(message.raw)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.node.message_store import StoredPool, StoredState
 from stagepost.errors import ErrorCode, StorageError
@@ -15,8 +15,8 @@ from tests.worlds.dmq.pool_signers import NOW, Signer
 from tests.worlds.ground.strategies import a_signed_legacy_message
 
 
-def an_entry(index: int, pool: int = 0) -> Entry:
-    return Entry(index, Signer(pool, issue_number=3).sign(index), NOW * 1_000 + index, "local")
+def an_entry(index: int, pool: int = 0) -> MempoolEntry:
+    return MempoolEntry(index, Signer(pool, issue_number=3).sign(index), NOW * 1_000 + index, "local")
 
 
 def test_what_was_put_is_there_for_the_next_owner() -> None:
@@ -24,7 +24,7 @@ def test_what_was_put_is_there_for_the_next_owner() -> None:
         disk = MemoryDisk()
         store = MemoryStore(disk)
         assert store.load() == StoredState()
-        legacy = Entry(3, a_signed_legacy_message(), NOW * 1_000, "192.0.2.1:3141")
+        legacy = MempoolEntry(3, a_signed_legacy_message(), NOW * 1_000, "192.0.2.1:3141")
         await store.put([an_entry(1), an_entry(2)])
         await store.put([legacy])
         await store.close()

@@ -17,15 +17,14 @@ from stagepost.dmq.node.blame import OnViolation
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
-from stagepost.dmq.node.mempool_feed import Audience
+from stagepost.dmq.node.mempool_feed import Audience, OnSent
 from stagepost.dmq.node.metrics import Metrics
-from stagepost.dmq.node.peer_book import Origin, PeerBook
+from stagepost.dmq.node.peer_book import PeerBook, PeerOrigin
 from stagepost.dmq.node.pools_file import PoolsFile
-from stagepost.dmq.node.sent_counts import OnSent
-from stagepost.dmq.node.status import CLOCK_BEHIND_MAX_S, NodeStatus
+from stagepost.dmq.node.status import CLOCK_BEHIND_MAX_S, DmqNodeStatus
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol
-from stagepost.dmq.validation import ValidationRules, Validator
+from stagepost.dmq.validation import MessageValidator, ValidationRules
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -49,7 +48,7 @@ class Node:
         self.store.load()
         self.clock = LoopClock(NOW)
         self.mempool = Mempool()
-        validator = Validator(ValidationRules(message_gap_s=0), pools)
+        validator = MessageValidator(ValidationRules(message_gap_s=0), pools)
         self.intake = Intake(validator, self.mempool, self.store, self.clock, verifier=InlineVerifier())
         self.book = PeerBook(Random(1))
         self.on_violation: list[OnViolation] = []
@@ -58,7 +57,7 @@ class Node:
         self.equivocations = Equivocations()
         self.kes_periods_remaining: int | None = None
         self.peers: list[PeerStatus] = []
-        self.told = NodeStatus(self, self.store, pools, Metrics())
+        self.told = DmqNodeStatus(self, self.store, pools, Metrics())
 
     def status(self) -> DmqNodePage:
         return DmqNodePage(
@@ -110,7 +109,7 @@ def test_messages_are_counted_by_where_they_came_from_and_what_became_of_them(po
 
 def test_peers_are_counted_by_state(pools: PoolsFile) -> None:
     async def test(node: Node) -> None:
-        node.book.add(PeerAddress("10.0.0.1", 1), Origin.PUBLIC_ROOT, "dmq-node")
+        node.book.add(PeerAddress("10.0.0.1", 1), PeerOrigin.PUBLIC_ROOT, "dmq-node")
         node.peers = [PeerStatus("10.0.0.1:1", state=state) for state in ("hot", "hot", "warm")]
 
         shown = node.told.metrics().decode()
@@ -152,7 +151,7 @@ def test_second_bodies_are_counted_also_those_found_before_anybody_asked(pools: 
     async def test(node: Node) -> None:
         for tag in (1, 2, 3):
             node.equivocations.hold(Signer().sign(tag))
-        late = NodeStatus(node, node.store, pools, Metrics())
+        late = DmqNodeStatus(node, node.store, pools, Metrics())
         node.equivocations.check(Signer().sign(4))
 
         name = "stagepost_dmq_equivocations_total"
@@ -201,7 +200,8 @@ def test_status_adds_pools_and_parts_to_what_the_node_says(pools: PoolsFile) -> 
         status = node.told.status()
 
         assert status.ready is True
-        assert status.pools == PoolsStatus(1, None)
+        assert status.pools == PoolsStatus(1, None, pools.works_with)
+        assert "pools.json" in pools.works_with
         assert status.parts == {"store": None, "pools": None, "clock": None}
         assert msgspec.json.decode(json.dumps(msgspec.to_builtins(status)), type=DmqNodePage) == status
 

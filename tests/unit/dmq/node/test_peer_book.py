@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from stagepost.dmq.node.peer_book import LocalRootPeer, Origin, PeerBook, Valency
+from stagepost.dmq.node.peer_book import LocalRootPeer, PeerBook, PeerOrigin, Valency
 from stagepost.dmq.node.peer_link import asker_of, ip_address_of
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.ground.net.back_off import (
@@ -59,6 +59,14 @@ def test_every_local_root_is_due_whatever_the_target_says() -> None:
     book.add_local_roots(roots(*range(5)), Valency(5, 5), may_be_shared=False)
 
     assert due(book, 0.0) == {address(number) for number in range(5)}
+
+
+def test_local_roots_behind_a_firewall_are_never_due_also_when_another_peer_shares_them() -> None:
+    book = a_book()
+    book.add_local_roots(roots(1), Valency(1, 1), may_be_shared=False, may_be_dialled=False)
+
+    assert not book.add(address(1), PeerOrigin.SHARED, "dmq-node")
+    assert due(book, 1e6) == set()
 
 
 def test_group_of_local_roots_is_connected_up_to_its_valency() -> None:
@@ -133,7 +141,7 @@ def test_groups_have_their_hot_places_for_themselves() -> None:
 def test_others_are_connected_up_to_the_established_target_and_hot_up_to_the_active_one() -> None:
     book = a_book(active_target=2, established_target=3)
     for number in range(5):
-        book.add(address(number), Origin.SHARED, "dmq-node")
+        book.add(address(number), PeerOrigin.SHARED, "dmq-node")
 
     connect_all_due(book)
 
@@ -154,7 +162,7 @@ def test_a_peer_that_cannot_be_kept_warm_is_dialled_only_for_a_hot_place() -> No
 def test_a_warm_peer_is_not_replaced_for_bringing_nothing_but_may_replace_a_hot_one() -> None:
     book = a_book(active_target=1, established_target=2)
     for number in (1, 2):
-        book.add(address(number), Origin.SHARED, "dmq-node")
+        book.add(address(number), PeerOrigin.SHARED, "dmq-node")
     connect_all_due(book)
     (active,) = hot(book)
 
@@ -167,7 +175,7 @@ def test_a_warm_peer_is_not_replaced_for_bringing_nothing_but_may_replace_a_hot_
 def test_others_are_due_until_the_target_is_reached(active: int, expected: int) -> None:
     book = a_book(active_target=3)
     for number in range(10):
-        book.add(address(number), Origin.SHARED, "dmq-node")
+        book.add(address(number), PeerOrigin.SHARED, "dmq-node")
     for number in range(active):
         book.connecting(address(number), 0.0)
 
@@ -176,7 +184,7 @@ def test_others_are_due_until_the_target_is_reached(active: int, expected: int) 
 
 def test_connected_peer_is_not_due_again() -> None:
     book = a_book()
-    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    book.add(address(1), PeerOrigin.LOCAL_ROOT, "dmq-node")
     book.connecting(address(1), 0.0)
 
     assert due(book, 1e9) == set()
@@ -184,7 +192,7 @@ def test_connected_peer_is_not_due_again() -> None:
 
 def test_unreachable_peer_is_tried_again_after_doubling_pauses_up_to_the_maximum() -> None:
     book = a_book()
-    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    book.add(address(1), PeerOrigin.LOCAL_ROOT, "dmq-node")
     now, expected = 0.0, RETRY_FIRST_S
     for _ in range(12):
         book.connecting(address(1), now)
@@ -199,7 +207,7 @@ def test_unreachable_peer_is_tried_again_after_doubling_pauses_up_to_the_maximum
 
 def test_misbehaving_peer_waits_a_minute_doubling_to_an_hour_and_is_remembered_with_its_violation() -> None:
     book = a_book()
-    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    book.add(address(1), PeerOrigin.LOCAL_ROOT, "dmq-node")
     now, expected = 0.0, PENALTY_FIRST_S
     for _ in range(9):
         book.connecting(address(1), now)
@@ -218,7 +226,7 @@ def test_peer_that_stayed_for_a_while_is_forgiven_failures_but_not_violations(
     stayed_s: float, failures: int
 ) -> None:
     book = a_book()
-    book.add(address(1), Origin.LOCAL_ROOT, "dmq-node")
+    book.add(address(1), PeerOrigin.LOCAL_ROOT, "dmq-node")
     book.connecting(address(1), 0.0)
     book.disconnected(address(1), 0.0, violation="CBOR_INVALID")
     book.connecting(address(1), 100.0)
@@ -235,9 +243,9 @@ def test_peer_that_stayed_for_a_while_is_forgiven_failures_but_not_violations(
 
 def test_misbehaving_peer_gives_its_place_to_another_known_one() -> None:
     book = a_book(active_target=1)
-    book.add(address(1), Origin.PUBLIC_ROOT, "dmq-node")
+    book.add(address(1), PeerOrigin.PUBLIC_ROOT, "dmq-node")
     book.connecting(address(1), 0.0)
-    book.add(address(2), Origin.SHARED, "dmq-node")
+    book.add(address(2), PeerOrigin.SHARED, "dmq-node")
     assert due(book, 0.0) == set()
 
     book.disconnected(address(1), 0.0, violation="PROTOCOL_STATE")
@@ -247,39 +255,39 @@ def test_misbehaving_peer_gives_its_place_to_another_known_one() -> None:
 
 def test_well_behaved_peers_come_before_those_that_failed() -> None:
     book = a_book(active_target=1)
-    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.add(address(1), PeerOrigin.SHARED, "dmq-node")
     book.connecting(address(1), 0.0)
     book.disconnected(address(1), 0.0)
-    book.add(address(2), Origin.SHARED, "dmq-node")
+    book.add(address(2), PeerOrigin.SHARED, "dmq-node")
 
     assert due(book, 1_000.0) == {address(2)}
 
 
 def test_full_book_takes_a_shared_peer_only_in_the_place_of_one_that_failed() -> None:
     book = a_book(known_max=2)
-    book.add(address(1), Origin.SHARED, "dmq-node")
-    book.add(address(2), Origin.SHARED, "dmq-node")
-    assert not book.add(address(3), Origin.SHARED, "dmq-node")
+    book.add(address(1), PeerOrigin.SHARED, "dmq-node")
+    book.add(address(2), PeerOrigin.SHARED, "dmq-node")
+    assert not book.add(address(3), PeerOrigin.SHARED, "dmq-node")
     book.connecting(address(1), 0.0)
     book.disconnected(address(1), 0.0)
 
-    assert book.add(address(3), Origin.SHARED, "dmq-node")
+    assert book.add(address(3), PeerOrigin.SHARED, "dmq-node")
     assert book.get(address(1)) is None
 
 
 def test_root_fits_into_a_full_book() -> None:
     book = a_book(known_max=1)
-    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.add(address(1), PeerOrigin.SHARED, "dmq-node")
 
-    assert book.add(address(2), Origin.LOCAL_ROOT, "dmq-node")
+    assert book.add(address(2), PeerOrigin.LOCAL_ROOT, "dmq-node")
 
 
 def test_peer_that_contributes_nothing_is_named_if_another_could_take_its_place() -> None:
     book = a_book(active_target=1)
-    book.add(address(1), Origin.SHARED, "dmq-node")
+    book.add(address(1), PeerOrigin.SHARED, "dmq-node")
     connect_all_due(book)
     assert book.idle_peer(3_300.0, 3_300.0) is None, "nobody else is known"
-    book.add(address(2), Origin.SHARED, "dmq-node")
+    book.add(address(2), PeerOrigin.SHARED, "dmq-node")
 
     assert book.idle_peer(3_299.0, 3_300.0) is None
     assert book.idle_peer(3_300.0, 3_300.0) == address(1)
@@ -287,9 +295,9 @@ def test_peer_that_contributes_nothing_is_named_if_another_could_take_its_place(
 
 def test_contributing_peer_and_local_root_are_kept() -> None:
     book = a_book(active_target=5)
-    book.add(address(1), Origin.SHARED, "dmq-node")
-    book.add(address(2), Origin.LOCAL_ROOT, "dmq-node")
-    book.add(address(3), Origin.SHARED, "dmq-node")
+    book.add(address(1), PeerOrigin.SHARED, "dmq-node")
+    book.add(address(2), PeerOrigin.LOCAL_ROOT, "dmq-node")
+    book.add(address(3), PeerOrigin.SHARED, "dmq-node")
     for number in (1, 2):
         book.connecting(address(number), 0.0)
         book.established(address(number), 0.0)

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from stagepost.dmq.equivocation import Equivocations
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
 from stagepost.dmq.node.pool_watch import POOLS_SHOWN_MAX, PoolWatch
@@ -21,8 +21,8 @@ def a_watch() -> PoolWatch:
     return PoolWatch(Equivocations(), KnownPools(), LoopClock(NOW))
 
 
-def an_entry(message: DmqMessage, index: int = 1, source: str = "10.0.0.1:3141") -> Entry:
-    return Entry(index, message, NOW * 1_000, source)
+def an_entry(message: DmqMessage, index: int = 1, source: str = "10.0.0.1:3141") -> MempoolEntry:
+    return MempoolEntry(index, message, NOW * 1_000, source)
 
 
 def test_two_bodies_are_logged_once_for_each_pool_with_both_ids(caplog: pytest.LogCaptureFixture) -> None:

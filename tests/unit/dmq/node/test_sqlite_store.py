@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.dmq.mempool import Entry, Mempool
+from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.message_store import StoredPool, StoredState
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted, Rejected
-from stagepost.dmq.validation import Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import LoopClock
@@ -30,14 +30,16 @@ from tests.worlds.ground.failing_disk import Disk, errors
 from tests.worlds.ground.strategies import a_signed_legacy_message
 
 
-def an_entry(index: int, pool: int = 0) -> Entry:
-    return Entry(index, Signer(pool, issue_number=3).sign(index), NOW * 1_000 + index, "local")
+def an_entry(index: int, pool: int = 0) -> MempoolEntry:
+    return MempoolEntry(index, Signer(pool, issue_number=3).sign(index), NOW * 1_000 + index, "local")
 
 
 ENTRIES = tuple(an_entry(index, index % 3) for index in range(1, 31))
 
 
-def filled(path: Path, entries: Iterable[Entry] = ENTRIES, forgotten: Sequence[Entry] = ()) -> None:
+def filled(
+    path: Path, entries: Iterable[MempoolEntry] = ENTRIES, forgotten: Sequence[MempoolEntry] = ()
+) -> None:
     async def main() -> None:
         store = SqliteStore(path)
         store.load()
@@ -70,7 +72,7 @@ def test_a_new_store_is_empty_and_undamaged(path: Path) -> None:
 
 
 def test_what_was_put_is_there_in_order_of_arrival(path: Path) -> None:
-    legacy = Entry(31, a_signed_legacy_message(), NOW * 1_000 + 99, "ünï 192.0.2.1:3141")
+    legacy = MempoolEntry(31, a_signed_legacy_message(), NOW * 1_000 + 99, "ünï 192.0.2.1:3141")
     filled(path, [*ENTRIES, legacy])
 
     assert loaded(path) == StoredState((*ENTRIES, legacy), (), NOW * 1_000 + 99, 31)
@@ -92,7 +94,7 @@ def test_what_is_forgotten_leaves_its_pool_and_the_time(path: Path) -> None:
 
 def test_the_largest_numbers_fit(path: Path) -> None:
     signer = Signer(issue_number=2**64 - 1)
-    entry = Entry(2**40, signer.sign(1), 2**50, "local")
+    entry = MempoolEntry(2**40, signer.sign(1), 2**50, "local")
     filled(path, [entry], [entry])
 
     assert loaded(path).pools == (StoredPool(signer.pool_id, 2**64 - 1, (NOW + 50) * 1_000),)
@@ -255,7 +257,7 @@ def test_rows_that_vanished_are_reported(path: Path) -> None:
 
 
 def test_a_message_that_is_stored_twice_is_loaded_once(path: Path) -> None:
-    twice = Entry(31, ENTRIES[0].message, NOW * 1_000, "local")
+    twice = MempoolEntry(31, ENTRIES[0].message, NOW * 1_000, "local")
     filled(path, [*ENTRIES, twice])
 
     state = loaded(path)
@@ -361,11 +363,11 @@ def test_a_failure_at_every_call_refuses_loses_nothing_and_heals(
     """The whole way: intake, store, reopened file. The Nth call fails, for every N that a short life has; then also the
     Mth call after it, for every M that the reopening has."""
 
-    accepted: list[Entry] = []
+    accepted: list[MempoolEntry] = []
 
     async def life(path: Path, disk: Disk) -> None:
         store = SqliteStore(path, connect=disk.connect)
-        mempool, validator = Mempool(), Validator(rules_for(42), KnownPools())
+        mempool, validator = Mempool(), MessageValidator(rules_for(42), KnownPools())
         intake = Intake(validator, mempool, store, LoopClock(NOW), verifier=InlineVerifier())
         intake.on_accepted.append(accepted.append)
         disk.calls, disk.fails_at, disk.fails_again_after = 0, at or None, again
@@ -514,7 +516,7 @@ def test_a_stored_time_more_than_an_hour_ahead_is_refused(path: Path) -> None:
         store = SqliteStore(path)
         try:
             intake = Intake(
-                Validator(rules_for(42), KnownPools()),
+                MessageValidator(rules_for(42), KnownPools()),
                 Mempool(),
                 store,
                 LoopClock(unix_s),

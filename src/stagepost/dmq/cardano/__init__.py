@@ -1,0 +1,1 @@
+"""Rules of the conversation between a DMQ node and its cardano-node: queries, answers, time, stake."""

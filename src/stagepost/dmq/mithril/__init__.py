@@ -1,0 +1,1 @@
+"""Mithril on DMQ: bodies of its messages, stake by epoch, and the figures of an observatory."""
