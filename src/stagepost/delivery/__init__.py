@@ -44,6 +44,14 @@ if TYPE_CHECKING:
     from stagepost.delivery.shell.receiver import Receiver
     from stagepost.delivery.status import AckType, DeliveryStatus, NackReason, Tier
     from stagepost.delivery.stores.inbox_rows import claim_within
+    from stagepost.delivery.transport import (
+        Incoming,
+        IncomingAcks,
+        Outgoing,
+        Published,
+        SendFailed,
+        Transport,
+    )
     from stagepost.delivery.transports.dmq import DmqTransport
     from stagepost.delivery.transports.memory import MemoryNetwork
 
@@ -76,6 +84,15 @@ _HOMES = {
         "ErrStorage",
     ),
     "stagepost.delivery.status": ("AckType", "DeliveryStatus", "NackReason", "Tier"),
+    "stagepost.delivery.transport": (
+        "Incoming",
+        "IncomingAcks",
+        "Outgoing",
+        "Published",
+        "SendFailed",
+        "SendRefused",
+        "Transport",
+    ),
     "stagepost.delivery.transports.dmq": ("DmqTransport",),
     "stagepost.delivery.shell.handling": ("Busy", "Message", "Reject"),
     "stagepost.delivery.stores.inbox_rows": ("claim_within",),
@@ -116,15 +133,22 @@ __all__ = [
     "ErrSendFailed",
     "ErrStorage",
     "FailedMessage",
+    "Incoming",
+    "IncomingAcks",
     "MemoryNetwork",
     "Message",
     "NackReason",
+    "Outgoing",
+    "Published",
     "Receiver",
     "ReceiverConfig",
     "Reject",
     "ReliablePublisher",
     "ReliablePublisherConfig",
+    "SendFailed",
+    "SendRefused",
     "Tier",
+    "Transport",
     "claim_within",
 ]
 

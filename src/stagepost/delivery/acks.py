@@ -8,7 +8,7 @@ from stagepost.delivery.status import NackReason
 class AckTally:
     """The answers of the `critical` peers about one message; `required` of them must confirm."""
 
-    __slots__ = ("acked", "critical", "refused", "refused_for_now", "required")
+    __slots__ = ("acked", "critical", "refused", "refused_for_now", "required", "texts")
 
     def __init__(self, critical: tuple[str, ...], required: int) -> None:
         self.critical = critical
@@ -17,6 +17,8 @@ class AckTally:
         self.acked: dict[str, None] = {}
         self.refused: dict[str, NackReason | int] = {}
         self.refused_for_now: dict[str, NackReason | int] = {}
+        self.texts: dict[str, str] = {}
+        """Words of the peers that refused, at most one text of each."""
 
     def acknowledge(self, peer: str) -> bool:
         """Count a confirmation; return False if the peer had confirmed before.
@@ -31,10 +33,12 @@ class AckTally:
             self.refused_for_now.pop(peer, None)
         return True
 
-    def refuse(self, peer: str, reason: NackReason | int, *, for_now: bool) -> bool:
+    def refuse(self, peer: str, reason: NackReason | int, *, for_now: bool, text: str = "") -> bool:
         """Count a refusal; return False if it is not new. A refusal `for_now` lasts until the next attempt."""
         if peer in self.acked or peer in self.refused:
             return False
+        if text:
+            self.texts[peer] = text
         if for_now:
             if peer in self.refused_for_now:
                 return False

@@ -219,7 +219,7 @@ def check_message(transport: Transport, topic: str, payload: bytes, ackers: tupl
     room = transport.payload_room(topic, ackers)
     if len(payload) > room:
         raise ErrMessageTooLarge(
-            f"the message has {len(payload)} bytes; with this topic and {len(ackers)} ackers {room} fit",
+            f"the message has {len(payload)} bytes; with this topic and {len(ackers)} critical peers at most {room} fit",
             limit=room,
             found=len(payload),
             advice="send less, or in several messages",

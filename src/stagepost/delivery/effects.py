@@ -62,8 +62,13 @@ class FlushEnded(msgspec.Struct, frozen=True):
 Effect: TypeAlias = Report | SaveProgress | SaveEnd | DropDeadLetter | Wake | FlushEnded
 
 
-class DeliveryEvent(msgspec.Struct, frozen=True):
-    """A status change. `dmq_id` is the network's id of the last attempt; `error` is the name of an error class.
+REASON_CHARACTERS_MAX = 500
+"""Characters, at most, of an error's text in an event."""
+
+
+class DeliveryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A status change. `dmq_id` is the network's id of the last attempt; `error` is the name of an error class, and
+    `reason` its text. `key_nonce` is the nonce of the idempotency key, as hex, where the caller gave one.
 
     `delivery_id` has 64 hex characters.
     """
@@ -77,3 +82,5 @@ class DeliveryEvent(msgspec.Struct, frozen=True):
     dmq_id: str | None
     error: str | None
     acked_by: tuple[str, ...]
+    reason: str | None = None
+    key_nonce: str | None = None

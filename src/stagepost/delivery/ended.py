@@ -69,6 +69,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
     error: str
     text: str
     failed_ms: int
+    stamped_ms: int = 0
 
 
 class EndedMessages:

@@ -30,7 +30,7 @@ def may_have_been_delivered(entry: OutboxEntry) -> bool:
 
 def evicted(entry: OutboxEntry, by: str) -> ErrQueueEvicted:
     return ErrQueueEvicted(
-        f"the queue was full and this was its least recently used message; {by[:8]}… has its place",
+        f"the queue was full and evicted this message, the least recently used one, for {by[:8]}…",
         evicted_by=by,
         may_have_been_delivered=entry.is_fate_unknown,
         advice="raise queue_size, or replay it from the dead letters",
@@ -40,7 +40,7 @@ def evicted(entry: OutboxEntry, by: str) -> ErrQueueEvicted:
 def send_failed(entry: OutboxEntry, cause: Exception) -> ErrSendFailed:
     """Return the error of one failed send; not an end, unless the message was to be tried only once."""
     error = ErrSendFailed(
-        f"the network did not take it: {cause}", code=_code_of(cause), message_id=entry.id_text
+        f"the network did not take the message: {cause}", code=_code_of(cause), message_id=entry.id_text
     )
     error.__cause__ = cause
     return error
@@ -48,7 +48,7 @@ def send_failed(entry: OutboxEntry, cause: Exception) -> ErrSendFailed:
 
 def rejected(entry: OutboxEntry, cause: Exception) -> ErrRejected:
     error = ErrRejected(
-        f"the network refuses it for good: {cause}",
+        f"the network refuses the message permanently: {cause}",
         code=_code_of(cause),
         may_have_been_delivered=entry.sends > 0 or entry.is_fate_unknown,
     )
@@ -61,7 +61,7 @@ def attempts_used_up(entry: OutboxEntry, cause: DeliveryError) -> DeliveryError:
         error: DeliveryError = ack_timeout(entry)
     else:
         error = ErrMaxRetries(
-            f"none of {entry.attempts} attempts to send it went well; the last one: {cause.text}",
+            f"none of {entry.attempts} attempts to send the message succeeded; the last error: {cause.text}",
             code=cause.code,
             may_have_been_delivered=entry.is_fate_unknown,
             advice="look at the network, then replay it from the dead letters",
@@ -73,7 +73,8 @@ def attempts_used_up(entry: OutboxEntry, cause: DeliveryError) -> DeliveryError:
 def nacked(entry: OutboxEntry) -> ErrNacked:
     assert entry.tally is not None
     refusals = ", ".join(
-        f"{peer} ({reason.name.lower() if isinstance(reason, NackReason) else reason})"
+        f"{peer} ({reason.name.lower() if isinstance(reason, NackReason) else reason}"
+        + (f": {entry.tally.texts[peer]})" if peer in entry.tally.texts else ")")
         for peer, reason in entry.tally.nacked_by.items()
     )
     return ErrNacked(
@@ -91,7 +92,7 @@ def ack_timeout(entry: OutboxEntry) -> ErrAckTimeout:
         limit=tally.required,
         found=len(tally.acked),
         may_have_been_delivered=may_have_been_delivered(entry),
-        advice="it may have arrived all the same: use a key when you publish it again",
+        advice="the message may have arrived: use a key when you publish it again",
     )
 
 
@@ -101,7 +102,7 @@ def out_of_time(entry: OutboxEntry, is_connected: bool) -> DeliveryError:
         error: DeliveryError = ack_timeout(entry)
     else:
         error = ErrNoConnectedPeers(
-            "no peer was connected for as long as the call was allowed to take",
+            "no peer was connected during the whole time of the call",
             may_have_been_delivered=entry.is_fate_unknown,
             advice="allow more time, or store it with publish_queued",
         )
@@ -111,7 +112,7 @@ def out_of_time(entry: OutboxEntry, is_connected: bool) -> DeliveryError:
 
 def too_old(entry: OutboxEntry, age_s: float) -> ErrMessageExpired:
     return ErrMessageExpired(
-        f"it waited in the queue for more than message_max_age, {age_s:g} s",
+        f"the message waited in the queue for longer than message_max_age, {age_s:g} s",
         may_have_been_delivered=entry.is_fate_unknown,
     )
 
@@ -123,7 +124,9 @@ def cancelled(entry: OutboxEntry) -> ErrCancelled:
 
 
 def cancelled_while_sending() -> ErrCancelled:
-    return ErrCancelled("it was cancelled while it was being sent", may_have_been_delivered=True)
+    return ErrCancelled(
+        "the call was cancelled while the message was being sent", may_have_been_delivered=True
+    )
 
 
 def closed(entry: OutboxEntry) -> ErrClosed:
@@ -150,6 +153,7 @@ def dead_letter(entry: OutboxEntry, error: DeliveryError, failed_ms: int) -> Fai
         type(error).__name__,
         error.text,
         failed_ms,
+        entry.stamped_ms,
     )
 
 

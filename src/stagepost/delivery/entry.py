@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.status import PENDING, SENT, DeliveryStatus, Tier
+from stagepost.ground.identifiers import MESSAGES_TOPIC
 
 NEVER = float("inf")
 
 
-class Moment(NamedTuple):
+class ClockTimes(NamedTuple):
     """The present by both clocks: timers follow `mono_s`, which never goes back; `unix_ms` is for people."""
 
     mono_s: float
@@ -56,6 +57,7 @@ class OutboxEntry:
         "id_text",
         "is_awaited",
         "is_fate_unknown",
+        "is_stamp_stored",
         "key_hash",
         "last_cause",
         "last_used",
@@ -68,6 +70,7 @@ class OutboxEntry:
         "sends",
         "sequence",
         "size",
+        "stamped_ms",
         "status",
         "tally",
         "tier",
@@ -120,6 +123,10 @@ class OutboxEntry:
         self.network_id: bytes | None = None
         self.last_cause: Exception | None = None
         self.timestamp_ms = created_ms
+        self.stamped_ms = 0
+        """Time of the first transmission, in Unix milliseconds, where the topic's messages are dated by it; 0 before."""
+        self.is_stamp_stored = False
+        """True if the store holds `stamped_ms`: only then may the message be sent."""
         self.evicted: tuple[OutboxEntry, ...] = ()
         """Entries that make room for this one while it is being stored."""
         self.replayed: int | None = None
@@ -130,6 +137,13 @@ class OutboxEntry:
     @property
     def wants_ack(self) -> bool:
         return self.tally is not None
+
+    @property
+    def must_be_stamped(self) -> bool:
+        """Return whether the network is to see the time of the first transmission as the time of creation: an external
+        message expires so long after it, and it may have waited here for hours.
+        """
+        return self.topic == MESSAGES_TOPIC
 
     @property
     def is_sent(self) -> bool:

@@ -6,7 +6,7 @@ A retry changes `attempt` and so the network's id; the delivery id does not depe
 
 The receipt envelope: several ACKs and NACKs of a receiver.
 
-    [1, 1, sender, [* [message_id, timestamp, ack_type, ? reason, ? retry_after_ms]], ? pad]
+    [1, 1, sender, [* [message_id, timestamp, ack_type, ? reason, ? retry_after_ms, ? text]], ? pad]
 
 The receipt envelope travels as an ordinary authenticated message; its topic is by definition `/dep2p/sys/ack/1.0.0`.
 """
@@ -27,7 +27,7 @@ from stagepost.delivery.identity import (
 from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
-from stagepost.ground.wire.cbor import Reader, write_array, write_bytes, write_text, write_unsigned
+from stagepost.ground.wire.cbor import CborReader, write_array, write_bytes, write_text, write_unsigned
 
 ENVELOPE_VERSION = 1
 DATA_KIND = 0
@@ -84,13 +84,13 @@ class DataEnvelope(msgspec.Struct, frozen=True):
 
 def read_data_envelope(body: bytes) -> DataEnvelope:
     """Read a data envelope; raise `DecodeError` for any other body."""
-    reader = Reader(body)
+    reader = CborReader(body)
     length = reader.array_length("envelope")
     if length not in (_LENGTH_WITHOUT_PAD, _LENGTH_WITHOUT_PAD + 1):
         raise reader.invalid(f"envelope has {length} elements, expected 8 or 9", at=0)
     version, kind = reader.unsigned(8, "envelope.version"), reader.unsigned(8, "envelope.kind")
     if (version, kind) != (ENVELOPE_VERSION, DATA_KIND):
-        raise reader.invalid(f"envelope of version {version} and kind {kind} is no data envelope", at=0)
+        raise reader.invalid(f"envelope of version {version} and kind {kind} is not a data envelope", at=0)
     topic = reader.text(TOPIC_BYTES_MAX, "envelope.topic")
     nonce = reader.byte_string(NONCE_BYTES, NONCE_BYTES, "envelope.nonce")
     created_ms = reader.unsigned(_TIMESTAMP_BITS, "envelope.createdMs")
@@ -105,7 +105,7 @@ def read_data_envelope(body: bytes) -> DataEnvelope:
     return DataEnvelope(topic, nonce, created_ms, payload, attempt, ackers)
 
 
-def _read_ackers(reader: Reader) -> tuple[PoolId, ...]:
+def _read_ackers(reader: CborReader) -> tuple[PoolId, ...]:
     count = reader.array_length("envelope.ackers")
     if count > ACKERS_MAX:
         raise reader.over_limit("the number of ackers", count, ACKERS_MAX)
@@ -148,6 +148,8 @@ RECEIPTS_MAX = 64
 """Receipts, at most, in an envelope that is read; the size of a body allows about 43."""
 
 RETRY_AFTER_MS_MAX = 30_000
+REFUSAL_TEXT_BYTES_MAX = 200
+"""Bytes of UTF-8, at most, of the text that a refusal carries to the sender; a longer one is cut."""
 _REASON_BITS = 32
 _RECEIPTS_LENGTH_WITHOUT_PAD = 4
 _HEADS_BYTES_MAX = 5
@@ -165,6 +167,7 @@ class AckReceipt(msgspec.Struct, frozen=True):
     ack_type: AckType
     reason: NackReason | int = NackReason.NONE
     retry_after_ms: int | None = None
+    text: str = ""
 
     @property
     def is_transient(self) -> bool:
@@ -216,13 +219,13 @@ def pack_receipts(sender: str, receipts: Iterable[AckReceipt]) -> list[AckEnvelo
 
 def read_ack_envelope(body: bytes) -> AckEnvelope:
     """Read an envelope of receipts; raise `DecodeError` for any other body."""
-    reader = Reader(body)
+    reader = CborReader(body)
     length = reader.array_length("envelope")
     if length not in (_RECEIPTS_LENGTH_WITHOUT_PAD, _RECEIPTS_LENGTH_WITHOUT_PAD + 1):
         raise reader.invalid(f"ACK envelope has {length} elements, expected 4 or 5", at=0)
     version, kind = reader.unsigned(8, "envelope.version"), reader.unsigned(8, "envelope.kind")
     if (version, kind) != (ENVELOPE_VERSION, ACK_KIND):
-        raise reader.invalid(f"envelope of version {version} and kind {kind} is no ACK envelope", at=0)
+        raise reader.invalid(f"envelope of version {version} and kind {kind} is not an ACK envelope", at=0)
     sender = reader.byte_string(1, SENDER_BYTES_MAX, "envelope.sender")
     count = reader.array_length("envelope.receipts")
     if not 1 <= count <= RECEIPTS_MAX:
@@ -240,18 +243,27 @@ def _write_receipt(receipt: AckReceipt) -> bytes:
         write_unsigned(receipt.timestamp_ms),
         write_unsigned(receipt.ack_type),
     ]
-    if receipt.reason or receipt.retry_after_ms is not None:
+    text = bounded_text(receipt.text)
+    if receipt.reason or receipt.retry_after_ms is not None or text:
         items.append(write_unsigned(receipt.reason))
-    if receipt.retry_after_ms is not None:
-        items.append(write_unsigned(receipt.retry_after_ms))
+    if receipt.retry_after_ms is not None or text:
+        items.append(write_unsigned(receipt.retry_after_ms or 0))
+    if text:
+        items.append(write_text(text))
     return write_array(*items)
 
 
-def _read_receipt(reader: Reader, where: str) -> AckReceipt:
+def bounded_text(text: str) -> str:
+    """Return as much of the text as a refusal carries, without characters that could steer a terminal."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return printable.encode()[:REFUSAL_TEXT_BYTES_MAX].decode(errors="ignore")
+
+
+def _read_receipt(reader: CborReader, where: str) -> AckReceipt:
     start = reader.offset
     length = reader.array_length(where)
-    if not 3 <= length <= 5:
-        raise reader.invalid(f"{where} has {length} elements, expected 3 to 5", at=start)
+    if not 3 <= length <= 6:
+        raise reader.invalid(f"{where} has {length} elements, expected 3 to 6", at=start)
     message_id = reader.byte_string(DELIVERY_ID_BYTES, DELIVERY_ID_BYTES, f"{where}.messageId")
     timestamp_ms = reader.unsigned(_TIMESTAMP_BITS, f"{where}.timestamp")
     type_at = reader.offset
@@ -266,6 +278,9 @@ def _read_receipt(reader: Reader, where: str) -> AckReceipt:
         reason = NackReason(found) if found <= max(NackReason) else found
     if length > 4:
         retry_after_ms = reader.unsigned(_REASON_BITS, f"{where}.retryAfterMs")
-    if ack_type is AckType.ACK and reason:
+    text = reader.text(REFUSAL_TEXT_BYTES_MAX, f"{where}.text") if length > 5 else ""
+    if length > 5 and not retry_after_ms:
+        retry_after_ms = None
+    if ack_type is AckType.ACK and (reason or text):
         raise reader.invalid(f"{where} is an ACK with reason {int(reason)} for a refusal", at=start)
-    return AckReceipt(message_id, timestamp_ms, ack_type, reason, retry_after_ms)
+    return AckReceipt(message_id, timestamp_ms, ack_type, reason, retry_after_ms, bounded_text(text))

@@ -28,7 +28,7 @@ from stagepost.delivery.entry import (
     READY,
     SENDING,
     STORING,
-    Moment,
+    ClockTimes,
     OutboxEntry,
 )
 from stagepost.delivery.envelope import RETRY_AFTER_MS_MAX, AckReceipt
@@ -77,6 +77,8 @@ class StoredMessage(Protocol):
     def attempts(self) -> int: ...
     @property
     def last_used(self) -> int: ...
+    @property
+    def stamped_ms(self) -> int: ...
 
 
 class PublisherCore:
@@ -132,7 +134,7 @@ class PublisherCore:
 
     # Best effort: one attempt, nothing stored.
 
-    def begin_once(self, topic: str, payload: bytes, now: Moment) -> OutboxEntry:
+    def begin_once(self, topic: str, payload: bytes, now: ClockTimes) -> OutboxEntry:
         nonce = counted_nonce(self._volatile_prefix, self._next_volatile)
         self._next_volatile += 1
         message_id = delivery_id(self._sender, topic, nonce, payload)
@@ -146,7 +148,7 @@ class PublisherCore:
         return Outgoing(entry.topic, entry.nonce, entry.created_ms, 0, (), entry.payload)
 
     def end_once(
-        self, entry: OutboxEntry, published: Published | None, error: DeliveryError | None, now: Moment
+        self, entry: OutboxEntry, published: Published | None, error: DeliveryError | None, now: ClockTimes
     ) -> list[Effect]:
         self._trying_once -= 1
         if published is not None:
@@ -164,7 +166,7 @@ class PublisherCore:
         tier: Tier,
         topic: str,
         payload: bytes,
-        now: Moment,
+        now: ClockTimes,
         *,
         key_hash: bytes | None = None,
         ackers: tuple[str, ...] = (),
@@ -187,9 +189,12 @@ class PublisherCore:
         entry = OutboxEntry(counter, message_id, tier, topic, payload, nonce, now.unix_ms, tally, key_hash)
         entry.budget_at = now.mono_s + budget_s
         entry.is_awaited = tier is Tier.ACKED
+        if entry.must_be_stamped and tier is Tier.ACKED and self._is_free_to_send(entry):
+            # It leaves at once, so the row that is stored before holds the stamp.
+            entry.stamped_ms, entry.is_stamp_stored = now.unix_ms, True
         return self._admitted(entry, now)
 
-    def offer_again(self, letter: FailedMessage, now: Moment) -> OutboxEntry:
+    def offer_again(self, letter: FailedMessage, now: ClockTimes) -> OutboxEntry:
         """Return a new entry for a dead letter, under its old id; or the live entry of that id, for `join`."""
         tally = AckTally(letter.ackers, letter.required) if letter.ackers else None
         message_id = bytes.fromhex(letter.message_id)
@@ -208,6 +213,7 @@ class PublisherCore:
         )
         entry.attempt_first = letter.attempts
         entry.replayed = letter.sequence
+        entry.stamped_ms, entry.is_stamp_stored = letter.stamped_ms, letter.stamped_ms > 0
         return self._admitted(entry, now)
 
     def join(self, letter: FailedMessage, live: OutboxEntry) -> list[Effect]:
@@ -250,7 +256,7 @@ class PublisherCore:
                 self._settlement.save(live)
         return known
 
-    def _admitted(self, entry: OutboxEntry, now: Moment) -> OutboxEntry:
+    def _admitted(self, entry: OutboxEntry, now: ClockTimes) -> OutboxEntry:
         most = self.config.queue_max_bytes
         if most and entry.size > most:
             raise ErrMessageTooLarge(
@@ -263,7 +269,7 @@ class PublisherCore:
         if victims is None:
             raise ErrQueueFull(
                 f"the queue is full: {len(self.outbox)} of {self.config.queue_size} messages, "
-                f"{self.outbox.bytes_held} bytes, and none may be dropped",
+                f"{self.outbox.bytes_held} bytes, and none may be evicted",
                 limit=self.config.queue_size,
                 found=len(self.outbox),
                 message_id=entry.id_text,
@@ -276,27 +282,33 @@ class PublisherCore:
             entry.expires_at = now.mono_s + self.config.message_max_age
         return entry
 
-    def accept(self, entry: OutboxEntry, now: Moment) -> list[Effect]:
+    def accept(self, entry: OutboxEntry, now: ClockTimes) -> list[Effect]:
         """Publish an entry that is stored, together with the end of the entries that made room for it."""
         self._accepted(entry, now)
         self._line_up(entry, now)
         return self._settlement.take_effects()
 
-    def accept_to_send(self, entry: OutboxEntry, now: Moment) -> Outgoing | None:
+    def accept_to_send(self, entry: OutboxEntry, now: ClockTimes) -> Outgoing | None:
         """Accept an entry; return what the caller has to send at once, or None if the entry has to wait its turn."""
         self._accepted(entry, now)
         tally = entry.tally
-        if tally is None or not self.is_connected or self.outbox.must_wait_its_turn(entry):
+        is_unstamped = entry.must_be_stamped and not entry.is_stamp_stored
+        if tally is None or is_unstamped or not self._is_free_to_send(entry):
             self._line_up(entry, now)
             return None
         self.outbox.begin_send_at_once(entry)
         # The wait for receipts begins about now: one look at that time covers everything that can be due before.
         self._deadlines.look_at(entry, min(entry.budget_at, now.mono_s + self.config.ack_timeout))
-        return Outgoing(
-            entry.topic, entry.nonce, entry.created_ms, entry.attempt_number, tally.critical, entry.payload
-        )
+        return self._outgoing(entry, tally.critical)
 
-    def _accepted(self, entry: OutboxEntry, now: Moment) -> None:
+    def _is_free_to_send(self, entry: OutboxEntry) -> bool:
+        return self.is_connected and not self.outbox.must_wait_its_turn(entry)
+
+    def _outgoing(self, entry: OutboxEntry, ackers: tuple[str, ...]) -> Outgoing:
+        created_ms = entry.stamped_ms or entry.created_ms
+        return Outgoing(entry.topic, entry.nonce, created_ms, entry.attempt_number, ackers, entry.payload)
+
+    def _accepted(self, entry: OutboxEntry, now: ClockTimes) -> None:
         if entry.evicted:
             for victim in entry.evicted:
                 self._settlement.end(victim, endings.evicted(victim, entry.id_text), now, is_saved=True)
@@ -306,8 +318,8 @@ class PublisherCore:
             self.ended.dead_letters.pop(entry.replayed)
         self._settlement.report(entry, None, now)
 
-    def _line_up(self, entry: OutboxEntry, now: Moment) -> None:
-        if not self.is_connected or self.outbox.must_wait_its_turn(entry):
+    def _line_up(self, entry: OutboxEntry, now: ClockTimes) -> None:
+        if not self._is_free_to_send(entry):
             self._settlement.become(entry, MUST_WAIT, None, now)
         self.outbox.make_ready(entry)
         self._deadlines.set(entry)
@@ -328,7 +340,7 @@ class PublisherCore:
         self.counters.failed = dict(failed)
         self.counters.published = self.counters.ended
 
-    def recover(self, stored: Iterable[StoredMessage], now: Moment) -> list[Effect]:
+    def recover(self, stored: Iterable[StoredMessage], now: ClockTimes) -> list[Effect]:
         """Queue the messages of a former run again, in the old order, under the old ids."""
         for record in stored:
             tally = AckTally(record.ackers, record.required) if record.ackers else None
@@ -347,6 +359,7 @@ class PublisherCore:
             # Nobody knows what happened to the last attempt, so the message gets one more.
             entry.attempts = min(record.attempts, self.config.max_retries)
             entry.last_used = record.last_used
+            entry.stamped_ms, entry.is_stamp_stored = record.stamped_ms, record.stamped_ms > 0
             self.outbox.resume_uses(record.last_used)
             if self.config.message_max_age:
                 age_s = max(0.0, (now.unix_ms - record.created_ms) / 1_000)
@@ -361,7 +374,7 @@ class PublisherCore:
 
     # Sending.
 
-    def next_to_send(self, now: Moment) -> OutboxEntry | None:
+    def next_to_send(self, now: ClockTimes) -> OutboxEntry | None:
         if not self.is_connected:
             return None
         entry = self.outbox.take()
@@ -369,9 +382,11 @@ class PublisherCore:
             self._settlement.become(self.outbox.must_be_told.pop(), MUST_WAIT, None, now)
         return entry
 
-    def begin_send(self, entry: OutboxEntry, now: Moment) -> Outgoing:
+    def begin_send(self, entry: OutboxEntry, now: ClockTimes) -> Outgoing:
         self.outbox.begin_send(entry)
         entry.wait_until = NEVER
+        if entry.must_be_stamped and not entry.stamped_ms:
+            entry.stamped_ms, entry.is_stamp_stored = now.unix_ms, not self._is_stored
         if entry.attempts:
             self.counters.retries += 1
         if now.unix_ms - entry.created_ms > self.config.dedup_window * 1_000:
@@ -382,11 +397,9 @@ class PublisherCore:
         else:
             tally.begin_attempt()
             ackers = tally.missing
-        return Outgoing(
-            entry.topic, entry.nonce, entry.created_ms, entry.attempt_number, ackers, entry.payload
-        )
+        return self._outgoing(entry, ackers)
 
-    def sent(self, entry: OutboxEntry, published: Published, now: Moment) -> list[Effect]:
+    def sent(self, entry: OutboxEntry, published: Published, now: ClockTimes) -> list[Effect]:
         """Note that the network took a message."""
         if entry.phase is not SENDING:
             return self._settlement.take_effects()
@@ -422,7 +435,7 @@ class PublisherCore:
                 self._try_again_soon(entry, None, now)
         return self._settlement.take_effects()
 
-    def send_failed(self, entry: OutboxEntry, error: SendFailed, now: Moment) -> list[Effect]:
+    def send_failed(self, entry: OutboxEntry, error: SendFailed, now: ClockTimes) -> list[Effect]:
         """Note that the network did not take a message this time. Losing the connection costs no attempt."""
         if entry.phase is not SENDING:
             return self._settlement.take_effects()
@@ -449,7 +462,7 @@ class PublisherCore:
         self._settlement.save(entry)
         return self._settlement.take_effects()
 
-    def send_refused(self, entry: OutboxEntry, error: Exception, now: Moment) -> list[Effect]:
+    def send_refused(self, entry: OutboxEntry, error: Exception, now: ClockTimes) -> list[Effect]:
         """Note that the network will never take a message."""
         if entry.phase is SENDING:
             self._settlement.end(entry, endings.rejected(entry, error), now)
@@ -470,7 +483,7 @@ class PublisherCore:
 
     # Receipts.
 
-    def receipts(self, acks: IncomingAcks, now: Moment) -> list[Effect]:
+    def receipts(self, acks: IncomingAcks, now: ClockTimes) -> list[Effect]:
         if acks.sender != acks.carrier:
             self.counters.bad_acks += len(acks.receipts)
             return self._settlement.take_effects()
@@ -491,12 +504,12 @@ class PublisherCore:
         return self._settlement.take_effects()
 
     def _weigh(
-        self, entry: OutboxEntry, tally: AckTally, peer: str, receipt: AckReceipt, now: Moment
+        self, entry: OutboxEntry, tally: AckTally, peer: str, receipt: AckReceipt, now: ClockTimes
     ) -> None:
         if receipt.ack_type is ACK:
             is_news = tally.acknowledge(peer)
         else:
-            is_news = tally.refuse(peer, receipt.reason, for_now=receipt.is_transient)
+            is_news = tally.refuse(peer, receipt.reason, for_now=receipt.is_transient, text=receipt.text)
         if not is_news:
             self.counters.duplicates_in += 1
         elif tally.is_complete:
@@ -510,7 +523,7 @@ class PublisherCore:
         elif receipt.is_transient:
             self._try_again_soon(entry, receipt.retry_after_ms, now)
 
-    def _try_again_soon(self, entry: OutboxEntry, retry_after_ms: int | None, now: Moment) -> None:
+    def _try_again_soon(self, entry: OutboxEntry, retry_after_ms: int | None, now: ClockTimes) -> None:
         """Back off without waiting for the time-out. At the last attempt a refusal for now counts as one for good."""
         assert entry.tally is not None
         asked_s = min(retry_after_ms or 0, RETRY_AFTER_MS_MAX) / 1_000
@@ -551,7 +564,7 @@ class PublisherCore:
             at = self._tick_at
         return at
 
-    def on_time(self, now: Moment) -> list[Effect]:
+    def on_time(self, now: ClockTimes) -> list[Effect]:
         """Do everything that is due. The shell then sends the messages that have become ready."""
         if now.mono_s >= self._clear_at:
             self._clear_back_off(now)
@@ -567,11 +580,11 @@ class PublisherCore:
             self.tick_begins(now)
         return self._settlement.take_effects()
 
-    def tick_begins(self, now: Moment) -> None:
+    def tick_begins(self, now: ClockTimes) -> None:
         """Set the idle tick to `flush_interval` from now; it matters only if a message waits then."""
         self._tick_at = now.mono_s + self.config.flush_interval
 
-    def _look_at(self, entry: OutboxEntry, now: Moment) -> None:
+    def _look_at(self, entry: OutboxEntry, now: ClockTimes) -> None:
         at = now.mono_s
         if entry.phase in (STORING, LEAVING):
             return  # the deadline is set again when the storing is over
@@ -585,7 +598,7 @@ class PublisherCore:
             elif entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
 
-    def _ack_timed_out(self, entry: OutboxEntry, now: Moment) -> None:
+    def _ack_timed_out(self, entry: OutboxEntry, now: ClockTimes) -> None:
         self.counters.ack_timeouts += 1
         if entry.attempts < self.config.attempts_max:
             self.outbox.enter(entry, BACKING_OFF)
@@ -595,7 +608,7 @@ class PublisherCore:
         is_refused = entry.tally.is_out_of_reach_for_now
         self._settlement.end(entry, endings.nacked(entry) if is_refused else endings.ack_timeout(entry), now)
 
-    def connectivity(self, peers: int, now: Moment) -> list[Effect]:
+    def connectivity(self, peers: int, now: ClockTimes) -> list[Effect]:
         was_connected, self.is_connected = self.is_connected, peers > 0
         if self.is_connected and not was_connected:
             self._clear_at = max(now.mono_s, self._cleared_at + EDGES_MERGED_S)
@@ -605,7 +618,7 @@ class PublisherCore:
             self._settlement.end_flush(is_cut_short=True)
         return self._settlement.take_effects()
 
-    def _clear_back_off(self, now: Moment) -> None:
+    def _clear_back_off(self, now: ClockTimes) -> None:
         self._clear_at = NEVER
         self._cleared_at = now.mono_s
         for entry in self.outbox:
@@ -614,7 +627,7 @@ class PublisherCore:
 
     # Ending.
 
-    def cancel(self, message_id: bytes, now: Moment) -> tuple[bool, list[Effect]]:
+    def cancel(self, message_id: bytes, now: ClockTimes) -> tuple[bool, list[Effect]]:
         """Cancel a message that waits in the queue; return whether it did."""
         entry = self.outbox.by_id.get(message_id)
         if entry is None or entry.is_sent or entry.phase not in _WAITING:
@@ -626,7 +639,7 @@ class PublisherCore:
         """Note that no caller waits for the end of a message any more; the message goes on."""
         entry.is_awaited = False
 
-    def abandon(self, entry: OutboxEntry, now: Moment) -> list[Effect]:
+    def abandon(self, entry: OutboxEntry, now: ClockTimes) -> list[Effect]:
         """Cancel a message because the last caller who waited for its end has gone."""
         if entry.phase is LEAVING:
             entry.budget_at = now.mono_s  # the message fails either way
@@ -634,7 +647,7 @@ class PublisherCore:
             self._settlement.end(entry, endings.cancelled(entry), now)
         return self._settlement.take_effects()
 
-    def close(self, now: Moment) -> list[Effect]:
+    def close(self, now: ClockTimes) -> list[Effect]:
         """End every message if there is no store; with a store messages stay, and only waiting calls end."""
         self._settlement.end_flush(is_cut_short=True)
         for entry in self.outbox:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from stagepost.delivery.config import ReceiverConfig
-from stagepost.delivery.entry import Moment
+from stagepost.delivery.entry import ClockTimes
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
@@ -22,15 +22,17 @@ STALE_MAX = 1_024
 """Stale items, at most, in the heap beside two for each record; then the heap is made anew."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class HandlerAnswer(msgspec.Struct, frozen=True):
     """The answer of the application. Only a refusal has a reason, and only a refusal for now a time."""
 
     ack_type: AckType
     reason: NackReason = NackReason.NONE
     retry_after_ms: int | None = None
+    text: str = ""
+    """Words of a refusal for its sender. The store does not keep them: an answer after a restart has the reason alone."""
 
 
-ACCEPTED = Verdict(AckType.ACK)
+ACCEPTED = HandlerAnswer(AckType.ACK)
 
 
 class Action(Enum):
@@ -45,11 +47,11 @@ ANSWER: Final = Action.ANSWER
 DROP: Final = Action.DROP
 
 
-class Seen(msgspec.Struct, gc=False):
+class DeliveryRecord(msgspec.Struct, gc=False):
     """The record of one delivery id. `verdict` None: the handler is still running. No record refers to another."""
 
     keep_until_ms: int
-    verdict: Verdict | None = None
+    verdict: HandlerAnswer | None = None
     is_asked: bool = False
     is_kept: bool = False
     """True if the store has the verdict, so that the receiver may say it."""
@@ -62,7 +64,7 @@ class ReceiverCore:
         self._self_id = self_id
         self._window_ms = int(config.dedup_window * 1_000)
         self._capacity = config.dedup_capacity
-        self._seen: dict[bytes, Seen] = {}
+        self._seen: dict[bytes, DeliveryRecord] = {}
         self._soonest: list[tuple[int, bytes]] = []
         self.duplicates_in = 0
         self.dedup_overflow = 0
@@ -77,16 +79,16 @@ class ReceiverCore:
     def is_asked(self, message: Incoming) -> bool:
         return self._self_id in message.ackers
 
-    def maybe_duplicate(self, message: Incoming, now: Moment) -> bool:
+    def maybe_duplicate(self, message: Incoming, now: ClockTimes) -> bool:
         """Return whether the message is older than the memory, so that it may have been handled before."""
         return now.unix_ms - message.created_ms > self._window_ms
 
-    def received(self, message_id: bytes, message: Incoming, now: Moment) -> Action:
+    def received(self, message_id: bytes, message: Incoming, now: ClockTimes) -> Action:
         seen = self._seen.get(message_id)
         keep_until_ms = self.keep_until(message, now)
         if seen is None:
             self._expire(now.unix_ms)
-            self._remember(message_id, Seen(keep_until_ms, None, self.is_asked(message)))
+            self._remember(message_id, DeliveryRecord(keep_until_ms, None, self.is_asked(message)))
             return RUN
         self.duplicates_in += 1
         if keep_until_ms > seen.keep_until_ms:
@@ -96,13 +98,13 @@ class ReceiverCore:
             return DROP
         return ANSWER if self.is_asked(message) else DROP
 
-    def keep_until(self, message: Incoming, now: Moment) -> int:
+    def keep_until(self, message: Incoming, now: ClockTimes) -> int:
         until_ms = now.unix_ms + self._window_ms
         if message.expires_at_ms is not None:
             until_ms = max(until_ms, message.expires_at_ms + NETWORK_EXPIRY_SLACK_MS)
         return until_ms
 
-    def finished(self, message_id: bytes, verdict: Verdict, now: Moment) -> AckReceipt | None:
+    def finished(self, message_id: bytes, verdict: HandlerAnswer, now: ClockTimes) -> AckReceipt | None:
         """Note the verdict of a handler; return the receipt, if the sender asked for one.
 
         A refusal for now is forgotten, so that the next copy runs the handler again.
@@ -116,19 +118,19 @@ class ReceiverCore:
             seen.verdict = verdict
         return receipt_of(message_id, verdict, now) if seen.is_asked else None
 
-    def verdict_of(self, message_id: bytes) -> Seen | None:
+    def verdict_of(self, message_id: bytes) -> DeliveryRecord | None:
         return self._seen.get(message_id)
 
     def forget(self, message_id: bytes) -> None:
         """Forget a message whose handler did not end, so that the next copy runs the handler."""
         self._seen.pop(message_id, None)
 
-    def recall(self, message_id: bytes, verdict: Verdict, keep_until_ms: int) -> None:
+    def recall(self, message_id: bytes, verdict: HandlerAnswer, keep_until_ms: int) -> None:
         """Remember a verdict from the store, after a restart."""
-        seen = self._remember(message_id, Seen(keep_until_ms, verdict))
+        seen = self._remember(message_id, DeliveryRecord(keep_until_ms, verdict))
         seen.is_kept = True
 
-    def _remember(self, message_id: bytes, seen: Seen) -> Seen:
+    def _remember(self, message_id: bytes, seen: DeliveryRecord) -> DeliveryRecord:
         while len(self._seen) >= self._capacity and self._drop_soonest():
             self.dedup_overflow += 1
         self._seen[message_id] = seen
@@ -167,5 +169,7 @@ class ReceiverCore:
         return any(self._take_soonest(0) for _ in range(len(self._soonest)))
 
 
-def receipt_of(message_id: bytes, verdict: Verdict, now: Moment) -> AckReceipt:
-    return AckReceipt(message_id, now.unix_ms, verdict.ack_type, verdict.reason, verdict.retry_after_ms)
+def receipt_of(message_id: bytes, verdict: HandlerAnswer, now: ClockTimes) -> AckReceipt:
+    return AckReceipt(
+        message_id, now.unix_ms, verdict.ack_type, verdict.reason, verdict.retry_after_ms, verdict.text
+    )

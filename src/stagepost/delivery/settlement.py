@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from stagepost.delivery import endings
 from stagepost.delivery.effects import Effect, FlushEnded, Report, SaveEnd, SaveProgress, Wake
 from stagepost.delivery.ended import EndedMessages
-from stagepost.delivery.entry import SENDING, Moment, OutboxEntry
+from stagepost.delivery.entry import SENDING, ClockTimes, OutboxEntry
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.result import DeliveryResult
@@ -80,7 +80,7 @@ class Settlement:
 
     # Statuses.
 
-    def report(self, entry: OutboxEntry, error: DeliveryError | None, now: Moment) -> None:
+    def report(self, entry: OutboxEntry, error: DeliveryError | None, now: ClockTimes) -> None:
         entry.timestamp_ms = now.unix_ms
         if not self.is_watched:
             return
@@ -96,7 +96,7 @@ class Settlement:
             )
         )
 
-    def become(self, entry: OutboxEntry, step: Step, error: DeliveryError | None, now: Moment) -> None:
+    def become(self, entry: OutboxEntry, step: Step, error: DeliveryError | None, now: ClockTimes) -> None:
         """Report the status that `step` leads to, unless observers have seen that status already."""
         status = DELIVERY.next_status(entry.status, step)
         if status is None:
@@ -106,7 +106,7 @@ class Settlement:
         self._outbox.become(entry, status)
         self.report(entry, error, now)
 
-    def become_sent(self, entry: OutboxEntry, now: Moment) -> None:
+    def become_sent(self, entry: OutboxEntry, now: ClockTimes) -> None:
         """Report Sent for a message whose receipt proves that it was sent."""
         if not entry.is_sent:
             self.count_flushed(entry)
@@ -123,7 +123,7 @@ class Settlement:
     # The end.
 
     def end(
-        self, entry: OutboxEntry, error: DeliveryError | None, now: Moment, *, is_saved: bool = False
+        self, entry: OutboxEntry, error: DeliveryError | None, now: ClockTimes, *, is_saved: bool = False
     ) -> None:
         """End a message of the outbox; there is no other way out.
 
@@ -151,7 +151,7 @@ class Settlement:
             self.leave_flush(entry)
 
     def settle(
-        self, entry: OutboxEntry, status: DeliveryStatus, error: DeliveryError | None, now: Moment
+        self, entry: OutboxEntry, status: DeliveryStatus, error: DeliveryError | None, now: ClockTimes
     ) -> DeliveryResult:
         """Count, remember and report the last status of a message; return its result."""
         counters = self.counters

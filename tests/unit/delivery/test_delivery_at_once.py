@@ -19,7 +19,7 @@ from stagepost.delivery import (
     ReliablePublisherConfig,
 )
 from stagepost.delivery.effects import Report
-from stagepost.delivery.entry import Moment, OutboxEntry, Phase
+from stagepost.delivery.entry import ClockTimes, OutboxEntry, Phase
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import HEADS_KEPT, delivery_id
 from stagepost.delivery.publisher import PublisherCore
@@ -47,7 +47,7 @@ from tests.worlds.delivery.delivery_world import (
     virtually,
 )
 
-NOW = Moment(0.0, 1_800_000_000_000)
+NOW = ClockTimes(0.0, 1_800_000_000_000)
 
 
 def a_core(**changes: object) -> PublisherCore:
@@ -225,7 +225,7 @@ def test_what_nobody_hears_is_not_reported_and_known_all_the_same() -> None:
     core.unawait(entry)
     core.accept_to_send(entry, NOW)
     core.sent(entry, Published(), NOW)
-    later = Moment(1.0, NOW.unix_ms + 1_000)
+    later = ClockTimes(1.0, NOW.unix_ms + 1_000)
     receipt = AckReceipt(entry.delivery_id, later.unix_ms, AckType.ACK)
 
     assert core.receipts(IncomingAcks("bob", "bob", (receipt,)), later) == []

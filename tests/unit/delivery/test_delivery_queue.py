@@ -15,7 +15,7 @@ from stagepost.delivery import (
     MemoryNetwork,
     ReliablePublisher,
 )
-from stagepost.delivery.entry import Moment, OutboxEntry, Phase
+from stagepost.delivery.entry import ClockTimes, OutboxEntry, Phase
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.status import Tier
@@ -111,7 +111,7 @@ def test_an_attempt_refreshes_an_entry() -> None:
         volatile_prefix=bytes(8),
         random=Random(1),
     )
-    now = Moment(0.0, 0)
+    now = ClockTimes(0.0, 0)
     older, newer = (core.offer(Tier.QUEUED, TOPIC, data, now) for data in (b"older", b"newer"))
     assert isinstance(older, OutboxEntry)
     assert isinstance(newer, OutboxEntry)

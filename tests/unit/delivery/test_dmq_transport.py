@@ -37,7 +37,7 @@ from tests.worlds.dmq.background_node import a_peer, a_status, status_page
 from tests.worlds.dmq.pool_signers import Signer, decoded
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
 
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 QUICK = DmqTransportLimits(peers_poll_s=0.02, peers_poll_without_s=0.02, listen_again_s=0.05)
 NONCE = bytes(16)
 

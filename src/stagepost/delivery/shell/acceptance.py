@@ -6,7 +6,7 @@ import asyncio
 from typing import TypeAlias
 
 from stagepost.delivery import endings
-from stagepost.delivery.entry import STORING, Moment, OutboxEntry
+from stagepost.delivery.entry import STORING, ClockTimes, OutboxEntry
 from stagepost.delivery.errors import ErrAckTimeout, ErrStorage
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.result import DeliveryResult
@@ -83,7 +83,7 @@ class Acceptance:
             turns = turns + 1 if counters.ended == ended else 0
             ended = counters.ended
 
-    async def take(self, entry: OutboxEntry, now: Moment) -> bool:
+    async def take(self, entry: OutboxEntry, now: ClockTimes) -> bool:
         """Return when the entry is accepted; False if another call published the same message before."""
         if entry.phase is not STORING or entry.sequence in self._being_stored:
             await self._join(entry)
@@ -96,7 +96,7 @@ class Acceptance:
             self._accept(entry, self._sender.now())
         return True
 
-    async def take_and_wait(self, entry: OutboxEntry, now: Moment, budget_s: float) -> DeliveryResult:
+    async def take_and_wait(self, entry: OutboxEntry, now: ClockTimes, budget_s: float) -> DeliveryResult:
         """Return the result of the entry once it has ended.
 
         If it is the entry's turn, the caller's own task sends it: no message needs a task of its own.
@@ -154,7 +154,7 @@ class Acceptance:
             sender.arm()
             raise _not_accepted(entry, failure) from failure
 
-    def _accept(self, entry: OutboxEntry, now: Moment) -> None:
+    def _accept(self, entry: OutboxEntry, now: ClockTimes) -> None:
         sender = self._sender
         sender.perform(self._core.accept(entry, now))
         if sender.is_stopped:
@@ -163,7 +163,7 @@ class Acceptance:
         else:
             sender.wake_flusher()
 
-    def _accept_to_send(self, entry: OutboxEntry, now: Moment) -> Outgoing | None:
+    def _accept_to_send(self, entry: OutboxEntry, now: ClockTimes) -> Outgoing | None:
         """Accept an entry; return what the caller has to send, or None if the flusher sends it."""
         if self._sender.is_stopped:
             self._accept(entry, now)
@@ -187,7 +187,7 @@ class Acceptance:
         except TimeoutError:
             self._remove(entry, waiter)
             raise ErrAckTimeout(
-                "the same message was published before, and its end did not come in time",
+                "the same message was published before, and did not end in time",
                 message_id=entry.id_text,
                 result=self._core.result_of(entry.delivery_id),
                 may_have_been_delivered=True,

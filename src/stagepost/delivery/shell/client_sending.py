@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from stagepost.delivery.config import OUTBOX_DIR, ReliablePublisherConfig
+from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import Tier
 from stagepost.delivery.transports.dmq import DmqTransport
@@ -25,9 +26,11 @@ class ClientSending:
         keys: str | Path,
         config: ReliablePublisherConfig | None,
         node_data: str | Path | None,
+        events: DeliveryEventSink | None = None,
     ) -> None:
         self._transport = DmqTransport(socket_path, network_magic, keys, profile=profile, node_data=node_data)
         self._config = config or ReliablePublisherConfig()
+        self._events = events
         self._parts = AsyncExitStack()
         self._publisher: ReliablePublisher | None = None
         self._turn = asyncio.Lock()
@@ -58,6 +61,6 @@ class ClientSending:
             if self._publisher is None:
                 await self._parts.enter_async_context(self._transport)
                 self._publisher = await self._parts.enter_async_context(
-                    ReliablePublisher(self._transport, self._config)
+                    ReliablePublisher(self._transport, self._config, events=self._events)
                 )
             return self._publisher

@@ -10,16 +10,33 @@ import msgspec
 from stagepost.delivery.errors import ErrConfig
 from stagepost.delivery.status import TRANSIENT_REASONS, NackReason
 
+PERMANENT_REASONS = tuple(
+    reason for reason in NackReason if reason is not NackReason.NONE and reason not in TRANSIENT_REASONS
+)
+"""Reasons that a handler may give for a refusal for good."""
+
 
 class Reject(Exception):
-    """Refusal by a handler for good: another attempt is of no use."""
+    """Refusal by a handler for good: another attempt is of no use. `Reject("sold out")` and `Reject(reason, "sold out")`
+    tell the sender the text, cut after 200 bytes; without a reason it is INVALID.
+    """
 
-    def __init__(self, reason: NackReason | int = NackReason.INVALID, text: str = "") -> None:
-        known = NackReason(reason)
+    def __init__(self, reason: NackReason | int | str = NackReason.INVALID, text: str = "") -> None:
+        if isinstance(reason, str):
+            text = text or reason
+            reason = NackReason.INVALID
+        try:
+            known = NackReason(reason)
+        except ValueError:
+            raise ErrConfig(
+                f"{reason!r} is not a reason to refuse a message",
+                advice="give one of " + ", ".join(str(one) for one in PERMANENT_REASONS),
+                found=reason,
+            ) from None
         if known is NackReason.NONE or known in TRANSIENT_REASONS:
             raise ErrConfig(
-                f"{known.name} is no reason to refuse a message for good",
-                advice="raise Busy if it may be tried again",
+                f"{known.name} is not a valid reason to refuse a message permanently",
+                advice="raise Busy if the sender may try again",
                 found=known,
             )
         super().__init__(text or known.name)

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 
 from stagepost.delivery.config import ReceiverConfig
-from stagepost.delivery.entry import Moment
+from stagepost.delivery.entry import ClockTimes
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.errors import ErrStorage
-from stagepost.delivery.receiver import ACCEPTED, ReceiverCore, Verdict, receipt_of
+from stagepost.delivery.receiver import ACCEPTED, HandlerAnswer, ReceiverCore, receipt_of
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.stores.inbox import InboxRecord, InboxState, InboxStore
 from stagepost.delivery.stores.memory_inbox import MemoryInbox
@@ -31,7 +31,7 @@ EXPIRE_EVERY_S = 60.0
 log = logging.getLogger(__name__)
 
 
-class ReceiptSender:
+class AckSender:
     """A task that holds receipts for `delay_s`, so that several travel together, and hands them to the network once.
 
     A receipt is never repeated from here: a sender who misses one asks again.
@@ -106,11 +106,11 @@ class InboxKeeper:
     def __init__(
         self,
         core: ReceiverCore,
-        receipts: ReceiptSender,
+        receipts: AckSender,
         config: ReceiverConfig,
         inbox: InboxStore | None,
         clock: Clock,
-        now: Callable[[], Moment],
+        now: Callable[[], ClockTimes],
         on_storage_error: OnStorageError | None,
     ) -> None:
         self.is_durable = inbox is not None
@@ -163,7 +163,7 @@ class InboxKeeper:
             if record.state is InboxState.DONE:
                 self._core.recall(record.delivery_id, ACCEPTED, record.keep_until_ms)
             elif record.state is InboxState.REFUSED:
-                refusal = Verdict(AckType.NACK, NackReason(record.verdict))
+                refusal = HandlerAnswer(AckType.NACK, NackReason(record.verdict))
                 self._core.recall(record.delivery_id, refusal, record.keep_until_ms)
 
     def _storage_failed(self, error: StagepostError) -> None:

@@ -16,40 +16,43 @@ from stagepost.ground.telemetry.metrics import DeclaredSamples, Kind, MetricDecl
 DELIVERY_MESSAGES = MetricDeclaration(
     "stagepost_delivery_messages_total",
     Kind.COUNTER,
-    "Messages that reached a status, by what was asked for.",
+    "Messages that reached a status, by tier and status.",
     {"tier": tuple(Tier), "status": tuple(DeliveryStatus)},
 )
 DELIVERY_QUEUE_MESSAGES = MetricDeclaration(
     "stagepost_delivery_queue_messages", Kind.GAUGE, "Messages in the outbox.", {}
 )
 DELIVERY_QUEUE_CAPACITY = MetricDeclaration(
-    "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "How many it holds at most.", {}
+    "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "Messages that the outbox holds at most.", {}
 )
 DELIVERY_QUEUE_OLDEST = MetricDeclaration(
     "stagepost_delivery_queue_oldest_age_seconds",
     Kind.GAUGE,
-    "For how long the oldest message has waited; 0 if none does.",
+    "Age of the oldest message in the outbox; 0 if the outbox is empty.",
     {},
 )
 DELIVERY_RETRIES = MetricDeclaration(
-    "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts after the first one.", {}
+    "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts to send after the first one of a message.", {}
 )
 DELIVERY_EVICTIONS = MetricDeclaration(
-    "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages pushed out of a full outbox.", {}
+    "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages evicted from a full outbox.", {}
 )
 DELIVERY_DEAD_LETTERS = MetricDeclaration(
-    "stagepost_delivery_dead_letters", Kind.GAUGE, "Failed messages that are kept for a replay.", {}
+    "stagepost_delivery_dead_letters",
+    Kind.GAUGE,
+    "Dead letters: failed messages that are kept for a replay.",
+    {},
 )
 DELIVERY_OUTBOX_READABLE = MetricDeclaration(
     "stagepost_delivery_outbox_readable",
     Kind.GAUGE,
-    "1 if the outbox of a dashboard could be read whole; 0 if not, and then its other figures are absent.",
+    "1 if the dashboard could read the whole outbox; 0 if not, and then the other metrics of the outbox are absent.",
     {},
 )
 DELIVERY_ACK_SECONDS = MetricDeclaration(
     "stagepost_delivery_ack_seconds",
     Kind.HISTOGRAM,
-    "From the call to the last acknowledgement that was needed.",
+    "Time from the call to the last required acknowledgement.",
     {},
 )
 DELIVERY_METRICS = (

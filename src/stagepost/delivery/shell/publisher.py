@@ -351,7 +351,7 @@ class ReliablePublisher:
         config = self._config
         if not config.critical_peers:
             raise ErrNoCriticalPeers(
-                "nobody is named whose confirmation would count",
+                "no critical peer is named, so no confirmation would count",
                 advice="name critical_peers in the configuration, or with set_critical_peers",
             )
         return config.critical_peers, config.required
@@ -367,7 +367,7 @@ class ReliablePublisher:
             raise ErrNoConnectedPeers(
                 f"no peer is connected, and {core.outbox.waiting} messages wait",
                 found=core.outbox.waiting,
-                advice="they are sent as soon as somebody is connected",
+                advice="the messages are sent as soon as a peer is connected",
             )
         flush = await self._sender.flush()
         if flush is None:
@@ -378,7 +378,7 @@ class ReliablePublisher:
             raise ErrNoConnectedPeers(
                 f"the last peer went away during the flush, after {flush.became_sent} messages",
                 found=flush.became_sent,
-                advice="the rest is sent as soon as somebody is connected",
+                advice="the other messages are sent as soon as a peer is connected",
             )
         return flush.became_sent
 

@@ -13,12 +13,12 @@ from types import CoroutineType, TracebackType
 from typing import Any, Self
 
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
-from stagepost.delivery.entry import Moment
-from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX, RETRY_AFTER_MS_MAX
+from stagepost.delivery.entry import ClockTimes
+from stagepost.delivery.envelope import RESERVED_TOPIC_PREFIX, RETRY_AFTER_MS_MAX, bounded_text
 from stagepost.delivery.errors import ErrAlreadyStarted
-from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, ReceiverCore, Verdict, receipt_of
+from stagepost.delivery.receiver import ACCEPTED, ANSWER, RUN, HandlerAnswer, ReceiverCore, receipt_of
 from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
-from stagepost.delivery.shell.inbox_keeper import InboxKeeper, ReceiptSender
+from stagepost.delivery.shell.inbox_keeper import AckSender, InboxKeeper
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.stores.inbox import InboxStore
 from stagepost.delivery.stores.outbox import OnStorageError
@@ -71,7 +71,7 @@ class Receiver:
         self._clock = clock or SystemClock()
         self._mono_s, self._unix_s = self._clock.mono_s, self._clock.unix_s
         self._core = ReceiverCore(transport.self_id, self._config)
-        self._receipts = ReceiptSender(transport, self._config.ack_delay)
+        self._receipts = AckSender(transport, self._config.ack_delay)
         self._keeper = InboxKeeper(
             self._core, self._receipts, self._config, inbox, self._clock, self._now, on_storage_error
         )
@@ -166,7 +166,7 @@ class Receiver:
         handler = self._handlers.get(message.topic)
         if handler is None:
             if core.is_asked(message):
-                unknown = Verdict(AckType.NACK, NackReason.UNKNOWN_TOPIC)
+                unknown = HandlerAnswer(AckType.NACK, NackReason.UNKNOWN_TOPIC)
                 self._receipts.put(receipt_of(core.id_of(message), unknown, now))
             return
         message_id = core.id_of(message)
@@ -176,9 +176,9 @@ class Receiver:
         elif action is ANSWER:
             self._answer(message_id, now)
 
-    def _take(self, message_id: bytes, message: Incoming, handler: Handler, now: Moment) -> None:
+    def _take(self, message_id: bytes, message: Incoming, handler: Handler, now: ClockTimes) -> None:
         if self._waiting >= self._config.waiting_max:
-            receipt = self._core.finished(message_id, Verdict(AckType.NACK, NackReason.BUSY), now)
+            receipt = self._core.finished(message_id, HandlerAnswer(AckType.NACK, NackReason.BUSY), now)
             if receipt is not None:
                 self._receipts.put(receipt)
             return
@@ -220,41 +220,41 @@ class Receiver:
             if not queue.workers and self._queues.get(sender) is queue:
                 del self._queues[sender]
 
-    async def _handle(self, message_id: bytes, message: Message, handler: Handler) -> Verdict:
+    async def _handle(self, message_id: bytes, message: Message, handler: Handler) -> HandlerAnswer:
         try:
             answer = handler(message)
             if answer is not None and (isinstance(answer, CoroutineType) or inspect.isawaitable(answer)):
                 await answer
         except Reject as refusal:
             self._refused += 1
-            return Verdict(AckType.NACK, refusal.reason)
+            return HandlerAnswer(AckType.NACK, refusal.reason, text=bounded_text(refusal.text))
         except Busy as busy:
             self._refused += 1
-            return Verdict(AckType.NACK, NackReason.BUSY, _milliseconds(busy.retry_after))
+            return HandlerAnswer(AckType.NACK, NackReason.BUSY, _milliseconds(busy.retry_after))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 self._core.forget(message_id)
                 raise
             self._failed += 1
-            return Verdict(AckType.NACK, NackReason.HANDLER_FAILED)
+            return HandlerAnswer(AckType.NACK, NackReason.HANDLER_FAILED)
         except Exception:
             self._failed += 1
             log.exception(
                 "a handler failed", extra={"topic": message.topic, "message_id": message.message_id}
             )
-            return Verdict(AckType.NACK, NackReason.HANDLER_FAILED)
+            return HandlerAnswer(AckType.NACK, NackReason.HANDLER_FAILED)
         self._handled += 1
         return ACCEPTED
 
-    def _finish(self, message_id: bytes, verdict: Verdict) -> None:
+    def _finish(self, message_id: bytes, verdict: HandlerAnswer) -> None:
         receipt = self._core.finished(message_id, verdict, self._now())
         if self._keeper.is_durable and self._core.verdict_of(message_id) is not None:
             self._keeper.store(message_id)
         elif receipt is not None:
             self._receipts.put(receipt)
 
-    def _answer(self, message_id: bytes, now: Moment) -> None:
+    def _answer(self, message_id: bytes, now: ClockTimes) -> None:
         seen = self._core.verdict_of(message_id)
         assert seen is not None
         assert seen.verdict is not None
@@ -264,8 +264,8 @@ class Receiver:
         else:
             self._receipts.put(receipt_of(message_id, seen.verdict, now))
 
-    def _now(self) -> Moment:
-        return Moment(self._mono_s(), int(self._unix_s() * 1_000))
+    def _now(self) -> ClockTimes:
+        return ClockTimes(self._mono_s(), int(self._unix_s() * 1_000))
 
 
 def _receiver_config(config: ReceiverConfig | ReliablePublisherConfig | None) -> ReceiverConfig:

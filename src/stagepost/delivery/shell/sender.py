@@ -19,7 +19,7 @@ from stagepost.delivery.effects import (
     SaveProgress,
     Wake,
 )
-from stagepost.delivery.entry import NEVER, Moment, OutboxEntry
+from stagepost.delivery.entry import NEVER, ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import ACK_TOPICS, read_ack_envelope
 from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.publisher import PublisherCore
@@ -27,7 +27,7 @@ from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.shell.status_dispatch import StatusDispatch
 from stagepost.delivery.stores.outbox import Joined, OutboxStore, change_of, progress_of
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, SendFailed, SendRefused, Transport
-from stagepost.errors import DecodeError
+from stagepost.errors import DecodeError, StorageError
 
 SLOW_BATCHES = 16
 """Batches that are sent side by side after a send that did not end at once."""
@@ -107,8 +107,8 @@ class Sender:
             self._flusher.cancel()
         return self._flusher
 
-    def now(self) -> Moment:
-        return Moment(self._mono_s(), int(self._unix_s() * 1_000))
+    def now(self) -> ClockTimes:
+        return ClockTimes(self._mono_s(), int(self._unix_s() * 1_000))
 
     # Connections, receipts and time.
 
@@ -143,7 +143,7 @@ class Sender:
     def _time_has_come(self) -> None:
         # A loop may run a timer a little early, by the resolution of its clock: the timer is due all the same.
         mono_s, unix_ms = self.now()
-        now = Moment(max(mono_s, self._timer_at), unix_ms)
+        now = ClockTimes(max(mono_s, self._timer_at), unix_ms)
         self._timer, self._timer_at = None, NEVER
         self.look_at_connection()
         self.perform(self._core.on_time(now))
@@ -279,6 +279,8 @@ class Sender:
         core, sequence = self._core, entry.sequence
         self._sends[sequence] = task = asyncio.current_task()
         try:
+            if not entry.is_stamp_stored and entry.stamped_ms:
+                await self._store_stamp(entry)
             published = await self._transport.publish(message)
         except SendFailed as error:
             self.look_at_connection()
@@ -301,6 +303,18 @@ class Sender:
             self.perform(core.sent(entry, published, self.now()))
         finally:
             self._sends.pop(sequence, None)
+
+    async def _store_stamp(self, entry: OutboxEntry) -> None:
+        """Return when the time of the first transmission is on disk: after a crash the message must not get another one.
+        `SendFailed` if it cannot be written now.
+        """
+        assert self._store is not None
+        self._store.mark(progress_of(entry))
+        try:
+            await self._store.flush()
+        except StorageError as error:
+            raise SendFailed(error.text, costs_attempt=False, code=error.code) from error
+        entry.is_stamp_stored = True
 
     def _stop_send(self, entry: OutboxEntry) -> None:
         """Cancel the send of a message whose callers have their answer, unless that send is the present task."""

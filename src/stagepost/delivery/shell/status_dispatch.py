@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
-from stagepost.delivery.effects import DeliveryEvent, Report
+from stagepost.delivery.effects import REASON_CHARACTERS_MAX, DeliveryEvent, Report
 from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.status import DeliveryStatus
 
@@ -91,6 +91,8 @@ class StatusDispatch:
                     None if report.network_id is None else report.network_id.hex(),
                     None if report.error is None else type(report.error).__name__,
                     report.acked_by,
+                    None if report.error is None else str(report.error)[:REASON_CHARACTERS_MAX],
+                    None if entry.key_hash is None else entry.nonce.hex(),
                 )
             )
         return self.is_watched

@@ -30,7 +30,9 @@ DONE_KEYS_MAX = 10_000
 
 
 class OutboxRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Message that has no end yet. `sequence` is its place in the queue, and is never used again."""
+    """Message that has no end yet. `sequence` is its place in the queue, and is never used again. `stamped_ms` is when
+    it was first sent, where the topic's messages are dated by that; 0 before.
+    """
 
     sequence: int
     delivery_id: bytes
@@ -46,6 +48,7 @@ class OutboxRecord(msgspec.Struct, frozen=True, array_like=True):
     attempts: int = 0
     last_used: int = 0
     maybe_duplicate: bool = False
+    stamped_ms: int = 0
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -104,7 +107,7 @@ class OutboxContent(msgspec.Struct, frozen=True):
     damage: tuple[str, ...] = ()
 
 
-class Progress(msgspec.Struct, frozen=True):
+class EntryProgress(msgspec.Struct, frozen=True):
     """A live message was tried, or used again."""
 
     sequence: int
@@ -112,6 +115,7 @@ class Progress(msgspec.Struct, frozen=True):
     attempts: int
     last_used: int
     maybe_duplicate: bool = False
+    stamped_ms: int = 0
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -129,7 +133,7 @@ class Joined(msgspec.Struct, frozen=True):
     sequence: int
 
 
-OutboxChange: TypeAlias = Progress | Finished | DeadLetter | Joined
+OutboxChange: TypeAlias = EntryProgress | Finished | DeadLetter | Joined
 OnStorageError: TypeAlias = Callable[[StagepostError], None]
 
 
@@ -190,11 +194,19 @@ def record_of(entry: OutboxEntry) -> OutboxRecord:
         entry.attempts,
         entry.last_used,
         entry.maybe_duplicate,
+        entry.stamped_ms,
     )
 
 
-def progress_of(entry: OutboxEntry) -> Progress:
-    return Progress(entry.sequence, entry.status, entry.attempts, entry.last_used, entry.maybe_duplicate)
+def progress_of(entry: OutboxEntry) -> EntryProgress:
+    return EntryProgress(
+        entry.sequence,
+        entry.status,
+        entry.attempts,
+        entry.last_used,
+        entry.maybe_duplicate,
+        entry.stamped_ms,
+    )
 
 
 def change_of(effect: SaveEnd) -> OutboxChange:
@@ -225,6 +237,7 @@ def letter_of(dead: DeadLetter) -> FailedMessage:
         dead.error,
         dead.text,
         dead.failed_ms,
+        record.stamped_ms,
     )
 
 

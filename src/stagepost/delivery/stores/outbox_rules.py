@@ -13,13 +13,13 @@ from stagepost.delivery.stores.outbox import (
     DONE_KEYS_MAX,
     DeadLetter,
     DoneKey,
+    EntryProgress,
     Finished,
     Joined,
     OutboxChange,
     OutboxContent,
     OutboxRecord,
     OutboxTotals,
-    Progress,
 )
 from stagepost.ground.storage.tables import Draft, Held, Table
 
@@ -80,7 +80,7 @@ class OutboxBook:
     def mark(self, change: OutboxChange) -> None:
         """Record the progress of a live message; progress of any other message has no effect."""
         match change:
-            case Progress():
+            case EntryProgress():
                 self._progress(change)
             case Finished():
                 self._finish(change)
@@ -89,7 +89,7 @@ class OutboxBook:
             case Joined():
                 self._draft.drop(DEAD_LETTERS, change.sequence)
 
-    def _progress(self, change: Progress) -> None:
+    def _progress(self, change: EntryProgress) -> None:
         record = self._draft.get(RECORDS, change.sequence)
         if record is None:
             return
@@ -99,6 +99,7 @@ class OutboxBook:
             attempts=change.attempts,
             last_used=change.last_used,
             maybe_duplicate=change.maybe_duplicate,
+            stamped_ms=record.stamped_ms or change.stamped_ms,
         )
         self._draft.put(RECORDS, change.sequence, moved)
 

@@ -8,15 +8,15 @@ from typing import Generic, TypeVar
 from stagepost.delivery.errors import ErrQueueCorrupt
 from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.errors import StagepostError
-from stagepost.ground.storage.group_writer import Book, Writer
+from stagepost.ground.storage.group_writer import DraftBook, RowWriter
 
-B = TypeVar("B", bound=Book)
+B = TypeVar("B", bound=DraftBook)
 
 
 class RowStore(Generic[B]):
     """Made by its subclasses, which open what the rows are kept in."""
 
-    _writer: Writer[B]
+    _writer: RowWriter[B]
 
     def __init__(self, damage: Sequence[str]) -> None:
         self.on_storage_error: OnStorageError | None = None
@@ -40,5 +40,5 @@ class RowStore(Generic[B]):
             self.on_storage_error(error)
 
 
-def _nothing(book: Book) -> None:
+def _nothing(book: DraftBook) -> None:
     """Done when everything before it is done."""

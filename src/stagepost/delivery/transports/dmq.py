@@ -37,8 +37,9 @@ from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
 from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.message_stream import ListenLimits
 from stagepost.dmq.endpoints.options import require_positive
+from stagepost.dmq.keys.kes_agent import KesAgent
+from stagepost.dmq.keys.kes_clock import KesClock
 from stagepost.dmq.keys.signer import DmqSigner, Signer
-from stagepost.dmq.keys.signing_pair import kes_schedule_for
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import profile_named
 from stagepost.dmq.validation import TTL_MAX_S, check_proof
@@ -101,7 +102,7 @@ class DmqTransport:
         self,
         socket_path: str | Path,
         network_magic: int,
-        keys: str | Path | Signer,
+        keys: str | Path | KesAgent | Signer,
         *,
         profile: str = "dmq-node",
         ttl_s: float = TTL_S,
@@ -110,16 +111,29 @@ class DmqTransport:
         clock: Clock | None = None,
         network: Network | None = None,
         limits: DmqTransportLimits | None = None,
+        kes_clock: KesClock | None = None,
     ) -> None:
-        """`keys` is a folder of `stagepost keys new`, or another signer. `node_data` is the node's data folder, if that
-        is not the folder of its socket. `verify` checks every signature again, for a node that is not trusted."""
+        """`keys` is a folder of `stagepost keys new`, a KES agent, or another signer. `node_data` is the node's data folder, if that
+        is not the folder of its socket. `verify` checks every signature again, for a node that is not trusted.
+        `kes_clock` tells the present KES period; without it, the public networks and the node's own note do."""
         require_positive(ttl_s=ttl_s)
         self._limits = limits or DmqTransportLimits()
         self._clock = clock or SystemClock()
-        self._owns_signer = isinstance(keys, str | Path)
+        self._owns_signer = isinstance(keys, str | Path | KesAgent)
         self._signer = (
-            DmqSigner(Path(keys), schedule=kes_schedule_for(network_magic), clock=self._clock)
-            if isinstance(keys, str | Path)
+            DmqSigner(
+                Path(keys) if isinstance(keys, str) else keys,
+                schedule=kes_clock
+                or KesClock.beside_node(
+                    network_magic,
+                    Path(socket_path),
+                    None if node_data is None else Path(node_data),
+                    self._clock,
+                    network,
+                ),
+                clock=self._clock,
+            )
+            if isinstance(keys, str | Path | KesAgent)
             else keys
         )
         self.self_id = self._signer.pool_id.hex()

@@ -117,8 +117,8 @@ def _pool_id(acker: str) -> PoolId:
     identity = identity_bytes(acker)
     if len(identity) != POOL_ID_BYTES:
         raise ConfigError(
-            f"{acker!r} cannot acknowledge on a DMQ network: a node is named by its pool id there, 56 hex digits",
-            advice="`stagepost keys show` tells the pool id of a folder of keys",
+            f"{acker!r} cannot acknowledge on a DMQ network: there a peer's name is its pool id, 56 hex digits",
+            advice="`stagepost keys show` prints the pool id of a folder with keys",
             found=acker,
         )
     return PoolId(identity)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
 from stagepost.errors import StagepostError
-from stagepost.ground.files.data_folder import NODE_FILE
-from stagepost.ground.files.running_nodes import NODE_FILE_BYTES_MAX, NodeFacts
+from stagepost.ground.files.running_nodes import node_beside
 from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.telemetry.status import DmqNodePage
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -35,7 +33,7 @@ class NodePeers:
 
     def __init__(self, socket_path: Path, data_folder: Path | None = None) -> None:
         self._socket_path = socket_path
-        self._note_path = (data_folder or socket_path.parent) / NODE_FILE
+        self._data_folder = data_folder
         self._port: int | None = None
 
     async def count(self) -> int | None:
@@ -55,13 +53,8 @@ class NodePeers:
         return sum(peer.state == HOT for peer in status.peers)
 
     def _look_up(self) -> int | None:
-        try:
-            with self._note_path.open("rb") as file:
-                note = decode_foreign(file.read(NODE_FILE_BYTES_MAX), NodeFacts)
-        except (OSError, msgspec.MsgspecError):
-            return None
-        is_ours = os.path.realpath(note.local_socket) == os.path.realpath(self._socket_path)
-        return note.metrics_port if is_ours else None
+        note = node_beside(self._socket_path, self._data_folder)
+        return None if note is None else note.metrics_port
 
 
 async def _fetch(port: int) -> bytes:

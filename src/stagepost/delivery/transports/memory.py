@@ -202,7 +202,7 @@ class MemoryTransport:
         self.sends.append((asyncio.get_running_loop().time(), message))
         del self.sends[:-SENDS_KEPT]
         if not self.connected_peers:
-            raise SendFailed(f"{self._self_id} is connected to nobody", costs_attempt=False)
+            raise SendFailed(f"{self._self_id} is not connected to any peer", costs_attempt=False)
         if self._failures:
             raise self._failures.pop(0)
         network_id = self.network.next_id()

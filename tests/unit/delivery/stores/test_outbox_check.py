@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.delivery.status import DeliveryStatus
-from stagepost.delivery.stores.outbox import OutboxTotals, Progress
+from stagepost.delivery.stores.outbox import EntryProgress, OutboxTotals
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.errors import StorageError
@@ -56,7 +56,7 @@ def test_everything_can_be_read_while_a_publisher_writes(folder: Path) -> None:
     async def main() -> None:
         store = SqliteOutbox(folder)
         await asyncio.gather(*map(store.insert, RECORDS))
-        store.mark(Progress(7, DeliveryStatus.SENT, 3, 99))
+        store.mark(EntryProgress(7, DeliveryStatus.SENT, 3, 99))
         await store.flush()
 
         check = check_outbox(folder)

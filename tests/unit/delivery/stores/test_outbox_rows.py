@@ -18,12 +18,12 @@ from stagepost.delivery.stores.outbox import (
     DEAD_LETTERS_MAX,
     DONE_KEYS_MAX,
     DoneKey,
+    EntryProgress,
     Finished,
     OutboxContent,
     OutboxRecord,
     OutboxStore,
     OutboxTotals,
-    Progress,
 )
 from stagepost.delivery.stores.outbox_rows import OutboxRows
 from stagepost.delivery.stores.outbox_rules import COUNTER_JUMP, OutboxLimits
@@ -81,7 +81,7 @@ def test_what_was_inserted_is_there_in_its_order_with_everything_that_was_said(o
         store = open_outbox()
         records = [a_record(number, tier=Tier.ACKED, key=bytes([number]) * 32) for number in range(1, 8)]
         await asyncio.gather(*map(store.insert, records))
-        store.mark(Progress(3, DeliveryStatus.SENT, 2, 77, maybe_duplicate=True))
+        store.mark(EntryProgress(3, DeliveryStatus.SENT, 2, 77, maybe_duplicate=True))
 
         content = await contents(open_outbox, store)
 
@@ -235,7 +235,13 @@ def test_what_is_said_about_a_message_that_is_gone_has_no_effect(open_outbox: Op
     async def main() -> None:
         store = open_outbox()
         await store.insert(a_record(1))
-        for mark in (sent(1), acked(1), a_dead(a_record(1)), Progress(1, DeliveryStatus.SENT, 1, 1), sent(9)):
+        for mark in (
+            sent(1),
+            acked(1),
+            a_dead(a_record(1)),
+            EntryProgress(1, DeliveryStatus.SENT, 1, 1),
+            sent(9),
+        ):
             store.mark(mark)
         content = await contents(open_outbox, store)
         assert content == OutboxContent(totals=OutboxTotals(1, sent_final=1), next_counter=2)
@@ -375,7 +381,7 @@ def walk(opened: Callable[[], OutboxRows], steps: list[tuple[str, int]]) -> None
                 store = opened()
                 model.check(store.load())
             elif step == "try":
-                store.mark(Progress(chosen, DeliveryStatus.SENT, choice, choice))
+                store.mark(EntryProgress(chosen, DeliveryStatus.SENT, choice, choice))
             elif chosen:
                 model.live.remove(chosen)
                 if step == "sent":
