@@ -37,7 +37,7 @@ def earlier_life(
     records: dict[bytes, MessageRecord] = {}
     ends: list[tuple[int, bytes, MessageRecord]] = []
     for partition in range(reader.partitions):
-        replay = _Replay(full_nodes)
+        replay = _PartitionReplay(full_nodes)
         near = reader.end_offset(partition) - RECORDS_READ_MAX
         for batch in reader.batches(partition, reader.start_offset(partition)):
             is_alive = batch.timestamps[-1] >= now_ms - life_ms
@@ -71,7 +71,7 @@ class _OpenMessage:
         return self.record
 
 
-class _Replay:
+class _PartitionReplay:
     """Replay of one partition, which holds every status of a message. `ends` have the time at which each was written."""
 
     def __init__(self, full_nodes: Collection[bytes]) -> None:

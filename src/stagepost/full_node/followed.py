@@ -14,7 +14,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.remp.receipts.receipt import Counting
 from stagepost.remp.receipts.status_records import StatusRecord, check_record
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict, evaluate
 
 FOLLOWED_MAX = 1_024
@@ -36,6 +36,7 @@ class FollowedMessage:
         self.records: list[StatusRecord] = []
         self.followers = 0
         self.reading: asyncio.Task[None] | None = None
+        self.proved: ProvedEnd | None = None
         self._known: set[tuple[bytes | None, str | None]] = set()
         self._waiting: list[StatusRecord] | None = []
         self._unread: list[StatusRecord] = []
@@ -61,6 +62,12 @@ class FollowedMessage:
             self.records.append(record)
         self._bell.set()
 
+    def end_is(self, end: ProvedEnd | None) -> None:
+        """Note the proved end of the message; None leaves what is known."""
+        if end is not None:
+            self.proved = self._state.proved = end
+            self._bell.set()
+
     def verdict(self, sets: ValidatorSets, as_of_ms: int) -> Verdict | None:
         unread, self._unread = self._unread, []
         for record in unread:
@@ -70,10 +77,11 @@ class FollowedMessage:
         return evaluate(self._state, sets, as_of_ms)
 
     async def more_than(self, count: int, within_s: float) -> None:
-        """Return when there are more than `count` statuses, or `within_s` is over."""
+        """Return when there are more than `count` statuses, or the end is proved, or `within_s` is over."""
+        was_proved = self.proved is not None
         try:
             async with asyncio.timeout(within_s):
-                while len(self.records) <= count:
+                while len(self.records) <= count and was_proved is (self.proved is not None):
                     self._bell.clear()
                     await self._bell.wait()
         except TimeoutError:
@@ -81,10 +89,17 @@ class FollowedMessage:
 
 
 class FollowedStatuses:
-    """Table of followed messages. `sets` returns the validator sets by which receipts count now."""
+    """Table of followed messages. `sets` returns the validator sets by which receipts count now; `read_end` the proved end
+    of a message, in a thread."""
 
-    def __init__(self, read_history: ReadHistory, sets: Callable[[], ValidatorSets]) -> None:
+    def __init__(
+        self,
+        read_history: ReadHistory,
+        sets: Callable[[], ValidatorSets],
+        read_end: Callable[[bytes], ProvedEnd | None] = lambda message_id: None,
+    ) -> None:
         self._read_history = read_history
+        self._read_end = read_end
         self._sets = sets
         self._followed: dict[str, FollowedMessage] = {}
         self._reading = asyncio.Semaphore(HISTORIES_READ_AT_ONCE)
@@ -101,6 +116,12 @@ class FollowedStatuses:
         followed = self._followed.get(record.key or "")
         if followed is not None:
             followed.add(record)
+
+    def proved(self, message_id: bytes, end: ProvedEnd) -> None:
+        """Give followers the end of a message that a proof on the topic shows."""
+        followed = self._followed.get(message_id.hex())
+        if followed is not None:
+            followed.end_is(end)
 
     def verdict(self, followed: FollowedMessage, as_of_ms: int) -> Verdict | None:
         return followed.verdict(self._sets(), as_of_ms)
@@ -137,7 +158,9 @@ class FollowedStatuses:
 
     async def _read(self, followed: FollowedMessage) -> None:
         async with self._reading:
-            followed.history_is(await asyncio.to_thread(self._history, followed.message_id))
+            records, end = await asyncio.to_thread(self._history, followed.message_id)
+            followed.history_is(records)
+            followed.end_is(end)
 
-    def _history(self, message_id: bytes) -> list[StatusRecord]:
-        return list(self._read_history(message_id))
+    def _history(self, message_id: bytes) -> tuple[list[StatusRecord], ProvedEnd | None]:
+        return list(self._read_history(message_id)), self._read_end(message_id)

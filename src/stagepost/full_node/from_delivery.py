@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from stagepost.chain.messages import stamped_draft
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.shell.handling import Busy, Handler, Message, Reject
@@ -66,7 +67,7 @@ class DeliveryIntake:
     async def handle(self, message: Message) -> None:
         """Return when the statuses topic holds on disk that enough validators have the message, or its end."""
         earlier = EarlierIds(self._network_ids.get(message.message_id), message.message_id)
-        message_id = self._submit(message.data, earlier)
+        message_id = self._submit(message, earlier)
         if not self._full_node.is_settled(message_id):
             status = (await self._settling_status(message_id)).status
             # A validator that refuses the message has answered, all the same: only the node's own refusal counts here.
@@ -76,9 +77,12 @@ class DeliveryIntake:
             return  # an earlier delivery was counted
         self.taken += 1
 
-    def _submit(self, data: bytes, earlier: EarlierIds) -> bytes:
-        """Submit a message that may have come before, by this way or another: this delivery is ours to confirm, too."""
+    def _submit(self, message: Message, earlier: EarlierIds) -> bytes:
+        """Submit a message that may have come before, by this way or another: this delivery is ours to confirm, too. A
+        draft becomes the message that its sender first sent at the time in the envelope, whichever copy comes.
+        """
         try:
+            data = stamped_draft(message.data, message.created_ms)
             return self._full_node.submit(data, earlier)
         except DecodeError as error:
             raise Reject(NackReason.INVALID, error.text) from error

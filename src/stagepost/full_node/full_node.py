@@ -28,7 +28,7 @@ from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.signatures.verifier import SignatureVerifier
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied, ParsedMessage
 from stagepost.remp.links.overlay import FullNodeLinks
 from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.queue.staged_sending import (
@@ -79,7 +79,8 @@ class FullNode:
 
     `on_status` hears of a status once the topic holds the status on disk; `on_settled` only of a status by which nobody
     need submit the message again. `on_refused` hears of each receipt that does not count. `sets_changed` is called when
-    validators that may sign have come or gone, `complain` with what a validator's own receipts prove against it.
+    validators that may sign have come or gone, `complain` with what a validator's own receipts prove against it, `expect`
+    with each message whose end is awaited from now on.
 
     While the topic cannot be written, or `disk_fault` returns why other files of the node cannot, no message is taken."""
 
@@ -99,6 +100,7 @@ class FullNode:
         complain: Callable[[Complaint], None] = lambda complaint: None,
         verifier: SignatureVerifier | None = None,
         disk_fault: Callable[[], StorageError | None] = lambda: None,
+        expect: Callable[[ParsedMessage], None] = lambda parsed: None,
     ) -> None:
         self.counters = FullNodeCounters()
         self.rejected = 0
@@ -118,6 +120,7 @@ class FullNode:
         self._clock = clock
         self._on_status = on_status
         self._disk_fault = disk_fault
+        self._expect = expect
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
         self._checks = ReceiptChecks(self._receipt_checked, verifier)
@@ -197,10 +200,12 @@ class FullNode:
         already: the first caller hears of its statuses. If nobody has heard of its end, the end is published now, or when
         it comes. `StorageError` if the disk refuses: then the node knows nothing of the message, and nobody hears of it."""
         self._require_disk()
-        message = self._ledger.parse(data).message
+        parsed = self._ledger.parse(data)
+        message = parsed.message
         message_id = message.message_id
         record = self._records.get(message_id) or MessageRecord()
         if record.is_final:
+            self._expect(parsed)
             if record.state is RecordState.FINAL:
                 record.describe(message, earlier)
                 self._report_end(message_id, record)
@@ -210,13 +215,18 @@ class FullNode:
             reason = self._ledger.dry_run(message, self.now_ms)
         if reason is None:
             self._send(message, earlier)  # which raises if the message is in processing
+            self._expect(parsed)
             return Submission(message_id)
         if self._ledger.holds(message):
+            self._expect(parsed)
             self._follow(message, earlier, RecordEvent.FOUND_IN_BLOCK)
             raise _known_already(message_id, "is in a block already")
         if record.state is RecordState.INTERRUPTED:
+            self._expect(parsed)
             self._follow(message, earlier, RecordEvent.REFUSED_BY_ACCOUNT)
             raise _known_already(message_id, "is with a validator already")
+        if self._ledger.holds_twin(message):
+            self._expect(parsed)  # the other message has ended this one
         self.reject(message_id, reason, earlier or EarlierIds())
         return Submission(message_id, reason)
 
@@ -232,8 +242,8 @@ class FullNode:
         fault = self._statuses.fault or self._disk_fault()
         if fault is not None:
             raise StorageError(
-                f"the full node takes no message while its disk refuses: {fault.text}",
-                advice="look at the disk of the full node, then send the message again",
+                f"the full node takes no message while its disk refuses writes: {fault.text}",
+                advice="check the disk of the full node, then submit the message again",
                 reason=fault.reason,
             )
 

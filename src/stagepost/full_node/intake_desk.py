@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from stagepost.full_node.followed import FollowedMessage, FollowedStatuses
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.local_client import AcceptedSubmission
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
+from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict
-from stagepost.remp.verdict.words import verdict_words
+from stagepost.remp.verdict.words import end_words, verdict_words
 from stagepost.topics.topic import Record
+from stagepost.trace.kept_proofs import kept_proof_file, proved_end
 from stagepost.trace.reading import NotOneMessage, records_of_key
 
 READ_AT_ONCE = 4
@@ -26,13 +29,17 @@ READ_AT_ONCE = 4
 class IntakeDesk:
     """Desk of one full node and its data folder."""
 
-    def __init__(self, full_node: FullNode, data: Path) -> None:
+    def __init__(
+        self, full_node: FullNode, data: Path, awaits: Callable[[bytes], bool] = lambda message_id: False
+    ) -> None:
         self.taken = 0
         self.refused = 0
         self._full_node = full_node
+        self._data = data
         self._statuses = FollowedStatuses(
             lambda message_id: records_of_key(data, message_id.hex()),
             lambda: full_node.sets,
+            lambda message_id: None if awaits(message_id) else proved_end(data, message_id),
         )
         self._reading = asyncio.Semaphore(READ_AT_ONCE)
 
@@ -51,6 +58,15 @@ class IntakeDesk:
             return
         self._statuses.heard(StatusRecord(record.value, key, STATUSES_TOPIC, self.now_ms, record.headers))
 
+    def proved(self, message_id: bytes, end: ProvedEnd) -> None:
+        """Tell those who follow a message of its end, whose proof the topic holds on disk."""
+        self._statuses.proved(message_id, end)
+
+    async def proof(self, message_id: bytes) -> bytes | None:
+        """Return the proof file of a message's end; None as long as the end is not known."""
+        async with self._reading:
+            return await asyncio.to_thread(kept_proof_file, self._data, message_id)
+
     def submit(self, data: bytes) -> AcceptedSubmission:
         """Submit a message. `StagepostError` if the full node does not send it: the bytes are not a message, the account
         refuses it, or the node is not ready; `StorageError` while the disk refuses. A message that the node knows already
@@ -63,18 +79,18 @@ class IntakeDesk:
             self.refused += 1
             if isinstance(error, DecodeError):
                 raise StagepostError(
-                    f"the bytes are no external message: {error.text}",
+                    f"refused here, nothing was sent: the bytes are not a valid external message: {error.text}",
                     code=error.code,
-                    advice="hand in the message as the chain has it, byte for byte",
+                    advice="submit the exact bytes of the message, as the chain reads them",
                     limit=error.limit,
                 ) from error
             raise
         if submission.refused is not None:
             self.refused += 1
             raise StagepostError(
-                f"the full node refuses the message: {submission.refused}",
+                f"refused here, nothing was sent: {submission.refused}",
                 code=ErrorCode.PROTOCOL_REQUEST,
-                advice="nobody else has heard of it; it may be sent again when the reason is gone",
+                advice="the full node sent it to no validator; submit it again when the reason is gone",
                 message_id=submission.message_id,
                 reason=submission.refused,
             )
@@ -97,14 +113,14 @@ class IntakeDesk:
             headers = [record.headers for record in followed.records]
         if verdict is None:
             raise NotOneMessage(
-                f"no receipt of message {message_id.hex()} counts, or there is none",
+                f"message {message_id.hex()} has no receipt that counts",
                 {},
-                advice="a message that was just handed in may need a moment; its trace shows receipts that do not count",
+                advice="if the message was just submitted, try again; the trace shows receipts that do not count",
             )
         ids = {
             name: next((given[name] for given in headers if name in given), None)
             for name in ("delivery_id", "dmq_id")
         }
         row = msgspec.to_builtins(verdict)
-        words = verdict_words(verdict)
-        return {"message_id": message_id.hex(), **row, **ids, "words": words, "as_of_ms": as_of_ms}
+        words = {"words": verdict_words(verdict), "end": end_words(verdict)}
+        return {"message_id": message_id.hex(), **row, **ids, **words, "as_of_ms": as_of_ms}

@@ -50,7 +50,7 @@ KAFKA_PUBLISHED = MetricDeclaration(
 KAFKA_FAULTS = MetricDeclaration(
     "stagepost_kafka_faults_total",
     Kind.COUNTER,
-    "How often the way to the broker had to be begun anew.",
+    "Faults after which the full node connected to the broker again.",
     {},
 )
 KAFKA_METRICS = (KAFKA_SPOOL_RECORDS, KAFKA_MESSAGES_LAG, KAFKA_PUBLISHED, KAFKA_FAULTS)

@@ -10,11 +10,18 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.full_node.network import NetworkMember
 from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import SHARD_DIGITS
 from stagepost.remp.ledger import LedgerSession
-from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, Session, Validator, ValidatorSets
+from stagepost.remp.validator_sets import (
+    MESSAGE_TIMEOUT_MS,
+    NAME_CHARACTERS_MAX,
+    Session,
+    SetMember,
+    ValidatorSets,
+)
 
 FILE_MODE = 0o644
 CLOCKS_DIFFER_MS = 5_000
@@ -25,7 +32,18 @@ class KnownSets:
     """Sessions and full nodes whose receipts count. Sessions are never forgotten: receipts are checked years later.
     For `message_timeout_ms` after the end of a session its validators may still report its messages."""
 
-    def __init__(self, full_nodes: Iterable[bytes], *, message_timeout_ms: int = MESSAGE_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        full_nodes: Iterable[bytes],
+        *,
+        message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
+        members: Iterable[NetworkMember] = (),
+    ) -> None:
+        self._names: dict[bytes, str] = {}
+        self._addresses: dict[bytes, str] = {}
+        for member in members:
+            self._names[key_id(member.key)] = member.name[:NAME_CHARACTERS_MAX]
+            self._addresses[key_id(member.key)] = member.host[:NAME_CHARACTERS_MAX]
         self._full_nodes: dict[bytes, bytes] = {key_id(key): key for key in full_nodes}
         self._sessions: dict[bytes, Session] = {}
         self.message_timeout_ms = message_timeout_ms
@@ -33,6 +51,8 @@ class KnownSets:
     def add(self, sets: ValidatorSets) -> None:
         """Add what an earlier life has written."""
         self._full_nodes.update(sets.full_nodes)
+        self._names = sets.names | self._names
+        self._addresses = sets.addresses | self._addresses
         self._sessions.update(sets.sessions)
 
     def began(self, sessions: Iterable[LedgerSession]) -> None:
@@ -50,7 +70,9 @@ class KnownSets:
 
     @property
     def sets(self) -> ValidatorSets:
-        return ValidatorSets(self._full_nodes, list(self._sessions.values()), self.message_timeout_ms)
+        sets = ValidatorSets(self._full_nodes, list(self._sessions.values()), self.message_timeout_ms)
+        sets.names, sets.addresses = self._names, self._addresses
+        return sets
 
     def write(self, path: Path) -> None:
         """Replace the file at `path`: readers see the old file or the new one."""
@@ -72,7 +94,7 @@ def session_of(session: LedgerSession) -> Session:
         session.facts.shard,
         session.catchain_seqno,
         tuple(
-            Validator(index, public_key, member.key_id, member.weight)
+            SetMember(index, public_key, member.key_id, member.weight)
             for index, (member, public_key) in enumerate(members)
         ),
         max(0, session.from_ms - CLOCKS_DIFFER_MS),
@@ -88,6 +110,10 @@ def sets_document(sets: ValidatorSets) -> Mapping[str, Any]:
             for identifier, public_key in sets.full_nodes.items()
         ],
         "sessions": _sessions(list(sets.sessions.values())),
+        "members": [
+            {"key_id": identifier.hex(), "name": name, "address": sets.addresses.get(identifier)}
+            for identifier, name in sets.names.items()
+        ],
     }
 
 

@@ -20,7 +20,7 @@ from stagepost.remp.links.link import Link, LinkCounts, end_links, run_link
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import FullNodeLinkEvents
 from stagepost.remp.links.overlay_links import check_object
-from stagepost.remp.links.protocols import Done, Message, Receipts
+from stagepost.remp.links.protocols import Done, MessageFrame, Receipts
 from stagepost.remp.links.versions import LinkVersion
 
 LEAVE_WITHIN_S = 30.0
@@ -40,7 +40,7 @@ class MessageLink(Link):
         self._leave_until: float | None = None
 
     def send(self, message: bytes) -> bool:
-        return self._leave_until is None and self.say(Message(message))
+        return self._leave_until is None and self.say(MessageFrame(message))
 
     def leave(self) -> None:
         """Say the last word, and let the validator close the link: it first sends the receipts that it has put on this link,

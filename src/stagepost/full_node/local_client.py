@@ -36,11 +36,13 @@ from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.links.local_intake import (
     WITHIN_MS_MAX,
+    AskProof,
     Done,
     FollowMessage,
     MessageRefused,
     MessageTaken,
-    SubmitMessage,
+    SubmitExternalMessage,
+    TellProof,
     TellStatuses,
 )
 from stagepost.remp.links.specs import LinkProtocol, expect_link_protocol, open_link_protocol
@@ -48,7 +50,7 @@ from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
-from stagepost.remp.verdict.trace import ENDED, Trace, trace_of
+from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.remp.verdict.verdict import Verdict
 
 INTAKE_VERSION = 0x5003
@@ -110,7 +112,7 @@ class IntakeAddress:
             bearer.abort(error)
             raise error from None
         except BaseException:
-            bearer.abort(TransportError("the handshake was given up"))
+            bearer.abort(TransportError("the handshake was cancelled"))
             raise
         return IntakeConversation(bearer, talk)
 
@@ -135,7 +137,7 @@ class IntakeConversation:
                 f"the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are accepted",
                 "make it smaller",
             )
-        reply = await self._ask(SubmitMessage(message))
+        reply = await self._ask(SubmitExternalMessage(message))
         if isinstance(reply, MessageRefused):
             return _refused(reply)
         assert isinstance(reply, MessageTaken), "by the states of the protocol"
@@ -150,6 +152,14 @@ class IntakeConversation:
         assert isinstance(reply, TellStatuses), "by the states of the protocol"
         return _told(message_id, after, reply)
 
+    async def proof(self, message_id: bytes) -> bytes | None:
+        """Return the proof file of a message's end; None as long as the end is not known."""
+        reply = await self._ask(AskProof(message_id))
+        if isinstance(reply, MessageRefused):
+            raise _refused(reply).error()
+        assert isinstance(reply, TellProof), "by the states of the protocol"
+        return reply.proof or None
+
     async def close(self) -> None:
         if not self.is_over:
             with suppress(StagepostError):  # the node may have closed first
@@ -158,7 +168,7 @@ class IntakeConversation:
         await self._bearer.wait_closed()
 
     def abort(self) -> None:
-        self._bearer.abort(TransportError("a question was given up"))
+        self._bearer.abort(TransportError("a request was cancelled"))
 
     async def __aenter__(self) -> IntakeConversation:
         return self
@@ -172,12 +182,12 @@ class IntakeConversation:
             self.abort()
 
     async def _ask(
-        self, question: SubmitMessage | FollowMessage
-    ) -> MessageTaken | MessageRefused | TellStatuses:
+        self, question: SubmitExternalMessage | FollowMessage | AskProof
+    ) -> MessageTaken | MessageRefused | TellStatuses | TellProof:
         self._is_asking = True
         try:
             await self._talk.send(question)
-            reply: MessageTaken | MessageRefused | TellStatuses = await self._talk.receive_any()
+            reply: MessageTaken | MessageRefused | TellStatuses | TellProof = await self._talk.receive_any()
         except BaseException:
             self.abort()
             raise
@@ -206,7 +216,7 @@ def _told(message_id: bytes, after: int, reply: TellStatuses) -> StatusPage:
             verdict = decode_foreign(reply.verdict, Verdict)
         except msgspec.MsgspecError as error:
             raise TransportError(
-                f"the full node's verdict is not understood: {error}",
+                f"the full node's verdict cannot be read: {error}",
                 advice="use the same version for node and programs",
             ) from error
     return StatusPage(tuple(records), reply.next_after, reply.as_of_ms, verdict)
@@ -270,7 +280,7 @@ class RefusedByFullNode(StagepostError):
     """Refusal by the full node: no validator has the message; the text says why."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class StatusUpdate(msgspec.Struct, frozen=True):
     """Further statuses of a message, and the verdict with them."""
 
     records: tuple[StatusRecord, ...]
@@ -279,7 +289,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict in ENDED
+        """Return whether the end of the message is proved."""
+        return self.verdict is not None and self.verdict.is_proved
 
 
 class ExternalMessages:
@@ -312,7 +323,7 @@ class ExternalMessages:
         except TimeoutError:
             raise ProtocolTimeout(
                 f"the full node at {self._address.socket_path} did not answer within {timeout_s:g} s",
-                advice="send it again: a message that was taken is not taken twice",
+                advice="submit the message again: the full node takes the same message only once",
             ) from None
         if isinstance(outcome, SubmissionRefusal):
             raise RefusedByFullNode(
@@ -320,7 +331,7 @@ class ExternalMessages:
             )
         return outcome
 
-    async def follow(self, message_id: bytes) -> AsyncGenerator[Progress, None]:
+    async def follow(self, message_id: bytes) -> AsyncGenerator[StatusUpdate, None]:
         """Yield every status, known or to come, each once, until the message has ended. Survive a restart of the node.
 
         Yield now and then without a status as well, for a verdict may change by time alone.
@@ -341,7 +352,7 @@ class ExternalMessages:
                                 one for one in told.records if (one.value, one.session_hint) not in known
                             )
                             known.update((one.value, one.session_hint) for one in fresh)
-                            progress = Progress(fresh, told.verdict, told.as_of_ms)
+                            progress = StatusUpdate(fresh, told.verdict, told.as_of_ms)
                             yield progress
                             if progress.has_ended and not told.records:
                                 return
@@ -351,13 +362,17 @@ class ExternalMessages:
                 await asyncio.sleep(AGAIN_S)
 
     async def wait_for(self, message_id: bytes, awaited: Awaited, timeout_s: float) -> MessageVerdict:
-        """Return the verdict when the message has come as far as `awaited`, has ended otherwise, or the time is over."""
+        """Return the verdict when the message has come as far as `awaited`, has ended otherwise, or the time is over. With
+        a proved end comes the proof, which anybody can check."""
         found = MessageVerdict(message_id.hex(), awaited, None, 0)
         try:
             async with asyncio.timeout(timeout_s), aclosing(self.follow(message_id)) as progresses:
                 async for progress in progresses:
                     found = MessageVerdict(message_id.hex(), awaited, progress.verdict, progress.as_of_ms)
-                    if found.is_reached or found.has_ended:
+                    if found.has_ended:
+                        proof = await self.proof(message_id, timeout_s)
+                        return msgspec.structs.replace(found, proof=proof)
+                    if found.is_reached:
                         break
         except TimeoutError:
             if not found.as_of_ms:
@@ -368,6 +383,19 @@ class ExternalMessages:
                     message_id=message_id,
                 ) from None
         return found
+
+    async def proof(self, message_id: bytes, timeout_s: float) -> bytes | None:
+        """Return the proof file of a message's end; None as long as the end is not known."""
+        try:
+            async with asyncio.timeout(timeout_s), await self._address.open() as talk:
+                return await talk.proof(message_id)
+        except TimeoutError:
+            raise ProtocolTimeout(
+                f"the full node at {self._address.socket_path} did not tell the proof of message "
+                f"{message_id.hex()} within {timeout_s:g} s",
+                advice="check that it runs, and ask again",
+                message_id=message_id,
+            ) from None
 
     async def trace(self, message_id: bytes, timeout_s: float) -> Trace:
         """Return the trace of every receipt so far. `StagepostError` with `MSG_BAD_ID` if there is none."""
@@ -389,7 +417,7 @@ class ExternalMessages:
             raise StagepostError(
                 f"the full node has no receipt of message {message_id.hex()}",
                 code=ErrorCode.MSG_BAD_ID,
-                advice="look whether the id and the node belong together",
+                advice="check the id, and that this is the right full node",
                 message_id=message_id,
             )
         sets = await asyncio.to_thread(ValidatorSets.load, self._sets_path)

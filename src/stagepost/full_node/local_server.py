@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.dmq.node.local_service import owner_and_root, sent_away
-from stagepost.errors import StagepostError
+from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.followed import FollowedMessage
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.local_client import respond_to_intake
@@ -29,15 +29,18 @@ from stagepost.remp.links.local_intake import (
     CODE_BYTES_MAX,
     HEADER_BYTES_MAX,
     ID_BYTES,
+    PROOF_BYTES_MAX,
     TELLING_BYTES_MAX,
     TELLING_RECORDS_MAX,
     TEXT_BYTES_MAX,
     VERDICT_BYTES_MAX,
     WITHIN_MS_MAX,
+    AskProof,
     FollowMessage,
     MessageRefused,
     MessageTaken,
-    SubmitMessage,
+    SubmitExternalMessage,
+    TellProof,
     TellStatuses,
     ToldStatus,
 )
@@ -85,7 +88,7 @@ class LocalIntake:
             at_end.push_async_callback(lambda: letting_go.aclose())
             while not talk.is_over:
                 match await talk.receive_any():
-                    case SubmitMessage(message):
+                    case SubmitExternalMessage(message):
                         await talk.send(self._taken(message))
                     case FollowMessage() as question:
                         try:
@@ -98,6 +101,8 @@ class LocalIntake:
                             await talk.send(refusal(error, question.message_id))
                             continue
                         await talk.send(await self._told(followed, question))
+                    case AskProof(message_id):
+                        await talk.send(await self._proof(message_id))
                     case _:
                         await talk.release()
             bearer.close()
@@ -108,6 +113,24 @@ class LocalIntake:
         except StagepostError as error:
             return refusal(error, error.message_id)
         return MessageTaken(taken.message_id, int(taken.is_new))
+
+    async def _proof(self, message_id: bytes) -> TellProof | MessageRefused:
+        try:
+            proof = await self._desk.proof(message_id)
+        except StagepostError as error:
+            return refusal(error, message_id)
+        if proof is not None and len(proof) > PROOF_BYTES_MAX:
+            return refusal(
+                StagepostError(
+                    f"the proof has {len(proof)} bytes; at most {PROOF_BYTES_MAX} are told",
+                    code=ErrorCode.PROTOCOL_SIZE,
+                    advice="read it from the data folder with `stagepost prove`",
+                    limit=PROOF_BYTES_MAX,
+                    found=len(proof),
+                ),
+                message_id,
+            )
+        return TellProof(proof or b"")
 
     async def _told(self, followed: FollowedMessage, question: FollowMessage) -> TellStatuses:
         within_s = min(question.within_ms, WITHIN_MS_MAX) / 1_000

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 from collections import Counter as Counts
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,6 +19,7 @@ from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status import KINDS, Level, Stage, Status
+from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.remp.verdict.verdict import Conclusion
 
 
@@ -33,14 +35,14 @@ class SignatureState(StrEnum):
 REMP_RECEIPTS = MetricDeclaration(
     "stagepost_remp_receipts_total",
     Kind.COUNTER,
-    "Receipts that a full node made or was sent, by what they say and whether their signature holds.",
+    "Receipts that a full node made or received, by kind and by the result of the signature check.",
     {"kind": tuple(kind.name for kind in KINDS), "signature": tuple(SignatureState)},
 )
 REMP_STAGES = tuple(stage.value for stage in Stage if stage not in (Stage.REJECTED, Stage.TIMEOUT))
 REMP_STAGE_SECONDS = MetricDeclaration(
     "stagepost_remp_stage_seconds",
     Kind.HISTOGRAM,
-    "From the moment a full node took a message to the first receipt of each stage.",
+    "Time from the moment a full node took a message to the first receipt of each stage.",
     {"stage": REMP_STAGES},
 )
 REMP_ENDS = tuple(
@@ -55,14 +57,26 @@ REMP_ENDS = tuple(
 REMP_FINALITY_SECONDS = MetricDeclaration(
     "stagepost_remp_finality_seconds",
     Kind.HISTOGRAM,
-    "From the moment a full node took a message to its end, by the verdict.",
+    "Time from the moment a full node took a message to the end that receipts claim, by verdict. A claim is no proof.",
     {"verdict": REMP_ENDS},
 )
 REMP_OPEN_MESSAGES = MetricDeclaration(
     "stagepost_remp_open_messages",
     Kind.GAUGE,
-    "Messages without an end, at a full node, by the shard that they are for.",
+    "Open messages at a full node, by the shard of their account.",
     {"shard": ()},
+)
+REMP_PROVED = MetricDeclaration(
+    "stagepost_remp_proved_total",
+    Kind.COUNTER,
+    "Messages whose end a full node has proved, by end.",
+    {"end": ("executed", "never", "executed_as")},
+)
+REMP_UNPROVED_MESSAGES = MetricDeclaration(
+    "stagepost_remp_unproved_messages",
+    Kind.GAUGE,
+    "Messages that a full node follows and whose end is not known yet, whatever receipts claim.",
+    {},
 )
 
 FULL_NODE_METRICS = (
@@ -71,6 +85,8 @@ FULL_NODE_METRICS = (
     REMP_STAGE_SECONDS,
     REMP_FINALITY_SECONDS,
     REMP_OPEN_MESSAGES,
+    REMP_PROVED,
+    REMP_UNPROVED_MESSAGES,
 )
 
 
@@ -98,9 +114,11 @@ class OpenMessage:
 
 
 class FullNodeMetrics:
-    """Metrics of what a full node takes, hears and refuses. A message expires after `message_timeout_ms`."""
+    """Metrics of what a full node takes, hears and refuses. A message expires after `message_timeout_ms`.
+    `unproved` returns how many messages have no proved end yet.
+    """
 
-    def __init__(self, message_timeout_ms: int) -> None:
+    def __init__(self, message_timeout_ms: int, unproved: Callable[[], int]) -> None:
         self.open: OrderedDict[bytes, OpenMessage] = OrderedDict()
         self._message_timeout_ms = message_timeout_ms
         self._registry = CollectorRegistry()
@@ -110,7 +128,12 @@ class FullNodeMetrics:
             *named(REMP_FINALITY_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
         )
         self._open = Gauge(*named(REMP_OPEN_MESSAGES), registry=self._registry)
+        self._proved = Counter(*named(REMP_PROVED), registry=self._registry)
+        not_known = Gauge(*named(REMP_UNPROVED_MESSAGES), registry=self._registry)
+        not_known.set_function(unproved)
         set_build_info(self._registry)
+        for end in REMP_PROVED.labels["end"]:
+            self._proved.labels(end)
         # A series that begins at its first event hides this event from a reader that computes rates.
         for kind in KINDS:
             if kind.is_emitted:
@@ -150,25 +173,35 @@ class FullNodeMetrics:
             if message.total is not None and 3 * len(message.rejected_by) >= 2 * message.total:
                 self._end(receipt.message_id, Conclusion.REJECTED, now_ms)
 
+    def proved(self, message_id: bytes, end: ProvedEnd) -> None:
+        """Count an end that a proof on the topic shows."""
+        self._proved.labels(end.kind).inc()
+
     def refused(self, receipt: Receipt, reason: Quarantined) -> None:
         state = _SIGNATURES.get(reason.reason, SignatureState.NOT_CHECKED)
         self._receipts.labels(receipt.kind.name, state).inc()
 
     def render(self, now_ms: int) -> bytes:
         """Return the metrics in the text format that Prometheus reads."""
-        self._let_expire(now_ms)
+        self.let_expire(now_ms)
         self._open.clear()
         for shard, count in sorted(Counts(message.shard for message in self.open.values()).items()):
             self._open.labels(shard).set(count)
         return generate_latest(DeclaredSamples(self._registry))
 
-    def _let_expire(self, now_ms: int) -> None:
+    def let_expire(self, now_ms: int) -> None:
         """End expired messages, in the order in which they came: all messages behind the first living one live, too."""
         while self.open:
             message_id, message = next(iter(self.open.items()))
             if now_ms - message.taken_ms <= self._message_timeout_ms:
                 return
             self._end(message_id, Conclusion.EXPIRED, now_ms)
+
+    @property
+    def oldest_unanswered_ms(self) -> int | None:
+        """Return since when the oldest open message has waited that no validator has rejected; None if there is none."""
+        waiting = (message.taken_ms for message in self.open.values() if not message.rejected_by)
+        return next(waiting, None)
 
     def _end(self, message_id: bytes, end: Conclusion, now_ms: int) -> None:
         self._ends.labels(end.value).observe(_seconds(self.open.pop(message_id), now_ms))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.chain.genesis import Genesis
-from stagepost.errors import ConfigError, ConfigFaults, DecodeError, Fault
+from stagepost.errors import ConfigError, ConfigFaults, DecodeError, FileFault
 from stagepost.ground.files.small_files import read_small_file, replace_file
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -75,7 +75,7 @@ class RempNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return self.public_keys.index(public_key)
         except ValueError:
             raise ConfigError(
-                f"key {public_key.hex()} is no member of the network",
+                f"key {public_key.hex()} is not the key of a member of the network",
                 advice="give the key of a member, or add it to the network file",
             ) from None
 
@@ -94,5 +94,5 @@ def load_network(path: Path) -> RempNetwork:
             raise ValueError("every member has a key of its own")
         network.chain  # noqa: B018  # decoded now, so that its faults are reported now
     except (msgspec.MsgspecError, ValueError, DecodeError) as error:
-        raise ConfigFaults({str(path): [Fault("the whole file", str(error))]}) from error
+        raise ConfigFaults({str(path): [FileFault("the whole file", str(error))]}) from error
     return network

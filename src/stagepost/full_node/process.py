@@ -19,6 +19,7 @@ from stagepost.full_node.network import load_network
 from stagepost.full_node.running import RunningFullNode, start_full_node
 from stagepost.full_node.status import full_node_status
 from stagepost.ground.loop.load import look_less_often
+from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.topics.kafka.admin import KafkaSettings
 
@@ -51,9 +52,11 @@ def run_full_node(
     dmq: DmqAccess | None = None,
     beside: Callable[[RunningFullNode], AbstractAsyncContextManager[object]] | None = None,
     metrics_port: int | None = None,
+    metrics_at: TcpAddress | None = None,
     kafka: KafkaSettings | None = None,
 ) -> int:
-    """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address."""
+    """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address.
+    `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
     described, seed = load_network(network), seed_of(key)
 
@@ -62,9 +65,10 @@ def run_full_node(
         node = await start_full_node(described, seed, data, message_timeout_ms=timeout_ms, kafka=kafka)
         node.read_messages()
         running: ClosableNode = node if dmq is None else await _NodeWithDeliveries.start(node, dmq)
-        if metrics_port is not None:
-            served = full_node_status(node, data, metrics_port, message_timeout_ms=timeout_ms)
-            running = await NodeBeside.start(running, served)
+        served = full_node_status(
+            node, data, metrics_port, message_timeout_ms=timeout_ms, metrics_at=metrics_at
+        )
+        running = await NodeBeside.start(running, served)
         return running if beside is None else await NodeBeside.start(running, beside(node))
 
     return asyncio.run(run_until_signal(start))

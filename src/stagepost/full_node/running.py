@@ -6,7 +6,7 @@
     await node.take_deliveries(transport)  # also takes what comes on that topic of reliable delivery
     await node.close()
 
-The data folder holds `chain/`, `topics/`, `validator-sets.json`, `complaints.jsonl` if there are complaints, and while the
+The data folder holds `chain/`, `topics/`, `genesis.tl`, `validator-sets.json`, `complaints.jsonl` if there are complaints, and while the
 node runs `full-node.socket` for programs and `full-node.json`, which names the socket. After a restart the node finds
 messages without an end on the statuses topic.
 """
@@ -16,14 +16,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
 import msgspec
 
+from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.store import open_chain_store
+from stagepost.chain.proofs.proof_making import ProofMaker
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.transport import Transport
@@ -38,22 +41,29 @@ from stagepost.full_node.kafka import KafkaBridge, require_kafka
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.links import DiallingFullNodeLinks
 from stagepost.full_node.local_server import LocalIntake, serving_programs
-from stagepost.full_node.network import RempNetwork
+from stagepost.full_node.network import FILE_MODE, RempNetwork
+from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
+from stagepost.full_node.proof_keeping import OnProved, ProofKeeper
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts
+from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.signatures.verifier import Verifier
+from stagepost.remp.ledger import LedgerEvent, MasterApplied
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
+from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.log.file_topic import create_topic
+from stagepost.trace.kept_proofs import GENESIS_FILE
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +75,8 @@ DELIVERIES_AT_ONCE = 256
 
 
 class RunningFullNode:
-    """Full node of one data folder. `watchers` hear of every status that the topic holds on disk."""
+    """Full node of one data folder. `watchers` hear of every status that the topic holds on disk, `end_watchers` of every
+    end that a proof on the topic shows."""
 
     def __init__(
         self,
@@ -77,19 +88,27 @@ class RunningFullNode:
         message_timeout_ms: int,
     ) -> None:
         self.watchers: list[OnStatus] = []
-        self._data = data
+        self.end_watchers: list[OnProved] = []
+        self.data = data
+        self.members = NetworkMembers(network)
         self._on_status = on_status
         self._network_magic = network.network_magic
         self._programs = AsyncExitStack()
         self._facts: FullNodeFacts | None = None
         make_private(data, "data folder", advice="choose another folder with --data")
         known_sets = KnownSets(
-            [member.key for member in network.full_nodes], message_timeout_ms=message_timeout_ms
+            [member.key for member in network.full_nodes],
+            message_timeout_ms=message_timeout_ms,
+            members=network.members,
         )
         if (data / SETS_FILE).exists():
             known_sets.add(ValidatorSets.load(data / SETS_FILE))
         genesis = network.chain
         store = open_chain_store(data / CHAIN_FOLDER, genesis, keeps_all=True)
+        replace_file(data / GENESIS_FILE, genesis.encode(), FILE_MODE)
+        self._proofs_topic = create_topic(data, PROOFS_TOPIC)
+        writer = self._proofs_topic.writer(retry_s=RETRY_S, on_error=_disk_refused)
+        self.proofs = ProofKeeper(ProofMaker(genesis), writer)
         self.follower = ChainFollower(
             genesis,
             store,
@@ -97,7 +116,8 @@ class RunningFullNode:
             end.public_key,
             end.clock,
             Random(end.random.getrandbits(64)),
-            lambda events: self.full_node.heard(events),
+            self._chain_spoke,
+            on_master=lambda kept, applied: self.proofs.take(final_block(kept), applied),
         )
         place = network.place_of(end.public_key)
         self._overlay = OverlayLinks(end, listener, self.follower.overlay_id, place, network.link_members)
@@ -129,45 +149,55 @@ class RunningFullNode:
             complain=self._complain,
             verifier=self._verifier,
             disk_fault=lambda: self.disk_fault,
+            expect=self.proofs.expect,
         )
         self.full_node.on_settled = self._settled
-        self.desk = IntakeDesk(self.full_node, data)
+        self.desk = IntakeDesk(self.full_node, data, self.proofs.awaits)
         self.statuses.written = self.desk.written
+        self.proofs.on_proved = self._proved
 
     @property
     def disk_fault(self) -> StorageError | None:
         """Return why the data folder cannot be written now; None while every write goes well."""
-        return self.statuses.fault or self.follower.store.fault or self._owed.fault
+        return self.statuses.fault or self.follower.store.fault or self.proofs.fault or self._owed.fault
 
     def start(self) -> None:
         now_ms = int(self._clock.unix_s() * 1_000)
         full_nodes = {self.full_node.source_id, *self.full_node.sets.full_nodes}
         life_ms = 2 * self._message_timeout_ms
         self.full_node.start(earlier_life(self._topic.reader(), now_ms, life_ms, full_nodes))
+        configuration = self.follower.ledger.master.configuration
+        self.proofs.start(self._proofs_topic.reader(), now_ms - 2 * configuration.remembered_ms)
         self._overlay.start(self.follower.board)
         self.follower.start(self._overlay)
         self.links.start(self.full_node)
         self.links.set_validators(self._validators)
 
+    def cut_links(self, public_keys: Collection[bytes]) -> None:
+        """Keep no links to these validators, and dial all others: for demonstrations of lost links."""
+        self.links.set_validators(
+            {key: address for key, address in self._validators.items() if key not in public_keys}
+        )
+
     async def serve_programs(self) -> None:
         """Serve the socket in the data folder to programs of the node's user; the note there names the socket."""
         intake = LocalIntake(self.desk, self._network_magic)
-        path = await self._programs.enter_async_context(serving_programs(intake, self._data, SocketNetwork()))
-        self._programs.callback((self._data / FULL_NODE_FILE).unlink, missing_ok=True)
+        path = await self._programs.enter_async_context(serving_programs(intake, self.data, SocketNetwork()))
+        self._programs.callback((self.data / FULL_NODE_FILE).unlink, missing_ok=True)
         started_ms = int(self._clock.unix_s() * 1_000)
-        sets_path = str((self._data / SETS_FILE).absolute())
+        sets_path = str((self.data / SETS_FILE).absolute())
         self._facts = FullNodeFacts(os.getpid(), str(path), self._network_magic, sets_path, started_ms)
-        self._facts.write(self._data)
+        self._facts.write(self.data)
 
     def tell_http(self, address: str) -> None:
         """Write to the note the address at which the desk is served over HTTP."""
         assert self._facts is not None, "programs are served first"
         self._facts = msgspec.structs.replace(self._facts, http=address)
-        self._facts.write(self._data)
+        self._facts.write(self.data)
 
     def read_messages(self) -> None:
         """Submit the records of the topic of messages in the data folder, as it grows."""
-        topic = create_topic(self._data, MESSAGES_TOPIC)
+        topic = create_topic(self.data, MESSAGES_TOPIC)
         self._intake = MessageIntake(topic.reader(), topic.positions(GROUP), self.full_node)
         self._intake.start()
 
@@ -181,7 +211,7 @@ class RunningFullNode:
         self._deliveries = DeliveryIntake(self.full_node)
         # The node submits each message when it comes; only the answers wait for validators.
         config = ReceiverConfig(
-            inbox_path=str(self._data / INBOX_FOLDER), handlers_per_sender=DELIVERIES_AT_ONCE
+            inbox_path=str(self.data / INBOX_FOLDER), handlers_per_sender=DELIVERIES_AT_ONCE
         )
         over = self._deliveries.over(transport)
         self._receiver = Receiver(over, self._deliveries.handlers, config=config, clock=self._clock)
@@ -193,10 +223,21 @@ class RunningFullNode:
         if receiver is not None:
             await receiver.stop()
 
+    def _chain_spoke(self, events: Sequence[LedgerEvent]) -> None:
+        self.full_node.heard(events)
+        for event in events:
+            if isinstance(event, MasterApplied):
+                log_sessions(self.members, event.started, event.ended)
+
     def _heard(self, receipt: Receipt) -> None:
         for watcher in self.watchers:
             watcher(receipt)
         self._on_status(receipt)
+
+    def _proved(self, message_id: bytes, end: ProvedEnd) -> None:
+        self.desk.proved(message_id, end)
+        for watcher in self.end_watchers:
+            watcher(message_id, end)
 
     def _settled(self, receipt: Receipt) -> None:
         """Confirm a delivery by a status that is on disk: its sender does not send it again."""
@@ -226,6 +267,7 @@ class RunningFullNode:
         await self._listener.close()
         await self._verifier.close()
         await self.statuses.close()
+        await self.proofs.close()
         self._owed.close()
         if self.kafka is not None:
             await self.kafka.close()

@@ -2,14 +2,6 @@
 
 The disk comes first: nobody hears of a status before the topic holds it. While the disk refuses, statuses wait here in the
 order in which they were published.
-
-Topics of the layers before REMP: each DMQ message that a node accepts, and each change of a delivery's status.
-
-topic = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
-node.intake.on_accepted.append(topic.accepted)
-
-events = DeliveryEventsTopic(create_topic(data, DELIVERY_EVENTS_TOPIC).writer())
-ReliablePublisher(transport, config, events=events)
 """
 
 from __future__ import annotations
@@ -22,16 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from stagepost.delivery.effects import DeliveryEvent
-from stagepost.dmq.mempool import Entry
 from stagepost.errors import StorageError
-from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
-from stagepost.ground.identifiers import DMQ_MESSAGES_TOPIC as DMQ_MESSAGES_TOPIC
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.log.appends import LoopAnswers
 from stagepost.topics.log.group_commit import ROW_BYTES
-from stagepost.topics.topic import Place, Record, RetryingWriter, TopicWriter
+from stagepost.topics.topic import Place, Record, RetryingWriter
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +86,7 @@ class StatusTopic:
         if self._is_full:
             return StorageError(
                 f"{self._waiting_bytes} bytes of statuses wait for the disk",
-                advice="wait until the disk has taken them",
+                advice="wait until they are on disk",
                 limit=self._waiting_bytes_max,
                 found=self._waiting_bytes,
             )
@@ -176,43 +164,3 @@ class StatusTopic:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{callback!r} failed with a status", "exception": fault}
             )
-
-
-__all__ = ["DELIVERY_EVENTS_TOPIC", "DMQ_MESSAGES_TOPIC", "DeliveryEventsTopic", "DmqMessagesTopic"]
-
-
-class _LayerTopic:
-    """Topic that people read: a record that the disk refuses is logged, for the topic must not hold up messages."""
-
-    def __init__(self, writer: TopicWriter) -> None:
-        self.written = 0
-        self._writer = writer
-
-    def _write(self, record: Record) -> None:
-        self.written += 1
-        self._writer.append_soon([record], _log_failure)
-
-    async def close(self) -> None:
-        """Close the writer, after the records that it has were written."""
-        await self._writer.close()
-
-
-class DmqMessagesTopic(_LayerTopic):
-    """Topic of the DMQ messages that a node accepts."""
-
-    def accepted(self, entry: Entry) -> None:
-        message = entry.message
-        headers = {"received_ms": str(entry.received_ms), "from": entry.source}
-        self._write(Record(message.message_id.hex().encode(), message.raw, headers))
-
-
-class DeliveryEventsTopic(_LayerTopic):
-    """Topic of the changes of deliveries' statuses, a `DeliveryEventSink`."""
-
-    def put(self, event: DeliveryEvent) -> None:
-        self._write(Record(event.delivery_id.encode(), msgspec.json.encode(event)))
-
-
-def _log_failure(outcome: list[Place] | StorageError) -> None:
-    if isinstance(outcome, StorageError):
-        log.error("record not written", extra={"reason": outcome.text})

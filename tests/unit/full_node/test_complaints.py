@@ -23,7 +23,7 @@ from stagepost.remp.receipts.message_status import (
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
-from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
+from stagepost.remp.validator_sets import Session, SetMember, ValidatorSets
 
 FULL_NODE, ACCUSED = sha256(b"full node").digest(), sha256(b"validator").digest()
 MESSAGE = ExternalMessageId(b"m" * 32)
@@ -37,7 +37,7 @@ REJECTED = Rejected(Level.COLLATOR, "no", BLOCK)
 
 def the_sets() -> ValidatorSets:
     node, accused = ed25519.public_key(FULL_NODE), ed25519.public_key(ACCUSED)
-    member = Validator(0, accused, key_id(accused))
+    member = SetMember(0, accused, key_id(accused))
     session = Session(b"s" * 32, 0, 1 << 63, 1, (member,))
     return ValidatorSets({key_id(node): node}, [session], LIFE_MS)
 

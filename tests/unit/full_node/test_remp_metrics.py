@@ -18,7 +18,8 @@ from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New,
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import UNKNOWN_BLOCK
-from stagepost.validator.metrics import VALIDATOR_METRICS, ValidatorMetrics
+from stagepost.remp.verdict.state import ProvedEnd
+from stagepost.validator.metrics import VALIDATOR_METRICS, AgreementFigures, ValidatorMetrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -60,7 +61,7 @@ def assert_declared(found: Samples, declared: tuple[MetricDeclaration, ...]) -> 
 
 
 def test_a_message_that_becomes_final_is_timed_by_stage_and_counted_once() -> None:
-    metrics = FullNodeMetrics(TIMEOUT_MS)
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 2)
     metrics.taken(MESSAGE, SHARD, 10_000)
     metrics.taken(MESSAGE, SHARD, 10_500)
     metrics.heard(receipt(New(), 1), 10_100)
@@ -87,7 +88,7 @@ def test_a_message_that_becomes_final_is_timed_by_stage_and_counted_once() -> No
 
 
 def test_two_thirds_that_refuse_are_an_end_and_one_fewer_is_none() -> None:
-    metrics = FullNodeMetrics(TIMEOUT_MS)
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 2)
     metrics.taken(MESSAGE, SHARD, 0)
     metrics.heard(receipt(SentToValidators(3, 7)), 10)
     for source in range(1, 5):
@@ -102,7 +103,7 @@ def test_two_thirds_that_refuse_are_an_end_and_one_fewer_is_none() -> None:
 
 
 def test_silence_for_longer_than_a_life_is_an_end() -> None:
-    metrics = FullNodeMetrics(TIMEOUT_MS)
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 2)
     metrics.taken(MESSAGE, SHARD, 0)
     name = "stagepost_remp_finality_seconds_count"
     assert value(samples(metrics.render(TIMEOUT_MS)), name, verdict="expired") == 0
@@ -112,7 +113,7 @@ def test_silence_for_longer_than_a_life_is_an_end() -> None:
 
 
 def test_what_the_full_node_refuses_itself_is_an_end_and_was_never_open() -> None:
-    metrics = FullNodeMetrics(TIMEOUT_MS)
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 2)
     metrics.heard(receipt(Rejected(Level.FULLNODE, "no")), 5)
     found = samples(metrics.render(5))
     assert value(found, "stagepost_remp_finality_seconds_count", verdict="rejected_by_fullnode") == 1
@@ -127,7 +128,7 @@ def test_what_the_full_node_refuses_itself_is_an_end_and_was_never_open() -> Non
     ],
 )
 def test_receipts_that_do_not_count_say_why(code: ErrorCode, signature: str) -> None:
-    metrics = FullNodeMetrics(TIMEOUT_MS)
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 2)
     metrics.refused(final(), Quarantined(code, "no"))
     found = samples(metrics.render(0))
     assert_declared(found, FULL_NODE_METRICS)
@@ -136,7 +137,7 @@ def test_receipts_that_do_not_count_say_why(code: ErrorCode, signature: str) -> 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remp_metrics, "OPEN_MAX", 3)
-    metrics = FullNodeMetrics(TIMEOUT_MS)
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 2)
     for number in range(4):
         metrics.taken(bytes([number]) * 32, SHARD, number)
     assert list(metrics.open) == [bytes([number]) * 32 for number in (1, 2, 3)]
@@ -151,10 +152,31 @@ def test_a_validator_counts_blocks_and_forks_and_shows_its_queues() -> None:
     metrics.heard(BlameReport(2, None))
     metrics.heard(BlameReport(3, proof))
 
-    found = samples(metrics.render({SHARD: 4}))
+    figures = AgreementFigures(
+        {SHARD: 4}, {SHARD: 1}, {"QUEUE_FULL": 2}, 3, {SHARD: 9}, 5, 6, {"validator-2": 1}, is_halted=True
+    )
+    found = samples(metrics.render(figures))
     assert_declared(found, VALIDATOR_METRICS)
     assert value(found, "stagepost_catchain_blocks_total") == 2
     assert value(found, "stagepost_catchain_forks_total") == 1
     assert value(found, "stagepost_remp_queue_messages", shard=SHARD) == 4
+    assert value(found, "stagepost_remp_queue_without_body", shard=SHARD) == 1
+    assert value(found, "stagepost_remp_queue_refused_total", reason="QUEUE_FULL") == 2
+    assert value(found, "stagepost_remp_forgotten_total") == 3
+    assert value(found, "stagepost_agreement_slot", shard=SHARD) == 9
+    assert value(found, "stagepost_agreement_skipped_slots_total") == 5
+    assert value(found, "stagepost_agreement_missed_votes_total") == 6
+    assert value(found, "stagepost_agreement_blamed_total", validator="validator-2") == 1
+    assert value(found, "stagepost_agreement_halted") == 1
     # A shard that is gone after a merge is not shown with its last number for ever.
-    assert value(samples(metrics.render({})), "stagepost_remp_queue_messages", shard=SHARD) is None
+    merged = figures._replace(open_by_shard={})
+    assert value(samples(metrics.render(merged)), "stagepost_remp_queue_messages", shard=SHARD) is None
+
+
+def test_proved_ends_are_counted_apart_from_claims() -> None:
+    metrics = FullNodeMetrics(TIMEOUT_MS, lambda: 3)
+    metrics.proved(bytes(32), ProvedEnd("never", 5, 3, 4))
+    found = samples(metrics.render(0))
+    assert value(found, "stagepost_remp_unproved_messages") == 3
+    ends = ("executed", "never", "executed_as")
+    assert [value(found, "stagepost_remp_proved_total", end=end) for end in ends] == [0, 1, 0]

@@ -64,7 +64,7 @@ def test_a_file_with_a_fault_is_refused_by_name(
 
 
 def test_a_key_that_is_no_member_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no member"):
+    with pytest.raises(ConfigError, match="not the key of a member"):
         a_network().place_of(bytes(32))
 
 

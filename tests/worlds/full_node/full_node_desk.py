@@ -12,17 +12,20 @@ from pathlib import Path
 from random import Random
 
 from rigs.chain_messages import address
-from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.node.final_proof import final_block
+from stagepost.chain.proofs.proof_making import ProofMaker
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.local_server import LocalIntake, serving_programs
+from stagepost.full_node.proof_keeping import ProofKeeper
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.ground.files.small_files import Files
+from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.remp.queue.staged_sending import SendingOptions
@@ -30,7 +33,9 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import Record
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
+from stagepost.trace.kept_proofs import GENESIS_FILE
+from tests.worlds.chain.chain_world import START_MS
+from tests.worlds.chain.proved_chain import ProvedChain
 
 SEED = sha256(b"a full node with a desk").digest()
 MAGIC = 77
@@ -45,7 +50,13 @@ def primes(number: int = 10, account: bytes = ACCOUNT) -> bytes:
 class FullNodeDesk:
     def __init__(self, data: Path, messages_max: int = 1_000, files: Files | None = None) -> None:
         self.data = data
-        self.chain = DecidedChain(a_genesis(a_configuration(limits=Limits())))
+        self.chain = ProvedChain()
+        (data / GENESIS_FILE).write_bytes(self.chain.genesis.encode())
+        proofs = create_topic(data, PROOFS_TOPIC)
+        self.proofs = ProofKeeper(ProofMaker(self.chain.genesis), proofs.writer(retry_s=RETRY_S))
+        self.chain.ledger.following.on_master = lambda kept, applied: self.proofs.take(
+            final_block(kept), applied
+        )
         self.topic = create_topic(data, STATUSES_TOPIC, partitions=3)
         writer = self.topic.writer(now_ms=lambda: START_MS + 3_000, retry_s=RETRY_S, files=files)
         self.statuses = StatusTopic(writer)
@@ -59,9 +70,11 @@ class FullNodeDesk:
             Random(1),
             options=SendingOptions(messages_max=messages_max),
             sets_changed=lambda known: known.write(data / SETS_FILE),
+            expect=self.proofs.expect,
         )
-        self.desk = IntakeDesk(self.node, data)
+        self.desk = IntakeDesk(self.node, data, self.proofs.awaits)
         self.statuses.written = self.desk.written
+        self.proofs.on_proved = self.desk.proved
         self.node.start()
 
     def send(self, validator: bytes, message: bytes) -> bool:
@@ -81,6 +94,7 @@ class FullNodeDesk:
     async def close(self) -> None:
         self.node.close()
         await self.statuses.close()
+        await self.proofs.close()
 
 
 @asynccontextmanager

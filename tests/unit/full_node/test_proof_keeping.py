@@ -1,0 +1,116 @@
+"""Proofs at a full node: kept on the topic before anybody hears of them, awaited over a restart, read and checked again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from stagepost.chain.node.final_proof import final_block
+from stagepost.chain.proofs.proof_making import ProofMaker
+from stagepost.cli.prove import prove
+from stagepost.cli.verify import verify
+from stagepost.full_node.proof_keeping import ProofKeeper
+from stagepost.ground.identifiers import PROOFS_TOPIC
+from stagepost.remp.verdict.state import ProvedEnd
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof, proved_end
+from tests.worlds.chain.chain_world import START_MS
+from tests.worlds.chain.proved_chain import ProvedChain, a_message
+
+EXECUTED = ProvedEnd("executed", 1, 5, 7)
+NEVER = ProvedEnd("never", 2, 5, 7)
+
+
+class KeptChain(ProvedChain):
+    """A chain whose proofs a full node keeps in `data`."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__()
+        self.topic = create_topic(data, PROOFS_TOPIC)
+        self.ends: list[tuple[bytes, ProvedEnd]] = []
+        (data / GENESIS_FILE).write_bytes(self.genesis.encode())
+
+    def live(self) -> ProofKeeper:
+        """Begin a life of the node, which reads the stored blocks and the topic."""
+        maker = ProofMaker(self.genesis)
+        for final in self.finals:
+            maker.take(final, None)
+        keeper = ProofKeeper(maker, self.topic.writer(retry_s=1.0))
+        keeper.on_proved = lambda message_id, end: self.ends.append((message_id, end))
+        keeper.start(self.topic.reader(), 0)
+        self.ledger.following.on_master = lambda kept, applied: keeper.take(final_block(kept), applied)
+        return keeper
+
+
+def test_a_message_that_one_life_awaits_the_next_one_proves(tmp_path: Path) -> None:
+    taken, left = a_message(1), a_message(2)
+
+    async def lives() -> KeptChain:
+        chain = KeptChain(tmp_path)
+        first = chain.live()
+        first.expect(taken.parsed)
+        first.expect(left.parsed)
+        chain.carry_out(taken)
+        await first.close()
+        assert chain.ends == [(taken.external.message_id, EXECUTED)]
+        second = chain.live()
+        assert second.awaited == 1
+        chain.pass_time(START_MS + 30_000)
+        await second.close()
+        return chain
+
+    chain = asyncio.run(lives())
+
+    assert chain.ends[1:] == [(left.external.message_id, NEVER)]
+    assert proved_end(tmp_path, taken.external.message_id) == EXECUTED
+    assert proved_end(tmp_path, left.external.message_id) == NEVER
+    assert kept_proof(tmp_path, a_message(3).external.message_id) is None
+
+
+def test_a_proof_is_written_and_verified_by_the_commands(tmp_path: Path) -> None:
+    message, out = a_message(1), tmp_path / "proof.json"
+
+    async def live() -> None:
+        chain = KeptChain(tmp_path)
+        keeper = chain.live()
+        keeper.expect(message.parsed)
+        chain.carry_out(message)
+        await keeper.close()
+
+    asyncio.run(live())
+    run, identifier = CliRunner(), message.external.message_id.hex()
+    genesis = str(tmp_path / GENESIS_FILE)
+
+    unknown = run.invoke(prove, ["00" * 32, "--data", str(tmp_path)], standalone_mode=False)
+    written = run.invoke(
+        prove, [identifier, "--data", str(tmp_path), "--out", str(out)], standalone_mode=False
+    )
+    checked = run.invoke(verify, [str(out), "--genesis", genesis, "--json"], standalone_mode=False)
+    out.write_bytes(out.read_bytes().replace(b"executed", b"never"))
+    spoiled = run.invoke(verify, [str(out), "--genesis", genesis], standalone_mode=False)
+
+    assert (unknown.return_value, written.return_value) == (4, 0)
+    assert checked.return_value == 0
+    assert '"signers": 5' in checked.output
+    assert spoiled.return_value == 1
+    assert "refused   OTHER_FILE" in spoiled.output
+
+
+def test_a_made_up_proof_on_the_topic_proves_nothing(tmp_path: Path) -> None:
+    message = a_message(1)
+
+    async def live() -> None:
+        chain = KeptChain(tmp_path)
+        keeper = chain.live()
+        keeper.expect(message.parsed)
+        chain.carry_out(message)
+        await keeper.close()
+
+    asyncio.run(live())
+    elsewhere = ProvedChain()
+    other = elsewhere.genesis.encode().replace(b"test", b"fest")
+    (tmp_path / GENESIS_FILE).write_bytes(other)
+
+    assert proved_end(tmp_path, message.external.message_id) is None
