@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.queue.records import UNSIGNED, HandOver
 
 HOLD_BACK_S, HOLD_BACK_MAX_S = 0.2, 2.0
 """Seconds, at least and at most, before this validator announces a held message itself. The wait is longer
@@ -26,6 +27,7 @@ LAGS_WAITED = 4.0
 class PostponedMessage(NamedTuple):
     message: ExternalMessage
     full_node: bytes
+    hand_over: HandOver
     timer: asyncio.TimerHandle
 
 
@@ -52,13 +54,13 @@ class PostponedMessages:
         """Note that an announcement came `lag_s` seconds after its body."""
         self._lag_s += LAG_WEIGHT * (lag_s - self._lag_s)
 
-    def hold(self, message: ExternalMessage, full_node: bytes) -> bool:
+    def hold(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver = UNSIGNED) -> bool:
         """Hold a message back. Return False if there is no room."""
         if len(self._held) >= HELD_BACK_MAX:
             return False
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self.seconds, self._release, message.message_id)
-        self._held[message.message_id] = PostponedMessage(message, full_node, timer)
+        self._held[message.message_id] = PostponedMessage(message, full_node, hand_over, timer)
         return True
 
     def get(self, message_id: bytes) -> ExternalMessage | None:

@@ -18,7 +18,7 @@ from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import ValidatorLinkEvents
 from stagepost.remp.links.overlay_links import check_object
-from stagepost.remp.links.protocols import Message, Receipts
+from stagepost.remp.links.protocols import MessageFrame, Receipts
 from stagepost.remp.links.versions import LinkVersion
 
 FULL_NODES_MAX = 256
@@ -43,7 +43,7 @@ class ReceiptLink(Link):
         return self.say(Receipts(combined_receipt))
 
     def heard(self, message: object) -> None:
-        if isinstance(message, Message):
+        if isinstance(message, MessageFrame):
             self._events.message_came(self.peer_id, message.message)
 
 
@@ -115,7 +115,7 @@ class ListeningValidatorLinks:
 
     def open(self, bearer: Bearer, terms: LinkTerms, *, dialled: bool) -> ReceiptLink:
         if self._events is None:
-            raise TransportError("this validator serves full nodes no longer")
+            raise TransportError("this validator no longer serves full nodes")
         return ReceiptLink(bearer, terms, self._end, self.counts, self._events)
 
     async def run(self, link: ReceiptLink) -> None:

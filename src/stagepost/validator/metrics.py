@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from stagepost.catchain.effects import BlameReport, Deliver
+from stagepost.errors import ErrorCode
 from stagepost.full_node.metrics import named, set_build_info
 from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind, MetricDeclaration
 
@@ -19,23 +21,95 @@ REMP_QUEUE_MESSAGES = MetricDeclaration(
 CATCHAIN_BLOCKS = MetricDeclaration(
     "stagepost_catchain_blocks_total",
     Kind.COUNTER,
-    "Blocks of the queues' catchains that a validator has delivered.",
+    "Catchain blocks that a validator's queues have delivered.",
     {},
 )
 CATCHAIN_FORKS = MetricDeclaration(
     "stagepost_catchain_forks_total",
     Kind.COUNTER,
-    "Members of catchains that were proved to have made two blocks at one height.",
+    "Catchain members for which there is a proof of two blocks at one height.",
     {},
 )
 
-VALIDATOR_METRICS = (BUILD_INFO, REMP_QUEUE_MESSAGES, CATCHAIN_BLOCKS, CATCHAIN_FORKS)
+REMP_QUEUE_WITHOUT_BODY = MetricDeclaration(
+    "stagepost_remp_queue_without_body",
+    Kind.GAUGE,
+    "Open messages in a validator's queues of which only the announcement has come, by shard.",
+    {"shard": ()},
+)
+REMP_QUEUE_REFUSED = MetricDeclaration(
+    "stagepost_remp_queue_refused_total",
+    Kind.COUNTER,
+    "Messages of full nodes that a validator did not take, by error code; QUEUE_FULL: for overload.",
+    {"reason": tuple(ErrorCode)},
+)
+REMP_FORGOTTEN = MetricDeclaration(
+    "stagepost_remp_forgotten_total",
+    Kind.COUNTER,
+    "Messages that left a validator's cache when their time was over.",
+    {},
+)
+AGREEMENT_SLOT = MetricDeclaration(
+    "stagepost_agreement_slot", Kind.GAUGE, "Present slot of the session at work, by shard.", {"shard": ()}
+)
+AGREEMENT_SKIPPED = MetricDeclaration(
+    "stagepost_agreement_skipped_slots_total",
+    Kind.COUNTER,
+    "Slots between two final blocks in which no block became final.",
+    {},
+)
+AGREEMENT_MISSED = MetricDeclaration(
+    "stagepost_agreement_missed_votes_total",
+    Kind.COUNTER,
+    "Final blocks for whose slots this validator has signed no vote.",
+    {},
+)
+AGREEMENT_BLAMED = MetricDeclaration(
+    "stagepost_agreement_blamed_total",
+    Kind.COUNTER,
+    "Proofs that a validator signed two votes which contradict each other, by its name in the network file.",
+    {"validator": ()},
+)
+AGREEMENT_HALTED = MetricDeclaration(
+    "stagepost_agreement_halted",
+    Kind.GAUGE,
+    "1 if this validator votes no more, because going on could make it contradict itself.",
+    {},
+)
+
+VALIDATOR_METRICS = (
+    BUILD_INFO,
+    REMP_QUEUE_MESSAGES,
+    REMP_QUEUE_WITHOUT_BODY,
+    REMP_QUEUE_REFUSED,
+    REMP_FORGOTTEN,
+    CATCHAIN_BLOCKS,
+    CATCHAIN_FORKS,
+    AGREEMENT_SLOT,
+    AGREEMENT_SKIPPED,
+    AGREEMENT_MISSED,
+    AGREEMENT_BLAMED,
+    AGREEMENT_HALTED,
+)
+
+
+class AgreementFigures(NamedTuple):
+    """Figures of a validator at one moment, for its metrics."""
+
+    open_by_shard: Mapping[str, int]
+    without_body_by_shard: Mapping[str, int]
+    refused: Mapping[str, int]
+    forgotten: int
+    slots: Mapping[str, int]
+    skipped_slots: int
+    missed_votes: int
+    blamed: Mapping[str, int]
+    is_halted: bool
 
 
 class ValidatorMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._queue = Gauge(*named(REMP_QUEUE_MESSAGES), registry=self._registry)
         self._blocks = Counter(*named(CATCHAIN_BLOCKS), registry=self._registry)
         self._forks = Counter(*named(CATCHAIN_FORKS), registry=self._registry)
         set_build_info(self._registry)
@@ -47,8 +121,26 @@ class ValidatorMetrics:
         elif isinstance(event, BlameReport) and event.proof is not None:
             self._forks.inc()
 
-    def render(self, open_by_shard: Mapping[str, int]) -> bytes:
-        self._queue.clear()
-        for shard, count in sorted(open_by_shard.items()):
-            self._queue.labels(shard).set(count)
-        return generate_latest(DeclaredSamples(self._registry))
+    def render(self, figures: AgreementFigures) -> bytes:
+        """Return the metrics in the text format that Prometheus reads."""
+        registry = CollectorRegistry()
+        for declared, by_label in (
+            (REMP_QUEUE_MESSAGES, figures.open_by_shard),
+            (REMP_QUEUE_WITHOUT_BODY, figures.without_body_by_shard),
+            (AGREEMENT_SLOT, figures.slots),
+        ):
+            gauge = Gauge(*named(declared), registry=registry)
+            for label, count in sorted(by_label.items()):
+                gauge.labels(label).set(count)
+        for declared, by_label in ((REMP_QUEUE_REFUSED, figures.refused), (AGREEMENT_BLAMED, figures.blamed)):
+            counter = Counter(*named(declared), registry=registry)
+            for label, count in sorted(by_label.items()):
+                counter.labels(label).inc(count)
+        for declared, total in (
+            (REMP_FORGOTTEN, figures.forgotten),
+            (AGREEMENT_SKIPPED, figures.skipped_slots),
+            (AGREEMENT_MISSED, figures.missed_votes),
+        ):
+            Counter(*named(declared), registry=registry).inc(total)
+        Gauge(*named(AGREEMENT_HALTED), registry=registry).set(figures.is_halted)
+        return generate_latest(DeclaredSamples(self._registry)) + generate_latest(DeclaredSamples(registry))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stagepost.full_node.network import load_network
 from stagepost.full_node.process import ClosableNode, NodeBeside, run_until_signal, seed_of
+from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.validator.running import LinkLayer, start_validator
 from stagepost.validator.status import validator_status
@@ -22,8 +23,10 @@ def run_validator(
     log_level: str,
     between: LinkLayer | None = None,
     metrics_port: int | None = None,
+    metrics_at: TcpAddress | None = None,
 ) -> int:
-    """The exit status. What cannot be started raises. `metrics_port` None: no metrics and status over HTTP."""
+    """Run a validator; return the exit status. What cannot be started raises. `metrics_port` None: no status over HTTP.
+    `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
     described, seed = load_network(network), seed_of(key)
 
@@ -36,8 +39,7 @@ def run_validator(
             message_timeout_s=message_timeout_s,
             between=between,
         )
-        if metrics_port is None:
-            return validator
-        return await NodeBeside.start(validator, validator_status(validator, data, metrics_port))
+        served = validator_status(validator, data, metrics_port, metrics_at)
+        return await NodeBeside.start(validator, served)
 
     return asyncio.run(run_until_signal(start))

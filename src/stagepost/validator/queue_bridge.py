@@ -10,7 +10,7 @@ sessions to queues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
@@ -22,6 +22,7 @@ from stagepost.remp.ledger import (
     LedgerEvent,
     LedgerSession,
     MasterApplied,
+    ParsedMessage,
     ShardCommitted,
     ShardDropped,
 )
@@ -29,10 +30,12 @@ from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Report, UnusedMessage
 from stagepost.remp.queue.message_cache import Standing
 from stagepost.remp.queue.message_states import FINAL, place_of
+from stagepost.remp.queue.records import HandOver
+from stagepost.remp.queue.state import SKEW_MS
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.sessions import session_id as id_of
-from stagepost.remp.shard import BlockId
+from stagepost.remp.shard import BlockId, Shard
 from stagepost.validator.session_plan import SessionPlan, queue_plan, queue_session_id
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.sessions import Validator
@@ -50,9 +53,43 @@ behind learns late of further ones.
 BLOCKS_MAX = 1_024
 """Blocks, at most, that were committed of late and that agreement may still ask us to check."""
 
+EXPIRIES_MAX = 7_200
+"""Seconds, at most, at which known messages expire; the earliest ones are forgotten first."""
+
+EXPIRING_MAX = 256
+"""Accounts, at most, that are noted for one second: a block passes all messages of its shard."""
+
+
+class KnownExpiries:
+    """The seconds at which messages expire that this validator knows, with some of their accounts."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[int, dict[tuple[int, bytes], None]] = {}
+
+    def note(self, parsed: ParsedMessage, latest_s: float) -> None:
+        """Note when a message expires, unless that is after `latest_s`: no block takes it yet."""
+        if parsed.expires_at_s is None or parsed.expires_at_s > latest_s:
+            return
+        accounts = self._accounts.setdefault(parsed.expires_at_s, {})
+        if len(accounts) < EXPIRING_MAX:
+            accounts[parsed.message.workchain, parsed.message.account] = None
+        while len(self._accounts) > EXPIRIES_MAX:
+            del self._accounts[min(self._accounts)]
+
+    def has_any(self, shard: Shard, after_ms: int, until_ms: int) -> bool:
+        """Return whether a message of `shard` expired after `after_ms` and no later than `until_ms`."""
+        return any(
+            shard.holds(*account)
+            for second, accounts in self._accounts.items()
+            if after_ms < second * 1_000 <= until_ms
+            for account in accounts
+        )
+
 
 class QueueBridge:
-    """`keys`: public keys by key id, of all present validators and of recent ones."""
+    """`keys`: public keys by key id, of all present validators and of recent ones. `skew_ms` returns how far clocks
+    of honest members differ, by the configuration in force: a new one begins new sessions.
+    """
 
     def __init__(
         self,
@@ -61,16 +98,19 @@ class QueueBridge:
         own_key: bytes,
         keys: Mapping[bytes, bytes],
         clock: Clock,
+        skew_ms: Callable[[], int] = lambda: SKEW_MS,
     ) -> None:
         self._ledger = ledger
         self._validator = validator
         self._own_key = own_key
         self._keys = keys
         self._clock = clock
+        self._skew_ms = skew_ms
         self._started_ms = 0
         self._queue_ids: dict[bytes, bytes] = {}
         self._committed: dict[bytes, BlockId] = {}
         self._committed_lists: dict[tuple[bytes, ...], None] = {}
+        self.expiries = KnownExpiries()
 
     def start(self, waiting: Iterable[tuple[BlockId, Sequence[ExternalMessage]]] = ()) -> None:
         """Start from what the ledger knows. History comes first: a queue that knows less than the chain would
@@ -244,7 +284,7 @@ class QueueBridge:
 
     # What was left over from sessions that are over
 
-    def offer_again(self, message: ExternalMessage, full_node: bytes) -> bool:
+    def offer_again(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver) -> bool:
         """Offer a message that a full node sent under a session that ended while this node was down. Return
         whether a queue took it.
         """
@@ -253,14 +293,14 @@ class QueueBridge:
             return False
         for runner in self._validator.current.values():
             if runner.plan.shard.holds(message.workchain, message.account):
-                runner.offer(message, full_node)
+                runner.offer(message, full_node, hand_over)
                 return True
         return False
 
     # Details
 
     def _plan(self, session: LedgerSession) -> SessionPlan | None:
-        plan = queue_plan(session, self._own_key, self._keys)
+        plan = queue_plan(session, self._own_key, self._keys, self._skew_ms())
         if plan is not None:
             self._queue_ids[session.session_id] = queue_session_id(session)
         return plan

@@ -10,23 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import msgspec
 
 from stagepost.catchain.effects import Deliver
+from stagepost.chain.agreement.effects import (
+    BlamedValidator,
+    DisputedBlock,
+    Halt,
+    RecoveredVotes,
+    RefusedPeer,
+    StalledSlot,
+)
+from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.node.agreement_runner import Notice
 from stagepost.chain.node.store import open_chain_store
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
 from stagepost.full_node.network import RempNetwork
+from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.running import CHAIN_FOLDER, our_end
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.ledger import LedgerSession
+from stagepost.network.approvals import ApprovedProposals
+from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
@@ -42,22 +56,19 @@ log = logging.getLogger(__name__)
 
 SESSIONS_FOLDER = "sessions"
 PLAN_EVERY_S = 0.5
+APPROVALS_EVERY_S = 1.0
+"""Seconds between two looks at the proposals that the operator approved."""
 SPLIT_AFTER_MS = 500
 
 
-class LinkLayer:
-    """The layer between a validator and its links, which here changes nothing. A devnet that shows faults
-    puts its own there.
-    """
+class LinkLayer(Protocol):
+    """The layer that a devnet which shows faults puts between a validator and its links."""
 
-    def overlay(self, overlay: Overlay) -> Overlay:
-        return overlay
+    def overlay(self, overlay: Overlay) -> Overlay: ...
 
-    def events(self, events: OverlayEvents) -> OverlayEvents:
-        return events
+    def events(self, events: OverlayEvents) -> OverlayEvents: ...
 
-    def links(self, links: ValidatorLinks) -> ValidatorLinks:
-        return links
+    def links(self, links: ValidatorLinks) -> ValidatorLinks: ...
 
 
 class RunningValidator:
@@ -72,9 +83,15 @@ class RunningValidator:
         *,
         shards: int,
         message_timeout_s: float,
-        between: LinkLayer,
+        between: LinkLayer | None,
     ) -> None:
         self.watchers: list[OnSessionEvent] = []
+        self.data = data
+        self.network = network
+        self.members = NetworkMembers(network)
+        self.public_key = end.public_key
+        self.blamed: Counter[str] = Counter()
+        self.halted: str | None = None
         make_private(data, "data folder", advice="choose another folder with --data")
         genesis = network.chain
         full_nodes = {member.key for member in network.full_nodes}
@@ -83,6 +100,7 @@ class RunningValidator:
         queue_options = msgspec.structs.replace(options.queue, message_timeout_s=message_timeout_s)
         chain_store = open_chain_store(data / CHAIN_FOLDER, genesis)
         session_store = open_session_store(data / SESSIONS_FOLDER)
+        self._chain_store, self._session_store = chain_store, session_store
         chain_store.on_error = session_store.on_error = _report_disk
         self.validator = RempValidator(
             genesis,
@@ -90,41 +108,91 @@ class RunningValidator:
             chain_store,
             session_store,
             network.public_keys,
-            between.links(self.links),
+            self.links if between is None else between.links(self.links),
             end.clock,
             Random(end.random.getrandbits(64)),
             full_node_keys={key_id(key): key for key in full_nodes},
             session_options=msgspec.structs.replace(options, queue=queue_options),
-            on_notice=_report_notice,
+            on_notice=self._noticed,
+            on_events=self._chain_spoke,
             on_event=self._queue_spoke,
         )
         place = network.place_of(end.public_key)
         overlay_id = self.validator.chain.overlay_id
-        self._overlay = OverlayLinks(end, listener, overlay_id, place, network.link_members)
+        self.overlay = OverlayLinks(end, listener, overlay_id, place, network.link_members)
         self._between = between
         self._listener = listener
         self._shards = shards
         self._clock = end.clock
+        self._approved = ApprovedProposals(data, network)
+        self._wanted: list[Configuration] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._approvals_timer: asyncio.TimerHandle | None = None
+
+    def _chain_spoke(self, events: Sequence[LedgerEvent]) -> None:
+        for event in events:
+            if isinstance(event, MasterApplied):
+                log_sessions(self.members, event.started, event.ended)
+
+    def _noticed(self, session: LedgerSession, notice: Notice) -> None:
+        """Log what agreement noticed, with names; remember what decides on the health of this validator."""
+        said: dict[str, object] = {"session": session.session_id.hex(), "notice": type(notice).__name__}
+        match notice:
+            case BlamedValidator(evidence):
+                name = self.members.name_of(session.public_keys[evidence.validator])
+                self.blamed[name] += 1
+                said |= {"validator": name, "slot": evidence.left.slot}
+            case RefusedPeer(peer, rule, text):
+                said |= {"validator": self.members.name_of(session.public_keys[peer]), "rule": rule}
+                said["reason"] = text
+            case DisputedBlock(slot, block_hash, reason):
+                said |= {"slot": slot, "block": block_hash.hex(), "reason": reason}
+            case StalledSlot(slot, heard, needed):
+                silent = [key for index, key in enumerate(session.public_keys) if index not in heard]
+                said |= {"slot": slot, "heard": len(heard), "needed": needed}
+                said["not_heard"] = [self.members.name_of(key) for key in silent]
+            case RecoveredVotes(slot):
+                said["slot"] = slot
+            case Halt(text):
+                self.halted = text
+                said["reason"] = text
+        log.warning("agreement", extra=said)
 
     def _queue_spoke(self, plan: SessionPlan, event: SessionEvent) -> None:
         _report_event(plan, event)
         for watcher in self.watchers:
             watcher(plan, event)
 
+    @property
+    def disk_fault(self) -> StorageError | None:
+        """Return why the data folder cannot be written now; None while every write goes well."""
+        return self._chain_store.fault or self._session_store.fault
+
     def start(self) -> None:
-        self._overlay.start(self._between.events(self.validator.board))
-        self.validator.start(self._between.overlay(self._overlay))
+        between, board = self._between, self.validator.board
+        self.overlay.start(board if between is None else between.events(board))
+        self.validator.start(self.overlay if between is None else between.overlay(self.overlay))
         self.links.start(self.validator.queues)
         self._plan()
+        self._read_approvals()
 
     async def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._approvals_timer):
+            if timer is not None:
+                timer.cancel()
         await self.links.close()
         await self.validator.close()
-        await self._overlay.close()
+        await self.overlay.close()
         await self._listener.close()
+
+    def _read_approvals(self) -> None:
+        """Want the configurations that the operator approved, from now on and after each restart; and no others."""
+        self._approvals_timer = asyncio.get_running_loop().call_later(APPROVALS_EVERY_S, self._read_approvals)
+        chain = self.validator.chain
+        wanted = self._approved.wanted(chain.ledger.master.configuration)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            chain.want_only(wanted)
 
     def _plan(self) -> None:
         """Propose splits, the larger shards first, until there are enough."""
@@ -165,7 +233,7 @@ async def start_validator(
         listener,
         shards=shards,
         message_timeout_s=message_timeout_s,
-        between=between or LinkLayer(),
+        between=between,
     )
     validator.start()
     return validator
@@ -173,10 +241,6 @@ async def start_validator(
 
 def _report_disk(error: StorageError) -> None:
     log.error("disk refused", extra={"reason": error.text})
-
-
-def _report_notice(session: LedgerSession, notice: Notice) -> None:
-    log.warning("agreement", extra={"session": session.session_id.hex(), "notice": str(notice)})
 
 
 def _report_event(plan: SessionPlan, event: SessionEvent) -> None:

@@ -19,7 +19,7 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.state import QueueOptions, QueueSession
+from stagepost.remp.queue.state import SKEW_MS, QueueOptions, QueueSession
 from stagepost.remp.sessions import Member, SessionFacts, queue_id, queue_members
 
 Parse = Callable[[bytes], ExternalMessage]
@@ -29,7 +29,9 @@ SessionEvent: TypeAlias = Deliver | BlameReport | RefusalReport | RecoveryReport
 
 
 class SessionPlan(msgspec.Struct, frozen=True):
-    """`session_id` is that of the message queue. A member is known by its place among the public keys."""
+    """`session_id` is that of the message queue. A member is known by its place among the public keys.
+    `starts_ms`: when the session starts, in Unix milliseconds.
+    """
 
     session_id: bytes
     public_keys: tuple[bytes, ...]
@@ -37,6 +39,8 @@ class SessionPlan(msgspec.Struct, frozen=True):
     current: frozenset[int]
     masterchain_seqno: int
     shard: Shard
+    starts_ms: int = 0
+    skew_ms: int = SKEW_MS
 
     @property
     def incarnation(self) -> bytes:
@@ -45,7 +49,12 @@ class SessionPlan(msgspec.Struct, frozen=True):
     @property
     def queue_session(self) -> QueueSession:
         return QueueSession(
-            self.masterchain_seqno, self.index, self.current, len(self.public_keys), self.shard
+            self.masterchain_seqno,
+            self.index,
+            self.current,
+            len(self.public_keys),
+            self.shard,
+            self.skew_ms,
         )
 
     @property
@@ -77,7 +86,9 @@ def queue_session_id(session: LedgerSession) -> bytes:
     return queue_id(msgspec.structs.replace(session.facts, members=(*previous, *session.facts.members)))
 
 
-def queue_plan(session: LedgerSession, own_key: bytes, keys: Mapping[bytes, bytes]) -> SessionPlan | None:
+def queue_plan(
+    session: LedgerSession, own_key: bytes, keys: Mapping[bytes, bytes], skew_ms: int = SKEW_MS
+) -> SessionPlan | None:
     """Return the plan of the session's message queue. Previous members take part, for they know the open
     messages. Return None if this node is neither a previous nor a present member.
 
@@ -99,6 +110,8 @@ def queue_plan(session: LedgerSession, own_key: bytes, keys: Mapping[bytes, byte
         frozenset(place for place, member in enumerate(members) if member.key_id in present),
         session.master_catchain_seqno,
         session.shard,
+        session.from_ms,
+        skew_ms,
     )
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.catchain.block import UPDATE_ID
+from stagepost.catchain.dates import DateRules
 from stagepost.catchain.effects import (
     Ask,
     BlameReport,
@@ -50,8 +51,9 @@ from stagepost.remp.queue.effects import (
     Tell,
     Telling,
 )
-from stagepost.remp.queue.message_cache import MessageCache
+from stagepost.remp.queue.message_cache import MessageCache, Standing
 from stagepost.remp.queue.message_states import ENTERING, place_of
+from stagepost.remp.queue.records import UNSIGNED, HandOver, date_in, is_bare
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
@@ -98,7 +100,11 @@ class SessionRunner:
         self.plan = plan
         self.counters = SessionCounters()
         self.options = options or SessionOptions()
-        self.graph = Graph(plan.incarnation, plan.public_keys, self.options.rules, verify=ed25519.verify)
+        has_dates = not self.options.queue.records.older_records
+        dates = DateRules(plan.starts_ms, plan.skew_ms, date_in, is_bare) if has_dates else None
+        self.graph = Graph(
+            plan.incarnation, plan.public_keys, self.options.rules, verify=ed25519.verify, dates=dates
+        )
         self.queue = ReliableQueue(plan.queue_session, cache, self.options.queue)
         self._seed = seed
         self._cache = cache
@@ -144,11 +150,12 @@ class SessionRunner:
             self.graph,
             self.plan.index,
             self._seed,
-            self.queue.next_payload,
+            lambda is_due: self.queue.next_payload(self._clock.unix_s(), is_due=is_due),
             self._random,
             self._clock.mono_s(),
             options,
             current=self.plan.current,
+            unix_ms=lambda: int(self._clock.unix_s() * 1_000),
         )
         self._quorum = QuorumWatch(self._member, self._clock.mono_s(), current=self.plan.current)
         self._perform(self._member.restore(content.frames, self._clock.mono_s()))
@@ -156,9 +163,10 @@ class SessionRunner:
             message = self._parse(row.body)
             if message.message_id in self.queue:
                 self._do(self.queue.body_came(message, self._clock.unix_s()))
-            elif row.full_node:
-                # A receipt may have been given for it, while the block that was to announce it never was.
-                self._offer_now(message, row.full_node)
+            if row.full_node and not self._is_told(message.message_id, row.full_node):
+                # A receipt may have been given for it, while the block that was to announce it never was, or names
+                # another full node.
+                self._offer_now(message, row.full_node, row.hand_over)
         self._set_timer()
 
     def release_all(self) -> None:
@@ -177,8 +185,8 @@ class SessionRunner:
 
     # From full nodes
 
-    def offer(self, message: ExternalMessage, full_node: bytes) -> None:
-        """Take a message of a full node. A message that is fully known is dropped; one that another member is
+    def offer(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver = UNSIGNED) -> None:
+        """Take a message of a full node, with its checked `hand_over`. A message that is fully known is dropped; one that another member is
         about to announce is held back for a moment.
         """
         message_id = message.message_id
@@ -193,32 +201,41 @@ class SessionRunner:
         ):
             return
         is_announced_soon = message_id in self._early and message_id not in self.queue
-        if is_announced_soon and self._held_back.hold(message, full_node):
+        if is_announced_soon and self._held_back.hold(message, full_node, hand_over):
             self.counters.held_back += 1
             return
-        self._offer_now(message, full_node)
+        self._offer_now(message, full_node, hand_over)
         self._set_timer()
 
     def _release(self, message_id: bytes) -> None:
         held = self._held_back.take(message_id)
         if held is not None and not self._is_stopped:
-            self._offer_now(held.message, held.full_node)
+            self._offer_now(held.message, held.full_node, held.hand_over)
             self._set_timer()
 
-    def _offer_now(self, message: ExternalMessage, full_node: bytes) -> None:
+    def _offer_now(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver) -> None:
         self.counters.offered += 1
         cached = self._cache.get(message.message_id)
         is_new = message.message_id not in self.queue or cached is None or cached.body is None
-        effects = self.queue.offer(message, full_node, self._clock.unix_s())
+        # Whoever hears of a message must hear of its end, also after a restart.
+        is_first_heard = cached is None or full_node not in cached.origins
+        effects = self.queue.offer(message, full_node, self._clock.unix_s(), hand_over)
         self._early.take(message.message_id)
-        if is_new and message.message_id in self.queue:
+        if (is_new or is_first_heard) and message.message_id in self.queue:
             # The receipts of the message wait, and so do those that follow meanwhile: none overtakes an earlier one.
             self._untold.setdefault(message.message_id, [])
             self._being_written.add(message.message_id)
             self._writing.body(
-                self._row(message, full_node), partial(self._tell_of_written, message.message_id)
+                self._row(message, full_node, hand_over), partial(self._tell_of_written, message.message_id)
             )
         self._do(effects)
+
+    def _is_told(self, message_id: bytes, full_node: bytes) -> bool:
+        """Return whether the queue tells the full node of the message, or was told that the message is processed."""
+        cached = self._cache.get(message_id) if message_id in self.queue else None
+        if cached is None:
+            return False
+        return full_node in cached.origins or cached.standing is Standing.FORWARDED_FINAL
 
     def _tell_of_written(self, message_id: bytes) -> None:
         self._being_written.discard(message_id)
@@ -281,7 +298,7 @@ class SessionRunner:
         try:
             body = b"" if answer is None else MessageBody.decode(answer).message
             if body and self._parse(body).message_id != message_id:
-                raise TlDecodeError(f"member {peer} gave another body than was asked for", offset=0)
+                raise TlDecodeError(f"member {peer} sent another body than the requested one", offset=0)
         except DecodeError as error:
             self._refuse(RefusalReport(peer, "WrongBody", error.text))
             body = b""
@@ -302,8 +319,8 @@ class SessionRunner:
                     self.counters.pushes_dropped += not overlay.push(peer, frame)
                 case Persist(block_hash, frame):
                     self._writing.block(frame, partial(self._block_written, block_hash))
-                case Deliver(source, _, _, payload):
-                    self._do(self.queue.block_delivered(source, payload, self._clock.unix_s()))
+                case Deliver(source, _, _, payload, floor_ms):
+                    self._do(self.queue.block_delivered(source, payload, self._clock.unix_s(), floor_ms))
                     self._on_event(effect)
                     self._release_announced()
                 case Ask(peer, number, query):
@@ -416,8 +433,11 @@ class SessionRunner:
 
     # Disk and time
 
-    def _row(self, message: ExternalMessage, full_node: bytes = b"") -> BodyRow:
-        return BodyRow(self.plan.session_id, message.message_id, message.body, full_node)
+    def _row(
+        self, message: ExternalMessage, full_node: bytes = b"", hand_over: HandOver = UNSIGNED
+    ) -> BodyRow:
+        session_id, message_id = self.plan.session_id, message.message_id
+        return BodyRow(session_id, message_id, message.body, full_node, hand_over.at_ms, hand_over.signature)
 
     def _set_timer(self) -> None:
         """Set the timer once for all that happens in one turn of the loop."""

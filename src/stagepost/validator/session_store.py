@@ -17,12 +17,14 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.chain.node.store import NETWORK_BEGINS
 from stagepost.errors import StorageError
 from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
 from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table
+from stagepost.remp.queue.records import HandOver
 
 
 class BlockRow(msgspec.Struct, frozen=True, array_like=True):
@@ -31,12 +33,20 @@ class BlockRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BodyRow(msgspec.Struct, frozen=True, array_like=True):
-    """`full_node` is empty for a body that came from another member: nothing was promised to anybody for it."""
+    """`full_node` is empty for a body that came from another member: nothing was promised to anybody for it.
+    `handed_at_ms` and `signature` are of the hand-over by that full node.
+    """
 
     session_id: bytes
     message_id: bytes
     body: bytes
     full_node: bytes = b""
+    handed_at_ms: int = 0
+    signature: bytes = b""
+
+    @property
+    def hand_over(self) -> HandOver:
+        return HandOver(self.handed_at_ms, self.signature)
 
 
 class StatementRow(msgspec.Struct, frozen=True, array_like=True):
@@ -80,11 +90,15 @@ class SessionBook:
         self._draft.put(BLOCKS, number, row)
 
     def put_body(self, row: BodyRow) -> None:
-        """The first that a full node was told of stays; others' copies do not replace it."""
+        """The first that a full node was told of stays; others' copies do not replace it. A further full node has a
+        row of its own.
+        """
         key = body_key(row.session_id, row.message_id)
         before = self._draft.get(BODIES, key)
         if before is None or (row.full_node and not before.full_node):
             self._draft.put(BODIES, key, row)
+        elif row.full_node and row.full_node != before.full_node:
+            self._draft.put(BODIES, key + row.full_node, row)
 
     def put_statements(self, number: int, rows: Sequence[StatementRow]) -> None:
         for place, row in enumerate(rows):
@@ -210,6 +224,11 @@ class SessionStore:
     def _ask(self, act: Callable[[SessionBook], None], written: Written) -> None:
         self._writer.ask(act, written)
 
+    @property
+    def fault(self) -> StorageError | None:
+        """Return why the last write failed; None if it went well."""
+        return self._writer.fault
+
     def _report(self, error: StorageError) -> None:
         if self.on_error is not None:
             self.on_error(error)
@@ -217,7 +236,7 @@ class SessionStore:
 
 def open_session_store(folder: Path, *, connect: Connect = connect) -> SessionStore:
     """`LockConflict` if another process has the folder, `StorageError` if it cannot be used."""
-    file, lock = open_owned(folder, STORE_FILE, TABLES, "store of sessions", connect)
+    file, lock = open_owned(folder, STORE_FILE, TABLES, "store of sessions", connect, NETWORK_BEGINS)
     return SessionStore(file.held, file.damage, FileBackend(file, "sessions", lock.release, rests=True))
 
 

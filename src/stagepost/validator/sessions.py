@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
@@ -16,14 +16,17 @@ from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import RempMessage
-from stagepost.remp.queue.effects import Telling
+from stagepost.remp.queue.effects import QueueEffect, Telling
 from stagepost.remp.queue.message_cache import ExpiredMessages, MessageCache
+from stagepost.remp.queue.records import UNSIGNED, HandOver
+from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
 from stagepost.remp.receipts.packing import PacketQueue
+from stagepost.validator.owed_receipts import OwedReceipts
 from stagepost.validator.receipts import ReceiptSender, Statements
 from stagepost.validator.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_runner import EarlierReceipts, SessionRunner
-from stagepost.validator.session_store import BodyRow, SessionStore
+from stagepost.validator.session_store import BodyRow, SessionContent, SessionStore
 
 LINGER_S = 15.0
 """Seconds for which this validator stays in a session that is over: messages that others still bring there
@@ -44,10 +47,12 @@ OnSessionEvent = Callable[[SessionPlan, SessionEvent], None]
 
 
 class ValidatorCounters(msgspec.Struct):
-    """`refused` counts, by code, the messages of full nodes that were not taken."""
+    """`refused` counts, by code, the messages of full nodes that were not taken; `forgotten` those that left the cache when
+    their time was over."""
 
     messages: int = 0
     without_session: int = 0
+    forgotten: int = 0
     refused: Counter[str] = msgspec.field(default_factory=Counter)
 
 
@@ -90,6 +95,9 @@ class Validator:
         self._random = random
         self._parse = parse
         self._options = options or SessionOptions()
+        self.owed = OwedReceipts(
+            self.cache, self.statements, self.receipts.tell, self._options.queue.message_timeout_s
+        )
         self._full_node_keys = full_node_keys
         self._on_event = on_event
         self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
@@ -171,15 +179,16 @@ class Validator:
         return runners
 
     def _care_later(self) -> None:
-        if self._care_timer is None and (self._ended or self._left):
+        if self._care_timer is None and (self._ended or self._left or self.owed):
             loop = asyncio.get_running_loop()
             self._care_timer = loop.call_later(HAND_ON_EVERY_S, self._care_for_ended)
 
     def _care_for_ended(self) -> None:
         """Hand on messages that came late, leave sessions whose time has come, and close the messages that
-        are still open there.
+        are still open there or owed from an earlier run.
         """
         self._care_timer = None
+        self.owed.settle(self.cache.window.current, self._clock.unix_s())
         for session_id, ended in list(self._ended.items()):
             runner, _ = self._sessions[session_id]
             for following in ended.following:
@@ -189,11 +198,14 @@ class Validator:
             if self._clock.mono_s() >= ended.leave_at:
                 self._left[session_id] = runner
                 self.end_session(session_id)
+        self._close_left(lambda queue: queue.tick(self._clock.unix_s()))
+        self._care_later()
+
+    def _close_left(self, close: Callable[[ReliableQueue], list[QueueEffect]]) -> None:
         for session_id, runner in list(self._left.items()):
-            runner.close_open(runner.queue.tick(self._clock.unix_s()))
+            runner.close_open(close(runner.queue))
             if not runner.queue.open_count:
                 del self._left[session_id]
-        self._care_later()
 
     def _forward(self, old: SessionRunner, new: SessionRunner) -> None:
         plan = new.plan
@@ -222,23 +234,36 @@ class Validator:
     def master_advanced(self, masterchain_seqno: int) -> ExpiredMessages:
         """Advance the clock of all messages: a master block rotated. Return the messages that expired."""
         now = self._clock.unix_s()
-        if self._has_lived_before:
+        is_after_restart = self._has_lived_before
+        if is_after_restart:
             self._has_lived_before = False
             self.cache.forgotten_seqno = masterchain_seqno
+        self.owed.settle(masterchain_seqno, now)
         collected = self.cache.advance(masterchain_seqno, now)
+        self.counters.forgotten += collected.total
         for runner, _ in self._sessions.values():
             runner.perform(runner.queue.lives_over(collected.messages, now))
-        for runner in self._left.values():
-            runner.close_open(runner.queue.lives_over(collected.messages, now))
+        self._close_left(lambda queue: queue.lives_over(collected.messages, now))
+        if not is_after_restart:  # otherwise `owe` has not read the rows of earlier sessions yet
+            self._forget_sessions(masterchain_seqno)
+        self.statements.forget_before(masterchain_seqno - CATCHAINS_OF_LIFE)
+        return collected
+
+    def _forget_sessions(self, masterchain_seqno: int) -> None:
+        """Remove from the store the sessions of which no message is open any more."""
+        in_use = (self._sessions, self._left, self.owed)
         over = [
             session_id
             for session_id, seqno in self._store.sessions.items()
-            if seqno + CATCHAINS_OF_LIFE <= masterchain_seqno and session_id not in self._sessions
+            if seqno + CATCHAINS_OF_LIFE <= masterchain_seqno and not any(session_id in one for one in in_use)
         ]
         if over:
             self._store.remove(over)
-        self.statements.forget_before(masterchain_seqno - CATCHAINS_OF_LIFE)
-        return collected
+
+    def owe(self, session_id: bytes, content: SessionContent, final_ids: Iterable[bytes]) -> None:
+        """Close in due course what an earlier run left open in a session that is over, except `final_ids`."""
+        self.owed.add(session_id, content, final_ids, self._clock.unix_s())
+        self._care_later()
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -283,14 +308,15 @@ class Validator:
         if runner is None:
             self.counters.without_session += 1
             return
-        cached = self.cache.get(message.message_id)
+        cached, hand_over = self.cache.get(message.message_id), UNSIGNED
         if cached is None or full_node not in cached.origins or cached.body is None:
-            self._require_signed(full_node, sent)
-        runner.offer(message, full_node)
+            hand_over = self._checked_hand_over(full_node, sent)
+        runner.offer(message, full_node, hand_over)
 
-    def _require_signed(self, full_node: bytes, sent: RempMessage) -> None:
+    def _checked_hand_over(self, full_node: bytes, sent: RempMessage) -> HandOver:
+        """Return what proves to others that the full node sent the message; nothing if its key is not known here."""
         if self._full_node_keys is None:
-            return
+            return UNSIGNED
         public_key = self._full_node_keys.get(full_node)
         if public_key is None or not sent.is_signed_by(public_key):
             who = "an unknown full node" if public_key is None else "full node"
@@ -298,6 +324,7 @@ class Validator:
                 f"message {sent.message_id.hex()} is not signed by {who} {full_node.hex()} that sent it",
                 code=ErrorCode.PROTOCOL_REQUEST,
             )
+        return HandOver(sent.timestamp_ms, sent.signature)
 
     def _runner_for(self, workchain: int, account: bytes) -> SessionRunner | None:
         for session_id in self._current:

@@ -9,20 +9,27 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from stagepost import __version__
 from stagepost.catchain.member import Member as QueueMember
 from stagepost.chain.agreement.member import Member as AgreementMember
-from stagepost.full_node.status import page_of, serving_status, shard_text
+from stagepost.full_node.node_health import NodeHealth, disk_status, keys_at_work, shard_text
+from stagepost.full_node.status import page_of, serving_status
 from stagepost.ground.files.running_nodes import VALIDATOR
 from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.status import (
     ListeningStatus,
+    NetworkStatus,
     QueuedMessage,
     QueuedMessages,
+    SessionStatus,
     ValidatorPage,
 )
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipts.message_status import kind_of
-from stagepost.validator.metrics import ValidatorMetrics
+from stagepost.validator.metrics import AgreementFigures, ValidatorMetrics
 from stagepost.validator.running import RunningValidator
 from stagepost.validator.session_plan import SessionEvent, SessionPlan
 from stagepost.validator.validator import RempValidator
@@ -77,14 +84,40 @@ class ValidatorStatus:
         self._metrics = ValidatorMetrics()
         self._started_s = self._clock.mono_s()
         running.watchers.append(self._heard)
+        self.health = NodeHealth(running.members.name_of(running.public_key), self._page, self._clock)
 
     def metrics(self) -> bytes:
+        running, validator = self._running, self._running.validator
         open_by_shard: Counter[str] = Counter()
-        for runner in self._running.validator.queues.current.values():
-            open_by_shard[shard_text(runner.plan.shard)] += runner.queue.open_count
-        return self._metrics.render(open_by_shard)
+        without_body: Counter[str] = Counter()
+        for runner in validator.queues.current.values():
+            shard = shard_text(runner.plan.shard)
+            open_by_shard[shard] += runner.queue.open_count
+            without_body[shard] += sum(one.body is None for one in runner.queue.entries())
+        slots = {
+            session.shard: agreement.member.slot
+            for session in self._sessions()
+            if (agreement := validator.chain.sessions.get(bytes.fromhex(session.session))) is not None
+        }
+        missed, skipped = validator.chain.votes
+        counters = validator.queues.counters
+        figures = AgreementFigures(
+            open_by_shard,
+            without_body,
+            counters.refused,
+            counters.forgotten,
+            slots,
+            skipped,
+            missed,
+            running.blamed,
+            running.halted is not None,
+        )
+        return self._metrics.render(figures) + self.health.metrics()
 
     def readiness(self) -> Mapping[str, str | None]:
+        return {**self._parts(), **self.health.report.readiness()}
+
+    def _parts(self) -> dict[str, str | None]:
         validator = self._running.validator
         has_queue = bool(validator.queues.current)
         waiting = [one for one in listening_sessions(validator) if not one.is_fresh]
@@ -93,14 +126,42 @@ class ValidatorStatus:
             "start": f"listens and does not speak: {waiting[0].text}" if waiting else None,
         }
 
+    def _sessions(self) -> tuple[SessionStatus, ...]:
+        ledger = self._running.validator.ledger
+        return self._running.members.sessions((ledger.master_session(), *ledger.sessions()))
+
+    def _network(self) -> NetworkStatus:
+        running, ledger = self._running, self._running.validator.ledger
+        sessions = (ledger.master_session(), *ledger.sessions())
+        now_ms = int(self._clock.unix_s() * 1_000)
+        linked = {key_id(running.network.members[index].key) for index in running.overlay.linked}
+        queues = running.validator.queues.current.values()
+        return NetworkStatus(
+            members=running.members.status(
+                keys_at_work(sessions), linked | {key_id(running.public_key)}, now_ms
+            ),
+            sessions=running.members.sessions(sessions),
+            height=ledger.master.seqno,
+            last_final_ms=ledger.master.time_ms,
+            open=sum(runner.queue.open_count for runner in queues),
+            blamed=tuple(sorted(running.blamed)),
+            halted=running.halted,
+        )
+
     def status(self) -> ValidatorPage:
+        return msgspec.structs.replace(self._page(), parts=dict(self.readiness()))
+
+    def _page(self) -> ValidatorPage:
         validator = self._running.validator
         master = validator.ledger.master
+        full_nodes = [member.key for member in self._running.network.full_nodes]
+        linked = set(self._running.links.linked)
+        now_ms = int(self._clock.unix_s() * 1_000)
         return ValidatorPage(
             kind=self.kind,
             version=__version__,
             uptime_s=round(self._clock.mono_s() - self._started_s, 3),
-            full_nodes_linked=len(self._running.links.linked),
+            full_nodes_linked=len(linked),
             master_block=master.seqno,
             shards=tuple(shard_text(entry.shard) for entry in master.shards),
             sessions=tuple(one.hex() for one in validator.queues.current),
@@ -110,7 +171,10 @@ class ValidatorStatus:
             ),
             messages=validator.queues.counters.messages,
             refused=dict(validator.queues.counters.refused),
-            parts=dict(self.readiness()),
+            parts=self._parts(),
+            network=self._network(),
+            disk=disk_status(self._running.data, self._running.disk_fault),
+            full_nodes=self._running.members.status(full_nodes, linked, now_ms),
         )
 
     def held_messages(self, after: int, limit: int) -> QueuedMessages:
@@ -137,6 +201,8 @@ class ValidatorStatus:
 
 
 @asynccontextmanager
-async def validator_status(running: RunningValidator, data: Path, port: int) -> AsyncIterator[int]:
-    async with serving_status(ValidatorStatus(running), data, port) as taken:
+async def validator_status(
+    running: RunningValidator, data: Path, port: int | None, metrics_at: TcpAddress | None = None
+) -> AsyncIterator[int | None]:
+    async with serving_status(ValidatorStatus(running), data, port, metrics_at) as taken:
         yield taken

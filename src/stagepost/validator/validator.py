@@ -32,6 +32,7 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import CollatedBlock, LedgerEvent, LedgerSession
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.validator.queue_bridge import QueueBridge
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import SessionStore
@@ -121,7 +122,14 @@ class RempValidator:
             on_event=self._queue_spoke,
         )
         keys = {key_id(key): key for key in public_keys}
-        self.bridge = QueueBridge(self.ledger, self.queues, self.chain.public_key, keys, clock)
+        self.bridge = QueueBridge(
+            self.ledger,
+            self.queues,
+            self.chain.public_key,
+            keys,
+            clock,
+            lambda: self.ledger.master.configuration.skew_ms,
+        )
 
     @property
     def ledger(self) -> EmbeddedLedger:
@@ -136,7 +144,7 @@ class RempValidator:
         self.chain.start(overlay)
         waiting = self.ledger.following.known.values()
         self.bridge.start((applied.block_id, applied.messages) for applied in waiting)
-        self._offer_again()
+        self._take_up_earlier()
 
     def stop(self) -> None:
         """Stop at once, as a crash would."""
@@ -152,21 +160,28 @@ class RempValidator:
         await self.chain.close()
 
     def _parse(self, data: bytes) -> ExternalMessage:
-        return self.ledger.parse(data).message
+        parsed = self.ledger.parse(data)
+        ahead_max_ms = self.ledger.master.configuration.expiry_ahead_max_ms
+        self.bridge.expiries.note(parsed, self._clock.unix_s() + ahead_max_ms / 1_000)
+        return parsed.message
 
-    def _offer_again(self) -> None:
-        """Offer the messages that full nodes sent for sessions that ended while this node was down: it had
-        confirmed to hold them.
+    def _take_up_earlier(self) -> None:
+        """Offer the messages that full nodes sent for sessions that ended before this run: this node had
+        confirmed to hold them. Each message of which it may have sent receipts must come to an end.
         """
-        for session_id in self._session_store.sessions:
+        final_ids = {message.message_id for final in self.ledger.history(0) for message in final.messages}
+        lowest = self.ledger.master_session().master_catchain_seqno - CATCHAINS_OF_LIFE + 1
+        for session_id, seqno in self._session_store.sessions.items():
             if session_id in self.queues.sessions:
                 continue
-            for row in self._session_store.load(session_id).bodies:
-                if row.full_node:
+            content = self._session_store.load(session_id)
+            for row in content.bodies:
+                if row.full_node and seqno >= lowest:
                     try:
-                        self.bridge.offer_again(self._parse(row.body), row.full_node)
+                        self.bridge.offer_again(self._parse(row.body), row.full_node, row.hand_over)
                     except DecodeError:
                         continue  # the chain has gone over to another form of messages
+            self.queues.owe(session_id, content, final_ids)
 
     # Events
 
@@ -185,6 +200,9 @@ class RempValidator:
 
     def has_messages(self, session: LedgerSession) -> bool:
         return self.bridge.has_messages(session.session_id)
+
+    def has_expired(self, session: LedgerSession, after_ms: int, until_ms: int) -> bool:
+        return self.bridge.expiries.has_any(session.shard, after_ms, until_ms)
 
     def take(self, session: LedgerSession) -> list[ExternalMessage]:
         taken = self.bridge.take(session.session_id)

@@ -80,6 +80,14 @@ def check_all_know(world: OverlayWorld, message_ids: set[bytes]) -> None:
         assert {one.message_id for one in queue.entries() if one.body is not None} == message_ids
 
 
+def check_all_have_the_hand_over(world: OverlayWorld, message_id: bytes) -> None:
+    for house in world.houses:
+        (header,) = (one.header for one in runner_of(house).queue.entries() if one.message_id == message_id)
+        assert header.source_key_id == world.full_node.source_id
+        shown = RempMessage(b"", message_id, header.hand_over.at_ms, header.hand_over.signature)
+        assert shown.is_signed_by(world.full_node.public_key)
+
+
 # Messages and receipts
 
 
@@ -96,6 +104,15 @@ def test_a_message_told_to_a_few_is_known_to_all_and_each_gives_one_receipt(size
         check_nobody_is_blamed(world)
 
     in_world(act, size)
+
+
+def test_every_validator_can_check_that_the_full_node_handed_the_message_over() -> None:
+    async def act(world: OverlayWorld) -> None:
+        message_id = world.hand_over(message_bytes(1))
+        await asyncio.sleep(SETTLED_S)
+        check_all_have_the_hand_over(world, message_id)
+
+    in_world(act)
 
 
 def test_receipts_come_without_any_period_of_polling_between() -> None:
@@ -528,6 +545,25 @@ def test_a_message_whose_receipt_is_out_is_announced_after_a_crash_before_its_bl
         house.start()
         await asyncio.sleep(SETTLED_S)
         check_all_know(world, {message_id})
+        check_all_have_the_hand_over(world, message_id)
+        check_nobody_is_blamed(world)
+
+    in_world(act)
+
+
+def test_every_full_node_that_heard_of_a_message_is_remembered_through_a_crash() -> None:
+    async def act(world: OverlayWorld) -> None:
+        message_id = world.hand_over(message_bytes(1))
+        await asyncio.sleep(SETTLED_S)
+        house, later = world.houses[0], {bytes([number]) * 32 for number in (7, 8)}
+        for full_node in sorted(later):
+            runner_of(house).offer(runner_of(house)._parse(message_bytes(1)), full_node)
+        await asyncio.sleep(0.1)
+        house.crash()
+        house.start()
+        await asyncio.sleep(SETTLED_S)
+        (cached,) = (one for one in runner_of(house).queue.entries() if one.message_id == message_id)
+        assert later <= cached.origins.keys(), "they would never hear of its end"
         check_nobody_is_blamed(world)
 
     in_world(act)
