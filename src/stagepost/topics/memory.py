@@ -58,7 +58,7 @@ class _Partition:
         return self.bases[-1]
 
 
-class _Job(NamedTuple):
+class _AppendedGroup(NamedTuple):
     routed: Routed
     pending: PendingAppend
 
@@ -141,9 +141,9 @@ class MemoryTopicWriter:
         self._topic = topic
         self._now_ms = now_ms
         self._router = Router(topic.name, topic.partitions, range(topic.partitions))
-        self._jobs: list[_Job] = []
+        self._jobs: list[_AppendedGroup] = []
         self._waiting_bytes = 0
-        self._group: list[_Job] = []
+        self._group: list[_AppendedGroup] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._is_closed = False
@@ -152,12 +152,14 @@ class MemoryTopicWriter:
         routed = self._router.routed(records, self._now_ms())
         pending = PendingAppend(routed, done)
         if self._is_closed:
-            _settle_all([_Job(routed, pending)], StorageError(f"the writer of {self._topic.name} is closed"))
+            _settle_all(
+                [_AppendedGroup(routed, pending)], StorageError(f"the writer of {self._topic.name} is closed")
+            )
         elif self._retry_s is None and self._waiting_bytes > self._topic.waiting_bytes_max:
             full = queue_full(self._topic.name, self._waiting_bytes, self._topic.waiting_bytes_max)
-            _settle_all([_Job(routed, pending)], full)
+            _settle_all([_AppendedGroup(routed, pending)], full)
         elif routed:
-            self._jobs.append(_Job(routed, pending))
+            self._jobs.append(_AppendedGroup(routed, pending))
             self._waiting_bytes += _held_bytes(routed)
             if self._timer is None:
                 self._begin()
@@ -215,7 +217,7 @@ class MemoryTopicWriter:
         elif self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _failure(self, group: Sequence[_Job]) -> str | None:
+    def _failure(self, group: Sequence[_AppendedGroup]) -> str | None:
         topic = self._topic
         wanted = sum(_held_bytes(job.routed) for job in group)
         if topic.is_full or topic.bytes + wanted > topic.bytes_max:
@@ -227,7 +229,7 @@ def _held_bytes(routed: Routed) -> int:
     return sum(row.content_bytes + ROW_BYTES for rows, _ in routed.values() for row in rows)
 
 
-def _settle_all(jobs: Sequence[_Job], error: StorageError) -> None:
+def _settle_all(jobs: Sequence[_AppendedGroup], error: StorageError) -> None:
     for routed, pending in jobs:
         for partition in routed:
             pending.settle(partition, error)

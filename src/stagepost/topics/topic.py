@@ -174,7 +174,7 @@ class DamagedLog(StorageError):
         where = "" if record_offset is None else f", in the record with offset {record_offset}"
         super().__init__(
             f"{path} is damaged at byte {position}{where}: {what}",
-            advice="restore the file from a copy; what stands before that byte can still be read",
+            advice="restore the file from a copy; records before that byte can still be read",
             offset=position,
         )
         self.path = path
@@ -185,7 +185,7 @@ class DamagedLog(StorageError):
 def beyond_the_end(topic: str, partition: int, wanted: int, end_offset: int) -> StorageError:
     return StorageError(
         f"offset {wanted} of partition {partition} of {topic} was asked for, but the log ends at {end_offset}",
-        advice="was the topic begun anew? set the reader's position back; after a power cut, start the writer first",
+        advice="if the topic was created again, set the reader's position back; after a power cut, start the writer first",
         offset=wanted,
     )
 
@@ -196,7 +196,7 @@ class OffsetGone(StorageError):
     def __init__(self, topic: str, partition: int, wanted: int, first_kept: int) -> None:
         super().__init__(
             f"offset {wanted} of partition {partition} of {topic} is gone: retention has kept {first_kept} and what follows",
-            advice=f"go on at offset {first_kept}, or keep more (retention by bytes and age)",
+            advice=f"continue at offset {first_kept}, or raise the topic's retention",
             offset=wanted,
         )
         self.first_kept = first_kept

@@ -243,7 +243,7 @@ def test_segments_that_were_exchanged_are_noticed(written: Path, tmp_path: Path)
     _, error = read_until_damage(topic)
 
     assert isinstance(error, DamagedLog)
-    assert "does not follow the one that stands before it" in error.text
+    assert "does not follow the segment before it" in error.text
 
 
 def test_a_mark_that_says_more_than_the_blocks_is_noticed(written: Path, tmp_path: Path) -> None:

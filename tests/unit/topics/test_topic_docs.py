@@ -71,11 +71,11 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert rows["One append, and one block"].startswith(
         f"{block.RECORDS_MAX:,} records, {block.CONTENT_BYTES_MAX >> 20} MiB"
     )
-    assert rows["Waiting for the disk, per partition"].startswith(
+    assert rows["Records waiting for the disk, per partition"].startswith(
         f"{group_commit.WAITING_BYTES_MAX >> 20} MiB"
     )
     assert rows["Segment"].startswith(f"{segment.SEGMENT_BYTES_MAX >> 20} MiB")
-    assert rows["Read at a time"].startswith(f"{segment.READ_BYTES >> 20} MiB")
+    assert rows["Bytes read at a time"].startswith(f"{segment.READ_BYTES >> 20} MiB")
     assert (
         rows["Partitions / characters of a name"] == f"{topic.PARTITIONS_MAX} / {topic.NAME_CHARACTERS_MAX}"
     )

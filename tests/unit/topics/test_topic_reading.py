@@ -118,7 +118,7 @@ def test_a_unix_socket_serves_its_owner(tmp_path: Path) -> None:
 
 def test_an_address_for_everybody_needs_a_token_and_a_token_needs_its_length(tmp_path: Path) -> None:
     for address in ("0.0.0.0:0", "[::]:0", "node.example:4200"):
-        with pytest.raises(ConfigError, match="open to everybody"):
+        with pytest.raises(ConfigError, match="without a token everybody"):
             asyncio.run(serve_topics(tmp_path, parse_address(address)))
     with pytest.raises(ConfigError, match="can be guessed"):
         asyncio.run(serve_topics(tmp_path, LOOPBACK, token=TOKEN[1:]))
@@ -165,7 +165,7 @@ WRITTEN: list[tuple[str, Any, list[Any]]] = [
     ("Opening", protocol.Open(1), [0, 1]),
     ("Challenging", protocol.Challenge(bytes(32), True), [1, bytes(32), True]),
     ("Challenging", protocol.Refuse("A", "b"), [4, "A", "b"]),
-    ("Proving", protocol.Prove(bytes(32)), [2, bytes(32)]),
+    ("Proving", protocol.ProveKey(bytes(32)), [2, bytes(32)]),
     ("Judging", protocol.Opened(), [3]),
     ("Idle", protocol.AskBounds(), [5]),
     ("Listing", protocol.Bounds((protocol.PartitionBounds("t", 1, 2, 3),)), [6, [["t", 1, 2, 3]]]),

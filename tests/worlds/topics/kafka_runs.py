@@ -9,6 +9,7 @@ from pathlib import Path
 from rigs.kafka_world import Seen, WorldBroker, seen_by_another_library
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
 from stagepost.devnet.messages import DevnetMessages, StatusBook
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.log.file_topic import open_topic
@@ -46,7 +47,7 @@ def differences(data: Path, broker: WorldBroker, settings: KafkaSettings) -> lis
     return faults
 
 
-def table_rows(folder: Path, table: str) -> list[str]:
+def table_rows(folder: TableStore | Path, table: str) -> list[str]:
     """As texts that can be sorted. Where a record stood is the one thing that differs between two homes of a topic."""
     from stagepost.pipeline.tables.reader import Reader
 

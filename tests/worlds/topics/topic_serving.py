@@ -14,7 +14,7 @@ from stagepost.topics.remote.client import RemoteTopics
 from stagepost.topics.remote.server import serve_topics
 
 LOOPBACK = TcpAddress("127.0.0.1", 0)
-WITHIN_S = 30
+WITHIN_S = 120
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class KafkaAccess(msgspec.Struct, frozen=True):
         if (self.certificate_file is None) != (self.key_file is None):
             raise ConfigError(
                 "of kafka.certificate_file and kafka.key_file only one is set",
-                advice="a client's certificate needs both",
+                advice="set both, or neither",
             )
         for path in (self.ca_file, self.certificate_file, self.key_file):
             if path is not None:

@@ -83,7 +83,8 @@ class BrokerDesk:
             )
         except Exception as error:
             raise ConfigError(
-                f"the Kafka client does not take these settings: {_said(error)}", advice="see [kafka]"
+                f"the Kafka client refuses these settings: {_said(error)}",
+                advice="correct the section [kafka] of the settings file",
             ) from error
 
     def partitions(self) -> dict[str, int]:
@@ -142,7 +143,7 @@ class BrokerDesk:
             if error.code() == KafkaError._SSL:
                 return ConfigError(
                     f"no TLS connection with the Kafka broker at {self._access.bootstrap}: {_last(error.str())}",
-                    advice="see kafka.security_protocol, kafka.ca_file and the broker's certificate",
+                    advice="check kafka.security_protocol, kafka.ca_file and the broker's certificate",
                     peer=self._access.bootstrap,
                 )
         return None
@@ -153,7 +154,7 @@ class BrokerDesk:
         if plan.name in known:
             return known[plan.name]
         if not may_create:
-            raise self._no_topic(plan.name, "and it is not to be made here (kafka.create_topics is false)")
+            raise self._no_topic(plan.name, "and kafka.create_topics is false")
         self._create(plan)
         ends = time.monotonic() + MADE_WITHIN_S
         while (known := self.partitions()).get(plan.name, 0) == 0:
@@ -180,7 +181,7 @@ class BrokerDesk:
     def _no_topic(self, name: str, why: str) -> ConfigError:
         return ConfigError(
             f"the Kafka broker at {self._access.bootstrap} shows no topic {name}, {why}",
-            advice="make it, or let this user make it; docs/kafka.md says with what",
+            advice="create the topic, or give this user the right to; docs/kafka.md lists the rights",
             found=name,
         )
 

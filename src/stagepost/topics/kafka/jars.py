@@ -1,4 +1,4 @@
-"""Kafka's jars: the broker's and those of Spark's connector, as `kafka_artifacts/pom.xml` lists them.
+"""Jars of Kafka's broker, of Spark's connector for it and of Delta Lake, as the lists in `kafka_artifacts` name them.
 
 Maven fetches them once into a folder of the user's cache, or into a named one; a folder counts when a note in
 it says that it is complete. Nothing is fetched unless the user asks for it.
@@ -12,13 +12,16 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from tempfile import mkdtemp
 
 from stagepost.errors import ConfigError, StorageError
 
 POM = Path(__file__).parent / "kafka_artifacts" / "pom.xml"
+DELTA_POM = POM.with_name("delta.xml")
+CHECKSUMS = POM.with_name("checksums.txt")
+"""SHA-256 of every jar of the lists, in the form of `sha256sum`; jars of other versions, by properties, have none."""
 COMPLETE = "complete"
 """Name of a file beside the jars that is written last: it holds the digest of the list by which they were fetched."""
 
@@ -31,6 +34,15 @@ class Artifacts(StrEnum):
 
     BROKER = "broker"
     SPARK = "spark"
+    DELTA = "delta"
+
+
+OF_KAFKA = (Artifacts.BROKER, Artifacts.SPARK)
+_NAMES = {
+    Artifacts.BROKER: "Kafka's broker",
+    Artifacts.SPARK: "Spark's Kafka connector",
+    Artifacts.DELTA: "Delta Lake for Spark",
+}
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
@@ -43,10 +55,10 @@ def found_jars(artifacts: Artifacts, folder: Path) -> list[Path]:
     place = folder / artifacts
     jars = sorted(place.glob("*.jar"))
     if not jars or not (place / COMPLETE).exists():
-        what = "Kafka's broker" if artifacts is Artifacts.BROKER else "Spark's Kafka connector"
+        command = "kafka" if artifacts in OF_KAFKA else "pipeline"
         raise ConfigError(
-            f"the jars of {what} are not in {place}",
-            advice="fetch them with `stagepost kafka jars`, or name their folder with --jars",
+            f"the jars of {_NAMES[artifacts]} are not in {place}",
+            advice=f"fetch them with `stagepost {command} jars`, or name their folder with --jars",
         )
     return jars
 
@@ -54,7 +66,9 @@ def found_jars(artifacts: Artifacts, folder: Path) -> list[Path]:
 def is_current(artifacts: Artifacts, folder: Path, properties: Sequence[str] = ()) -> bool:
     """Return whether the jars in `folder` were fetched by the present list."""
     try:
-        return (folder / artifacts / COMPLETE).read_text(encoding="ascii").strip() == _digest(properties)
+        return (folder / artifacts / COMPLETE).read_text(encoding="ascii").strip() == _digest(
+            artifacts, properties
+        )
     except OSError:
         return False
 
@@ -65,7 +79,10 @@ def fetch_jars(
     """Fetch the jars by Maven, unless they are there already. `properties` are NAME=VALUE, which replace
     versions of the list."""
     if is_current(artifacts, folder, properties):
-        return found_jars(artifacts, folder)
+        jars = found_jars(artifacts, folder)
+        if not properties:
+            check_jars(artifacts, jars)
+        return jars
     maven = shutil.which("mvn", path=environment.get("PATH", os.defpath))
     if maven is None:
         raise ConfigError(
@@ -78,11 +95,14 @@ def fetch_jars(
         place = Path(mkdtemp(prefix=f".{artifacts}-", dir=folder))
     except OSError as error:
         raise StorageError(
-            f"the jars cannot be put into {folder}: {error.strerror}", advice="see --jars"
+            f"the jars cannot be written to {folder}: {error.strerror}",
+            advice="name a folder that you may write to with --jars",
         ) from error
     try:
         _run_maven(maven, artifacts, place, environment, properties)
-        (place / COMPLETE).write_text(f"{_digest(properties)}\n", encoding="ascii")
+        if not properties:
+            check_jars(artifacts, sorted(place.glob("*.jar")))
+        (place / COMPLETE).write_text(f"{_digest(artifacts, properties)}\n", encoding="ascii")
         shutil.rmtree(folder / artifacts, ignore_errors=True)
         with suppress(OSError):  # another process was quicker; its jars are as good
             place.rename(folder / artifacts)
@@ -91,10 +111,39 @@ def fetch_jars(
     return found_jars(artifacts, folder)
 
 
+def check_jars(artifacts: Artifacts, jars: Sequence[Path]) -> None:
+    """Raise `ConfigError` unless `jars` are exactly those of the list of checksums."""
+    lines = (line.split() for line in CHECKSUMS.read_text(encoding="ascii").splitlines())
+    prefix = f"{artifacts}/"
+    wanted = {name.removeprefix(prefix): digest for digest, name in lines if name.startswith(prefix)}
+    found = {jar.name: jar for jar in jars}
+    wrong = sorted(set(wanted) ^ set(found))
+    wrong += [name for name in sorted(set(wanted) & set(found)) if _sha256(found[name]) != wanted[name]]
+    if wrong:
+        raise ConfigError(
+            f"the jars of {_NAMES[artifacts]} are not those that this release knows: {', '.join(wrong[:3])}"
+            f"{' and others' if len(wrong) > 3 else ''}",
+            advice="remove their folder and fetch them again; if that helps not, do not run them, and report it",
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
 def _run_maven(
     maven: str, artifacts: Artifacts, place: Path, environment: Mapping[str, str], properties: Sequence[str]
 ) -> None:
-    command = [maven, "--quiet", "--batch-mode", "--file", str(POM), "--activate-profiles", artifacts.value]
+    command = [
+        maven,
+        "--quiet",
+        "--batch-mode",
+        "--file",
+        str(pom_of(artifacts)),
+        "--activate-profiles",
+        artifacts.value,
+    ]
     command += [f"-D{one}" for one in properties]
     command += [GOAL, f"-DoutputDirectory={place.absolute()}"]
     try:
@@ -110,17 +159,22 @@ def _run_maven(
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             f"Maven did not fetch the jars of profile {artifacts} within {FETCH_WITHIN_S} s",
-            advice="is its repository to be reached?",
+            advice="check that this machine can reach Maven's repository",
         ) from error
     if ended.returncode != 0:
         raise ConfigError(
             f"Maven could not fetch the jars of profile {artifacts}: {_reason(ended.stdout + ended.stderr)}",
-            advice=f"try it by hand: mvn -f {POM} -P {artifacts} {GOAL}",
+            advice=f"try it by hand: mvn -f {pom_of(artifacts)} -P {artifacts} {GOAL}",
         )
 
 
-def _digest(properties: Sequence[str]) -> str:
-    return sha256(POM.read_bytes() + "\0".join(properties).encode()).hexdigest()
+def pom_of(artifacts: Artifacts) -> Path:
+    """Return the list that has the profile: Delta has one of its own, so that neither makes the other's jars stale."""
+    return POM if artifacts in OF_KAFKA else DELTA_POM
+
+
+def _digest(artifacts: Artifacts, properties: Sequence[str]) -> str:
+    return sha256(pom_of(artifacts).read_bytes() + "\0".join(properties).encode()).hexdigest()
 
 
 def _reason(said: str) -> str:

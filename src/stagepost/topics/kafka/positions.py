@@ -119,5 +119,5 @@ class KafkaPositions:
     def _failed(self, what: str, error: object) -> StorageError:
         return StorageError(
             f"the position of group {self._group} in {self._topic} cannot be {what} at the Kafka broker: {error}",
-            advice="is it there, and may this user read with that group?",
+            advice="check that the broker runs, and that this user may read with that group",
         )

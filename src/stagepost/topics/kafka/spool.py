@@ -130,7 +130,7 @@ class KafkaSpool:
             except StagepostError as error:
                 self._fault(error.text)
             except Exception as error:
-                self._fault(f"a fault of ours: {error!r}")
+                self._fault(f"an internal fault: {error!r}")
             pause_s = AGAIN_FIRST_S if self.counters.published > published else min(2 * pause_s, AGAIN_MAX_S)
             await asyncio.sleep(pause_s)
 
@@ -299,7 +299,7 @@ class KafkaFarTopic:
             asked = [TopicPartition(name, one, since_ms) for one in range(partitions)]
             answers = consumer.offsets_for_times(asked, timeout=PATIENCE_S)
         except KafkaException as error:
-            raise StorageError(f"the Kafka broker does not tell where {name} stood: {error}") from error
+            raise StorageError(f"the Kafka broker does not return the offsets of {name}: {error}") from error
         finally:
             consumer.close()
         share = LOOKED_AT_MAX // partitions

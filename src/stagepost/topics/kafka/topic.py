@@ -184,7 +184,7 @@ class KafkaTopicWriter:
             if found > limit:
                 raise RecordRefused(
                     f"one append may hold {limit} {what}, this one holds {found}",
-                    advice="divide it into several",
+                    advice="append the records in several calls",
                     limit=limit,
                     found=found,
                 )
@@ -321,8 +321,8 @@ class KafkaTopicReader:
                     heard, start = time.monotonic(), max(start, place)
                 elif time.monotonic() - heard > READ_WITHIN_S:
                     raise StorageError(
-                        f"the broker has given nothing of {name} from offset {start} on for {READ_WITHIN_S:g} s",
-                        advice="is it there?",
+                        f"the broker has sent no record of {name} from offset {start} on for {READ_WITHIN_S:g} s",
+                        advice="check that the broker runs",
                     )
         finally:
             consumer.close()

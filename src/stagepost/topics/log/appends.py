@@ -64,7 +64,7 @@ def _require_room(found: int, limit: int, what: str) -> None:
     if found > limit:
         raise RecordRefused(
             f"one append may hold {limit} {what}, this one holds {found}",
-            advice="divide it into several",
+            advice="append the records in several calls",
             limit=limit,
             found=found,
         )

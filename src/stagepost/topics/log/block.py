@@ -55,7 +55,7 @@ class Row(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + len(self.headers)
 
 
-class Header(NamedTuple):
+class BlockHeader(NamedTuple):
     """Header in front of each block. `digest` covers all header fields before it, and the body."""
 
     magic: bytes
@@ -82,7 +82,7 @@ def row_of(record: Record, now_ms: int) -> Row:
     if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise RecordRefused(
             f"a record's time is 0 to {TIMESTAMP_MS_MAX} milliseconds, this one's is {timestamp_ms}",
-            advice="give Unix milliseconds, or none for the present moment",
+            advice="give Unix milliseconds, or None for now",
             found=timestamp_ms,
         )
     return Row(key, value, headers, timestamp_ms)
@@ -91,7 +91,7 @@ def row_of(record: Record, now_ms: int) -> Row:
 def _too_large(what: str, size: int, limit: int) -> RecordRefused:
     return RecordRefused(
         f"the {what} of a record may have {limit} bytes, this one has {size}",
-        advice="shorten it, or put the content elsewhere and its address here",
+        advice="shorten it, or store the content elsewhere and its address here",
         limit=limit,
         found=size,
     )
@@ -147,12 +147,12 @@ def _padded(content: bytes) -> bytes:
     return content + bytes(-len(content) % 8)
 
 
-def read_header(content: bytes | memoryview, at: int = 0) -> Header:
+def read_header(content: bytes | memoryview, at: int = 0) -> BlockHeader:
     """Return the 64 bytes as a header. `is_plausible` and the digest tell whether they are one."""
-    return Header._make(_HEADER.unpack_from(content, at))
+    return BlockHeader._make(_HEADER.unpack_from(content, at))
 
 
-def is_plausible(header: Header, offset: int) -> bool:
+def is_plausible(header: BlockHeader, offset: int) -> bool:
     """Return whether a block with this header could stand here. Check this before reading its body."""
     return (
         header.magic == MAGIC
@@ -191,5 +191,5 @@ def read_columns(body: bytes | memoryview, count: int) -> Columns:
 
     columns = Columns(count, take(8 * count), take(4 * count), take_strings(), take_strings(), take_strings())
     if rest:
-        raise ValueError("there are bytes behind the last column of a block")
+        raise ValueError("there are bytes after the last column of a block")
     return columns

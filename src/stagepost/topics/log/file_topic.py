@@ -194,7 +194,7 @@ def create_topic(data: Path, name: str, partitions: int = PARTITIONS) -> FileTop
     if topic.partitions != partitions:
         raise ConfigError(
             f"topic {name} in {data} has {topic.partitions} partitions, not {partitions}",
-            advice="the number of partitions of a topic cannot change; give the old one, or choose another name",
+            advice="the number of partitions of a topic cannot change; give the number that it has, or choose another name",
             found=topic.partitions,
         )
     return topic
@@ -219,7 +219,7 @@ def open_topic(data: Path, name: str) -> FileTopic:
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} does not describe topic {name} in version {VERSION}: {error}",
-            advice="restore it from a copy, or write the number of its partitions into it anew",
+            advice="restore the file from a copy, or write it again with the topic's number of partitions",
         ) from error
     return FileTopic(path.parent, name, require_partitions(partitions))
 

@@ -35,7 +35,7 @@ class CommitCounters(msgspec.Struct):
     refused: int = 0
 
 
-class _Job(NamedTuple):
+class _AppendJob(NamedTuple):
     rows: Sequence[Row]
     content_bytes: int
     settled: Settled
@@ -74,7 +74,7 @@ class GroupCommit:
         self._on_error = on_error
         self._waiting_bytes_max = waiting_bytes_max
         self._retry_s = retry_s
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_AppendJob] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._is_closed = False
@@ -86,7 +86,7 @@ class GroupCommit:
 
         The writing thread calls `settled` once, with the first offset or with the error.
         """
-        job = _Job(rows, sum(row.content_bytes for row in rows), settled)
+        job = _AppendJob(rows, sum(row.content_bytes for row in rows), settled)
         if len(rows) > RECORDS_MAX or job.content_bytes > CONTENT_BYTES_MAX:
             raise StorageError(
                 f"{self._name}: {len(rows)} records with {job.content_bytes} bytes do not fit into one block of at most "
@@ -128,9 +128,7 @@ class GroupCommit:
                 continue
             except Exception as fault:
                 # A bug of ours. Nobody may wait for ever because of it.
-                self._failed(
-                    group, StorageError(f"the log of {self._name} met a fault of its own: {fault!r}")
-                )
+                self._failed(group, StorageError(f"the log of {self._name} has an internal fault: {fault!r}"))
                 continue
             self.fault = None
             self.counters.groups += 1
@@ -140,7 +138,7 @@ class GroupCommit:
                 offset += len(job.rows)
             self._retain(is_due=self._log.mark.segment != segment_before)
 
-    def _failed(self, group: Sequence[_Job], error: StorageError) -> None:
+    def _failed(self, group: Sequence[_AppendJob], error: StorageError) -> None:
         self.counters.failures += 1
         is_first, self.fault = self.fault is None, error
         # Once, until a write succeeds: a full disk must not fill the log as well.
@@ -149,7 +147,7 @@ class GroupCommit:
         for job in self._given_up(group):
             self._settle(job, error)
 
-    def _given_up(self, group: Sequence[_Job]) -> Sequence[_Job]:
+    def _given_up(self, group: Sequence[_AppendJob]) -> Sequence[_AppendJob]:
         """Put `group` back in front of later appends and wait for the next try; return the jobs that get none."""
         if self._retry_s is None:
             return group
@@ -165,21 +163,21 @@ class GroupCommit:
             self._changed.wait_for(lambda: self._is_closed, self._retry_s)
         return ()
 
-    def _settle(self, job: _Job, outcome: int | StorageError) -> None:
+    def _settle(self, job: _AppendJob, outcome: int | StorageError) -> None:
         """Answer a job. A bug of one caller must not keep the others waiting."""
         try:
             job.settled(outcome)
         except Exception as fault:
-            self._on_error(StorageError(f"whoever waited for {self._name} met a fault of its own: {fault!r}"))
+            self._on_error(StorageError(f"a callback of {self._name} failed: {fault!r}"))
 
-    def _next_group(self) -> list[_Job]:
+    def _next_group(self) -> list[_AppendJob]:
         """Return as many jobs as fit into one block; none when the writer is closed and no job is left."""
         with self._changed:
             while not self._jobs:
                 if self._is_closed:
                     return []
                 self._changed.wait()
-            group: list[_Job] = []
+            group: list[_AppendJob] = []
             records = content_bytes = 0
             while self._jobs:
                 job = self._jobs[0]

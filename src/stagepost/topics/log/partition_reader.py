@@ -64,9 +64,7 @@ class PartitionReader:
             scan = self._opened(base, mark.position if base == mark.segment else None, start)
             try:
                 if digest is not None and scan.header.previous != digest:
-                    raise DamagedLog(
-                        scan.path, 0, "the segment does not follow the one that stands before it"
-                    )
+                    raise DamagedLog(scan.path, 0, "the segment does not follow the segment before it")
                 scan.seek(self._folder, start)
                 for whole in scan.blocks():
                     if scan.offset > start:

@@ -27,7 +27,7 @@ _FIELDS = Struct("<8sIIQq16s")
 _ENTRY = Struct("<QQ")
 
 
-class SegmentHeader(NamedTuple):
+class LogSegmentHeader(NamedTuple):
     magic: bytes
     version: int
     partition: int
@@ -42,7 +42,7 @@ class WholeBlock(NamedTuple):
     """Block that agrees with its digest."""
 
     position: int
-    header: block.Header
+    header: block.BlockHeader
     columns: Columns
 
     @property
@@ -74,12 +74,12 @@ def write_header(partition: int, base_offset: int, appended_before_ms: int, prev
     return fields + sha256(fields).digest()[: block.DIGEST_BYTES]
 
 
-def read_header(path: Path, content: bytes, partition: int, base_offset: int) -> SegmentHeader:
+def read_header(path: Path, content: bytes, partition: int, base_offset: int) -> LogSegmentHeader:
     """Return the header; raise `DamagedLog` if it is not the header of this very segment."""
     if len(content) < HEADER_BYTES:
         raise DamagedLog(path, len(content), f"the file ends within its header of {HEADER_BYTES} bytes")
     fields = content[: _FIELDS.size]
-    header = SegmentHeader._make(_FIELDS.unpack(fields))
+    header = LogSegmentHeader._make(_FIELDS.unpack(fields))
     if sha256(fields).digest()[: block.DIGEST_BYTES] != content[_FIELDS.size : HEADER_BYTES]:
         raise DamagedLog(path, 0, "the header of the file does not agree with its digest")
     if (header.magic, header.version) != (MAGIC, VERSION):
@@ -172,9 +172,9 @@ class SegmentScan:
         fields = content[at : at + block.FIELDS_BYTES]
         try:
             if block.digest_of(fields, body) != header.digest:
-                raise ValueError("a block does not agree with its digest")
+                raise ValueError("a block does not match its digest")
             if header.previous != self.digest:
-                raise ValueError("a block does not follow the one that stands before it")
+                raise ValueError("a block does not follow the block before it")
             columns = block.read_columns(body, header.records)
         except ValueError as fault:
             raise self._located(header, body, str(fault)) from None
@@ -182,7 +182,7 @@ class SegmentScan:
         self.position, self.offset, self.digest = whole.end, self.offset + header.records, header.digest
         return whole
 
-    def _located(self, header: block.Header, body: bytes, fault: str) -> DamagedLog:
+    def _located(self, header: block.BlockHeader, body: bytes, fault: str) -> DamagedLog:
         """Return the damage with the offset of the record, if the checksums of the records show it."""
         try:
             columns = block.read_columns(body, header.records)

@@ -41,7 +41,7 @@ from stagepost.topics.remote.protocol import (
     Done,
     Open,
     PartitionBounds,
-    Prove,
+    ProveKey,
     Records,
     Refuse,
     Unavailable,
@@ -140,7 +140,7 @@ class RemoteTopics:
             await talk.send(Open(VERSION))
             reply = self._not_refused(await talk.receive_any())
             if isinstance(reply, Challenge):
-                await talk.send(Prove(self._proof(reply)))
+                await talk.send(ProveKey(self._proof(reply)))
                 self._not_refused(await talk.receive_any())
         except BaseException:
             bearer.abort(TransportError("topic reading did not begin"))
@@ -153,7 +153,7 @@ class RemoteTopics:
         if self._token is None:
             raise ConfigError(
                 f"the topics at {self._address} need a token",
-                advice="set STAGEPOST_TOKEN to the one of that node",
+                advice="set STAGEPOST_TOKEN to the token of that node",
             )
         return proof_of(self._token, challenge.nonce)
 
@@ -165,7 +165,7 @@ class RemoteTopics:
     def _drop(self) -> None:
         opened, self._open = self._open, None
         if opened is not None:
-            opened[0].abort(TransportError("topic reading was given up"))
+            opened[0].abort(TransportError("topic reading was cancelled"))
 
     async def _say_goodbye(self) -> None:
         opened, self._open = self._open, None

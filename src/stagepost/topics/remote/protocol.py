@@ -19,7 +19,16 @@ import msgspec
 from stagepost.errors import ErrorCode
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import CodecTable, Dialect
-from stagepost.ground.wire.layout import Boolean, ByteString, Layout, ListForm, ListOf, Record, Text, Unsigned
+from stagepost.ground.wire.layout import (
+    ArrayLayout,
+    Boolean,
+    ByteString,
+    Layout,
+    ListForm,
+    ListOf,
+    Text,
+    Unsigned,
+)
 from stagepost.ground.wire.mux import SEGMENT_PAYLOAD_BYTES_MAX
 from stagepost.topics.log.block import HEADERS_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
 from stagepost.topics.topic import NAME_CHARACTERS_MAX
@@ -63,7 +72,7 @@ class Challenge(msgspec.Struct, frozen=True):
     needs_token: bool
 
 
-class Prove(msgspec.Struct, frozen=True):
+class ProveKey(msgspec.Struct, frozen=True):
     proof: bytes
 
 
@@ -142,7 +151,7 @@ def _optional(bytes_max: int) -> ListOf:
     return ListOf(ByteString(0, bytes_max), ListForm.DEFINITE, count_max=1)
 
 
-_SENT_RECORD = Record(
+_SENT_RECORD = ArrayLayout(
     SentRecord,
     (
         ("timestamp_ms", Unsigned(63)),
@@ -151,7 +160,7 @@ _SENT_RECORD = Record(
         ("headers", ByteString(0, HEADERS_BYTES_MAX)),
     ),
 )
-_BOUND = Record(
+_BOUND = ArrayLayout(
     PartitionBounds, (("topic", _NAME), ("partition", _PARTITION), ("start", _OFFSET), ("end", _OFFSET))
 )
 DIALECT = Dialect(
@@ -159,7 +168,7 @@ DIALECT = Dialect(
     (
         Layout(Open, 0, (("version", Unsigned(16)),)),
         Layout(Challenge, 1, (("nonce", ByteString(NONCE_BYTES, NONCE_BYTES)), ("needs_token", Boolean()))),
-        Layout(Prove, 2, (("proof", ByteString(PROOF_BYTES, PROOF_BYTES)),)),
+        Layout(ProveKey, 2, (("proof", ByteString(PROOF_BYTES, PROOF_BYTES)),)),
         Layout(Opened, 3),
         Layout(Refuse, 4, (("code", _CODE), ("text", _TEXT))),
         Layout(AskBounds, 5),
@@ -200,7 +209,7 @@ TOPIC_READING = ProtocolSpec(
         Edge(OPENING, Open, CHALLENGING),
         Edge(CHALLENGING, Challenge, PROVING),
         Edge(CHALLENGING, Refuse, OVER),
-        Edge(PROVING, Prove, JUDGING),
+        Edge(PROVING, ProveKey, JUDGING),
         Edge(JUDGING, Opened, IDLE),
         Edge(JUDGING, Refuse, OVER),
         Edge(IDLE, AskBounds, LISTING),

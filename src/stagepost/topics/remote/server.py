@@ -52,7 +52,7 @@ from stagepost.topics.remote.protocol import (
     Open,
     Opened,
     PartitionBounds,
-    Prove,
+    ProveKey,
     Records,
     Refuse,
     SentRecord,
@@ -81,13 +81,13 @@ async def serve_topics(
     is no token."""
     if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
         raise ConfigError(
-            f"a token of {len(token)} characters can be guessed",
-            advice=f"take {TOKEN_CHARACTERS_MIN} or more, by chance",
+            f"a token of {len(token)} characters is too short: it can be guessed",
+            advice=f"use {TOKEN_CHARACTERS_MIN} or more random characters",
             limit=TOKEN_CHARACTERS_MIN,
         )
     if token is None and not is_on_this_machine(address):
         raise ConfigError(
-            f"topics would be open to everybody who reaches {address}",
+            f"without a token everybody who reaches {address} could read the topics",
             advice="serve them at 127.0.0.1 or a Unix socket, or set STAGEPOST_TOKEN here and at the readers",
         )
     service = _Service(data, token, nonce)
@@ -137,17 +137,17 @@ class _Service:
                 bearer,
                 talk,
                 ErrorCode.HANDSHAKE_NO_VERSION,
-                f"version {VERSION} of topic reading is spoken here, not {opening.version}",
+                f"version {VERSION} of topic reading is supported, not {opening.version}",
             )
         nonce = self._nonce()
         await talk.send(Challenge(nonce, self._token is not None))
-        proof = (await talk.receive(Prove)).proof
+        proof = (await talk.receive(ProveKey)).proof
         if self._token is not None and not is_proof(proof, self._token, nonce):
             await _refuse(
                 bearer,
                 talk,
                 ErrorCode.CONFIG_INVALID,
-                "the token is not the one of the node that serves these topics",
+                "the token is not the token of the node that serves these topics",
             )
         await talk.send(Opened())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,15 +14,16 @@ from stagepost.cli.main import run
 from stagepost.config.kafka import load_kafka_settings
 from stagepost.devnet.demo.kafka_broker import NOTE_FILE, Broker, read_note, stop_broker
 from stagepost.errors import ConfigError, ConfigFaults, ErrorCode, KeyFileError, StorageError
+from stagepost.topics.kafka import jars
 from stagepost.topics.kafka.access import PASSWORD_VARIABLE
 from stagepost.topics.kafka.jars import (
     COMPLETE,
-    POM,
     Artifacts,
     default_folder,
     fetch_jars,
     found_jars,
     is_current,
+    pom_of,
 )
 
 
@@ -130,14 +132,59 @@ def test_a_damaged_note_is_told() -> None:
 # Jars
 
 
-def test_the_list_has_a_profile_for_each_set_of_jars_and_a_version_for_each_artifact() -> None:
-    pom = ElementTree.parse(POM).getroot()
+@pytest.mark.parametrize(
+    ("several", "count"), [((Artifacts.BROKER, Artifacts.SPARK), 6), ((Artifacts.DELTA,), 7)]
+)
+def test_a_list_has_a_profile_for_each_set_of_jars_and_a_version_for_each_artifact(
+    several: tuple[Artifacts, ...], count: int
+) -> None:
+    (path,) = {pom_of(one) for one in several}
+    pom = ElementTree.parse(path).getroot()
     properties = {one.tag for one in pom.findall("./properties/*")}
 
-    assert [one.text for one in pom.findall("./profiles/profile/id")] == [one.value for one in Artifacts]
+    assert [one.text for one in pom.findall("./profiles/profile/id")] == [one.value for one in several]
     versions = [one.text or "" for one in pom.findall(".//dependency/version")]
-    assert len(versions) == 6
-    assert {version.strip("${}") for version in versions} == properties
+    assert len(versions) == count
+    assert {version.strip("${}") for version in versions} == properties - {"delta.spark.version"}
+
+
+def jars_as_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two jars, and a list of checksums that names them."""
+    folder.mkdir()
+    lines = []
+    for name in ("a.jar", "b.jar"):
+        (folder / name).write_bytes(name.encode())
+        lines.append(f"{sha256(name.encode()).hexdigest()}  spark/{name}\n{'0' * 64}  broker/{name}\n")
+    checksums = folder.parent / "checksums.txt"
+    checksums.write_text("".join(lines))
+    monkeypatch.setattr(jars, "CHECKSUMS", checksums)
+    return sorted(folder.glob("*.jar"))
+
+
+def test_jars_are_exactly_those_of_our_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = jars_as_listed(tmp_path / "spark", monkeypatch)
+    jars.check_jars(Artifacts.SPARK, listed)
+    with pytest.raises(ConfigError, match=r"release knows: b\.jar"):
+        jars.check_jars(Artifacts.SPARK, listed[:1])
+    (tmp_path / "spark" / "c.jar").write_bytes(b"one more")
+    with pytest.raises(ConfigError, match=r"release knows: c\.jar"):
+        jars.check_jars(Artifacts.SPARK, sorted((tmp_path / "spark").glob("*.jar")))
+    listed[0].write_bytes(b"other bytes")
+    with pytest.raises(ConfigError, match=r"release knows: a\.jar"):
+        jars.check_jars(Artifacts.SPARK, listed)
+    with pytest.raises(ConfigError, match=r"release knows: a\.jar, b\.jar"):
+        jars.check_jars(Artifacts.BROKER, listed)
+
+
+def test_there_is_a_checksum_for_each_artifact_of_the_lists() -> None:
+    names = jars.CHECKSUMS.read_text().split()[1::2]
+    for artifacts in Artifacts:
+        pom = ElementTree.parse(pom_of(artifacts)).getroot()
+        profile = next(one for one in pom.findall("./profiles/profile") if one.findtext("id") == artifacts)
+        for artifact in profile.findall(".//dependency/artifactId"):
+            assert any(
+                name.startswith(f"{artifacts}/{(artifact.text or '').partition('$')[0]}") for name in names
+            ), artifact.text
 
 
 def test_jars_count_when_the_note_beside_them_was_written(tmp_path: Path) -> None:
@@ -169,7 +216,11 @@ def test_a_maven_that_fails_leaves_nothing_and_its_reason_is_told(tmp_path: Path
     assert list(folder.iterdir()) == []
 
 
-def test_jars_are_fetched_once_and_again_when_the_list_has_changed(tmp_path: Path) -> None:
+def test_jars_are_fetched_once_and_again_when_the_list_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checksums.txt").write_text(f"{sha256(b'').hexdigest()}  spark/a.jar\n")
+    monkeypatch.setattr(jars, "CHECKSUMS", tmp_path / "checksums.txt")
     maven = tmp_path / "mvn"
     maven.write_text(
         '#!/bin/sh\nfor word in "$@"; do case $word in -DoutputDirectory=*) out=${word#*=};; esac; done\n'
@@ -181,6 +232,9 @@ def test_jars_are_fetched_once_and_again_when_the_list_has_changed(tmp_path: Pat
 
     for _ in range(2):
         assert fetch_jars(Artifacts.SPARK, folder, environment) == [folder / "spark" / "a.jar"]
+    (folder / "spark" / "a.jar").write_bytes(b"altered")
+    with pytest.raises(ConfigError, match="not those that this release knows"):
+        fetch_jars(Artifacts.SPARK, folder, environment)
     fetch_jars(Artifacts.SPARK, folder, environment, ["kafka.version=9"])
 
     assert (tmp_path / "calls").read_text().count("x") == 2
