@@ -1,47 +1,84 @@
 """The driver: takes records into the tables batch by batch, each exactly once, and evaluates what they changed.
 
-A batch writes its records and its partial state into a folder of its own, evaluates the messages that it touched, and is
-published by one replacement of the manifest. Whatever ends the process before that leaves the tables as they were, and
-the batch is taken again.
+Workers write the records of a batch, their receipts and their partial state into files; the driver evaluates the messages
+that the batch touched, commits table by table, and publishes the batch by the commit of the manifest. Whatever ends the
+process before that leaves the tables as they were, and the batch is taken again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from enum import Enum
-from pathlib import Path
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.errors import ConfigError
 from stagepost.pipeline import schemas
+from stagepost.pipeline.proof_step import ProofStep
 from stagepost.pipeline.sources.dumps import Dump
-from stagepost.pipeline.steps.checked_files import ACCOUNT, checking_pieces, checking_raw
-from stagepost.pipeline.steps.messages import Moment, lives
-from stagepost.pipeline.steps.reports import write_others
-from stagepost.pipeline.tables.folding import Fold, fold, forgotten, joined, named, new_receipts, touched
+from stagepost.pipeline.spark import interpreted
+from stagepost.pipeline.steps.checked_files import ACCOUNT, Target, checking_pieces, checking_raw
+from stagepost.pipeline.steps.columns import arrow_schema
+from stagepost.pipeline.steps.messages import Moment, at_moment, lives
+from stagepost.pipeline.steps.reports import Inputs, write_others
+from stagepost.pipeline.tables.delta import (
+    DAY_MS,
+    Commit,
+    DataFile,
+    day_begin_ms,
+    properties,
+    today,
+    writer_properties,
+)
+from stagepost.pipeline.tables.look_up import (
+    LateMessages,
+    held_account,
+    queries,
+    quoted_list,
+    rows_of,
+    touched,
+)
 from stagepost.pipeline.tables.manifest import (
-    LIVES,
+    MESSAGES,
+    PROOFS,
+    QUARANTINE,
+    RECEIPTS,
     RECORDS,
     STATE,
     Batch,
     BatchName,
     Manifest,
     Reports,
+    joined,
+    keep_genesis,
     keep_sets,
+    kept_genesis,
     kept_sets,
 )
-from stagepost.pipeline.tables.tables import Tables, read_files
+from stagepost.pipeline.tables.reader import BY_EPOCH, REPORTS
+from stagepost.pipeline.tables.sets_touch import touched_by_sets
+from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables
+from stagepost.remp.sets_change import SetsChange, sets_change
 from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
 
 RECEIPTS_PER_PART = 500_000
 """Receipts that one core evaluates at a time: what it needs for them fits into its share of the memory,
 however many there are.
 """
+FETCHED_ROWS = 100_000
+AT_ONCE = (RECORDS, QUARANTINE, PROOFS)
+"""Tables whose files are committed with their batch; those of state and receipts wait until the batch is evaluated."""
+CHECKED = (RECORDS, STATE, QUARANTINE, PROOFS, RECEIPTS, MESSAGES)
+"""Tables whose rows depend on the checks of one message's records."""
 
-Write = Callable[[Path], Batch]
-"""Function that writes the files of a batch into a folder."""
+Write = Callable[[], Batch]
+"""Function that writes the files of a batch."""
 
 
 class Evaluated(Enum):
@@ -60,25 +97,61 @@ class Evaluation(msgspec.Struct, frozen=True):
     what: Evaluated = Evaluated.ALL
 
 
-class Driver:
-    """The writer of one tables folder. `sets_file` None: the sets that the tables were made with.
+class _Lives(NamedTuple):
+    """Lives of touched messages: their rows here, or files of `messages` if they are many and all new."""
 
-    A single thread takes batches; another may do upkeep (`report`, `fold`) meanwhile.
+    rows: pa.Table | None
+    files: list[DataFile]
+    counted: int
+
+
+class _Change(NamedTuple):
+    """Result of evaluating the waiting batches: their state, receipts, lives, and files that no table needs."""
+
+    state: list[DataFile]
+    receipts: list[DataFile]
+    hints: pa.Table | None
+    lives: _Lives
+    unneeded: list[DataFile]
+
+
+class Driver:
+    """The writer of one set of tables. `sets_file` None: the sets that the tables were made with.
+
+    A single thread takes batches; another may do reports (`report`) meanwhile.
     """
 
     def __init__(
-        self, spark: SparkSession, tables: Tables, sets_file: bytes | None, name: str = "sets"
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        sets_file: bytes | None,
+        name: str = "sets",
+        genesis: bytes | None = None,
     ) -> None:
         manifest = tables.manifest
         if sets_file is None and manifest.sets_digest is None:
             raise ConfigError(
-                f"the tables in {tables.folder} have no validator sets yet",
+                f"the tables in {tables.store.address} have no validator sets yet",
                 advice="give a file with --validator-sets",
             )
-        content = kept_sets(tables.folder, manifest) if sets_file is None else sets_file
+        content = kept_sets(tables.store, manifest) if sets_file is None else sets_file
         self.spark = spark
         self.tables = tables
         self.use_sets(content, name)
+        known = kept_genesis(tables.store, manifest)
+        if genesis is not None and known is not None and genesis != known:
+            raise ConfigError(
+                f"the tables in {tables.store.address} belong to another genesis than the one given",
+                advice="leave --genesis out, or choose another --out for the other network",
+            )
+        found = known if genesis is None else genesis
+        self._genesis_digest = None if found is None else keep_genesis(tables.store, found)
+        self._proofs = None if found is None else ProofStep(spark, tables, found)
+        if manifest.reports is not None and any(one not in manifest.versions for one in REPORTS):
+            # Tables of a release that had fewer reports: the new ones are made of all days.
+            days = {one.day for one in tables.table(RECORDS).held()}
+            tables.publish(lambda held: msgspec.structs.replace(held, changed_days=changed(held, days)))
 
     def use_sets(self, content: bytes, name: str = "sets") -> None:
         """Use these sets from the next commit on. `ConfigFaults` for a file with faults, and then the former
@@ -86,7 +159,7 @@ class Driver:
         """
         self.sets: ValidatorSets = parse_validator_sets(content, name)
         self._sets_file = content
-        self._sets_digest = keep_sets(self.tables.folder, content)
+        self._sets_digest = keep_sets(self.tables.store, content)
 
     # Taking records in
 
@@ -94,83 +167,188 @@ class Driver:
         """Take the records of one batch, with the columns of `schemas.RAW`. Return False if the batch was
         taken before.
         """
-        return self._take(lambda folder: self._checked(raw, folder), evaluation, batch_name)
+        return self._take(lambda: self._checked(raw), evaluation, batch_name)
 
     def take_dump(self, dump: Dump, evaluation: Evaluation, batch_name: BatchName) -> bool:
         """Take a dump as one batch; workers read, check and write its lines in one go. Return False if it was
         taken before.
         """
-        return self._take(lambda folder: self._checked_dump(dump, folder), evaluation, batch_name)
+        return self._take(lambda: self._checked_dump(dump), evaluation, batch_name)
 
     def _take(self, write: Write, evaluation: Evaluation, batch_name: BatchName) -> bool:
         if batch_name.is_taken(self.tables.manifest):
             return False
         self.follow_sets()
-        with self.tables.work() as folder:
-            batch = self._written(write, folder)
+        self._follow_genesis()
+        batch, awaited = self._proved(self._written(write))
+        waiting = [*self.tables.manifest.waiting, *batch.of(STATE), *batch.of(RECEIPTS)]
+        passing = self.tables.manifest.waiting_passing + batch.passing
+        total = joined([self.tables.manifest.total, _counts(batch)])
+        change = None
+        if evaluation.what is not Evaluated.NOTHING:
+            change = self._evaluated(waiting, passing, self.moment(total, evaluation))
+        with self.tables.changing():
+            for name in AT_ONCE:
+                self.tables.commit(name, Commit(adds=tuple(batch.of(name))))
             before = self.tables.manifest
-            batches = [*before.batches, batch]
-            if evaluation.what is not Evaluated.NOTHING:
-                batches = self._evaluated(batches, folder)
-
-            def enter(current: Manifest) -> Manifest:
-                # Batches may have been folded meanwhile; then those before this one were all evaluated.
-                known = batches[:-1] if current.batches == before.batches else current.batches
-                following = msgspec.structs.replace(current, batches=[*known, batches[-1]])
-                return self._at_moment(batch_name.enter(following), evaluation)
-
-            self.tables.publish(enter)
+            following = msgspec.structs.replace(
+                batch_name.enter(before),
+                awaited_blocks=awaited,
+                total=total,
+                waiting=waiting,
+                waiting_passing=passing,
+                changed_days=changed(before, (file.day for file in batch.files)),
+            )
+            if change is not None:
+                following = self._entered(following, change, evaluation)
+            self.tables.publish(lambda _: following)
+        self._discard(() if change is None else change.unneeded)
         if evaluation.what is Evaluated.ALL:
             self.report(evaluation)
         return True
 
     def follow_sets(self) -> bool:
-        """Check every record again if the sets have changed since: the tables become what a backfill would
-        give. Return whether they had.
+        """Check again what a change of the sets touches: the tables become what a backfill would give. Return
+        whether the sets had changed.
         """
         manifest = self.tables.manifest
         if manifest.sets_digest == self._sets_digest:
             return False
-        with self.tables.work() as folder:
-            batches: list[Batch] = []
-            if manifest.batches:
-                raw = self.records().select(*schemas.RAW.fieldNames())
-                batches = [self._written(lambda place: self._checked(raw, place), folder)]
-                if any(LIVES in batch.files for batch in manifest.batches):
-                    batches = self._evaluated(batches, folder)
+        if manifest.total.rows or manifest.total.other_rows:
+            self._check_again(manifest)
+        else:
             self.tables.publish(
-                lambda current: msgspec.structs.replace(
-                    current, sets_digest=self._sets_digest, batches=batches
-                )
+                lambda current: msgspec.structs.replace(current, sets_digest=self._sets_digest)
             )
         return True
 
-    def _written(self, write: Write, folder: Path) -> Batch:
+    def _check_again(self, manifest: Manifest) -> None:
+        """Check the records of the messages that the change touches, or all where they are too many."""
+        some: LateMessages | None = None
+        days: set[str] = set()
+        if manifest.sets_digest is not None and not manifest.waiting:
+            former = parse_validator_sets(kept_sets(self.tables.store, manifest), "the former sets")
+            difference = sets_change(former, self.sets)
+            days = self._days_within(difference)
+            some = touched_by_sets(
+                self.tables.store,
+                self.tables.table(RECORDS).require(),
+                self.tables.table(STATE).require(),
+                difference,
+            )
+        batch = Batch() if some == ([], []) else self._written(lambda: self._checked(self._records(some)))
+        batch, awaited = self._proved(batch, is_again=True)
+        evaluation = Evaluation() if manifest.reports is None else _same(manifest.reports)
+        waiting = [*batch.of(STATE), *batch.of(RECEIPTS)]
+        moment = self.moment(manifest.total, evaluation)
+        change = self._evaluated(waiting, batch.passing, moment, is_whole=True)
+        with self.tables.changing():
+            left = self._taken_out(some)
+            for name in AT_ONCE:
+                self.tables.commit(name, Commit(adds=tuple(batch.of(name))))
+            before = self.tables.manifest
+            following = msgspec.structs.replace(
+                before,
+                sets_digest=self._sets_digest,
+                awaited_blocks=awaited,
+                total=joined([left, _counts(batch)]),
+                changed_days=changed(before, (*days, *(file.day for file in batch.files))),
+            )
+            following = self._entered(following, change, evaluation)
+            self.tables.publish(
+                lambda _: msgspec.structs.replace(following, reports=before.reports and following.reports)
+            )
+        self._discard(change.unneeded)
+
+    def _days_within(self, difference: SetsChange) -> set[str]:
+        """Return the days of the tables on which a session is another than before."""
+        held = {one.day for name in (RECORDS, MESSAGES) for one in self.tables.table(name).held()}
+        begins = {day: day_begin_ms(day) for day in held}
+        return {
+            day
+            for day, begin_ms in begins.items()
+            if any(window.meets(begin_ms, begin_ms + DAY_MS - 1) for window in difference.sessions)
+        }
+
+    def _records(self, some: LateMessages | None) -> DataFrame:
+        """Return the records of some messages, or all, as they were read."""
+        columns = schemas.RAW.fieldNames()
+        if some is None:
+            return self.tables.read(self.spark, RECORDS).select(*columns)
+        table = self.tables.table(RECORDS).require()
+        rows = rows_of(table, some.message_ids, arrow_schema(schemas.with_day(schemas.RAW)))
+        rows = rows.filter(pc.is_in(rows["day"], pa.array(some.days))).select(columns)
+        return self.spark.createDataFrame(rows, schemas.RAW)
+
+    def _taken_out(self, some: LateMessages | None) -> Batch:
+        """Commit the removal of all rows of some messages, or of all. Return the account of what is left."""
+        total = self.tables.manifest.total
+        if some is None:
+            for name in CHECKED:
+                self.tables.commit(name, Commit(removes=tuple(self.tables.table(name).held())))
+            return Batch(
+                greatest_arrival_ms=total.greatest_arrival_ms,
+                greatest_full_node_ms=total.greatest_full_node_ms,
+            )
+        if not some.message_ids:
+            return total
+        records, receipts = self.tables.table(RECORDS).require(), self.tables.table(RECEIPTS).require()
+        gone = held_account(self.tables.store, records, receipts, some.days, some.message_ids)
+        for name in CHECKED:
+            self.tables.delete(name, some)
+        return without(total, gone)
+
+    def _proved(self, batch: Batch, *, is_again: bool = False) -> tuple[Batch, dict[str, list[str]]]:
+        """Return the batch with what its proofs show, and the blocks that proofs wait for."""
+        if self._proofs is None or not batch.proof_parts:
+            return batch, self.tables.manifest.awaited_blocks
+        found = self._proofs.prove([file.path for file in batch.of(RECORDS)], is_again=is_again)
+        return joined([batch, Batch(found.files)]), found.awaited
+
+    def _follow_genesis(self) -> None:
+        """Check the proofs that came before the tables knew a genesis. They count with the next evaluation."""
+        if self._proofs is None or self.tables.manifest.genesis_digest == self._genesis_digest:
+            return
+        held = [one.path for one in self.tables.table(RECORDS).held()]
+        found = self._proofs.prove(held)
+        batch = Batch(found.files)
+        with self.tables.changing():
+            self.tables.commit(PROOFS, Commit(adds=tuple(batch.of(PROOFS))))
+            self.tables.publish(
+                lambda current: msgspec.structs.replace(
+                    current,
+                    genesis_digest=self._genesis_digest,
+                    awaited_blocks=found.awaited,
+                    waiting=[*current.waiting, *batch.of(STATE)],
+                )
+            )
+
+    def _written(self, write: Write) -> Batch:
         self.tables.at_point("before write")
-        batch = write(folder)
+        batch = write()
         self.tables.at_point("after write")
         return batch
 
-    def _checked(self, raw: DataFrame, folder: Path) -> Batch:
-        place, root = str(folder.absolute()), str(self.tables.folder.absolute())
+    def _target(self) -> Target:
+        return Target(self.tables.store, self.tables.mark, today())
+
+    def _checked(self, raw: DataFrame) -> Batch:
         # Small batches come in many small parts, one of each partition of a topic; each part has its price.
         near = schemas.expect(raw, schemas.RAW).coalesce(self.spark.sparkContext.defaultParallelism)
-        return self._accounts(near.mapInArrow(checking_raw(self._sets_file, place, root), ACCOUNT), folder)
+        return self._accounts(near.mapInArrow(checking_raw(self._sets_file, self._target()), ACCOUNT))
 
-    def _checked_dump(self, dump: Dump, folder: Path) -> Batch:
+    def _checked_dump(self, dump: Dump) -> Batch:
         if not dump.pieces:
-            return Batch({RECORDS: [], STATE: []})
-        place, root = str(folder.absolute()), str(self.tables.folder.absolute())
+            return Batch()
         numbers = self.spark.range(0, len(dump.pieces), 1, len(dump.pieces))
-        step = checking_pieces(dump.pieces, self._sets_file, place, root)
-        return self._accounts(numbers.mapInArrow(step, ACCOUNT), folder)
+        step = checking_pieces(dump.pieces, self._sets_file, self._target())
+        return self._accounts(numbers.mapInArrow(step, ACCOUNT))
 
-    def _accounts(self, accounts: DataFrame, folder: Path) -> Batch:
+    def _accounts(self, accounts: DataFrame) -> Batch:
         """Run the tasks and return their joined batch: each task returns one small row, and nothing else
         comes back here.
         """
-        rows = self.tables.ran(accounts.collect, folder)
-        self.tables.sync(folder, RECORDS, STATE)
+        rows = self.tables.ran(accounts.collect)
         return joined([msgspec.json.decode(row[0], type=Batch) for row in rows])
 
     # Evaluating
@@ -178,159 +356,327 @@ class Driver:
     def refresh(self, evaluation: Evaluation) -> None:
         """Move the tables to another moment, and evaluate the batches that have not been evaluated yet."""
         self.follow_sets()
-        before = self.tables.manifest
-        if all(LIVES in batch.files for batch in before.batches):
-            self.tables.publish(lambda current: self._at_moment(current, evaluation))
-        else:
-            with self.tables.work() as folder:
-                batches = self._evaluated(before.batches, folder)
-                self.tables.publish(
-                    lambda current: self._at_moment(
-                        msgspec.structs.replace(current, batches=batches), evaluation
-                    )
-                )
+        self._follow_genesis()
+        total = self.tables.manifest.total
+        with interpreted(self.spark) if total.rows + total.other_rows <= ROWS_HERE_MAX else nullcontext():
+            self._refresh(evaluation)
+
+    def _refresh(self, evaluation: Evaluation) -> None:
+        waiting, passing = self.tables.manifest.waiting, self.tables.manifest.waiting_passing
+        change = self._evaluated(waiting, passing, self.moment(self.tables.manifest.total, evaluation))
+        with self.tables.changing():
+            following = self._entered(self.tables.manifest, change, evaluation)
+            self.tables.publish(lambda _: following)
+        self._discard(change.unneeded)
         if evaluation.what is Evaluated.ALL:
             self.report(evaluation)
 
-    def _at_moment(self, manifest: Manifest, evaluation: Evaluation) -> Manifest:
-        if evaluation.what is Evaluated.NOTHING:
-            return manifest
-        moment = self._moment(manifest, evaluation)
-        files = {} if manifest.reports is None else manifest.reports.files
-        reports = Reports(files, moment.as_of_ms, moment.message_timeout_ms)
-        return msgspec.structs.replace(manifest, reports=reports)
-
-    def _moment(self, manifest: Manifest, evaluation: Evaluation) -> Moment:
-        as_of_ms = manifest.natural_as_of_ms if evaluation.as_of_ms is None else evaluation.as_of_ms
+    def moment(self, total: Batch, evaluation: Evaluation) -> Moment:
+        as_of_ms = total.natural_as_of_ms if evaluation.as_of_ms is None else evaluation.as_of_ms
         timeout_ms = evaluation.message_timeout_ms
-        return Moment(as_of_ms, self.sets.message_timeout_ms if timeout_ms is None else timeout_ms)
+        if timeout_ms is None:
+            timeout_ms = self.sets.message_timeout_ms
+        return Moment(as_of_ms, timeout_ms, self._proofs is not None)
 
-    def _evaluated(self, batches: list[Batch], folder: Path) -> list[Batch]:
-        """Return the same batches; the last one that waited now has the lives of all messages that the
-        waiting batches touched.
-        """
-        waiting = [number for number, batch in enumerate(batches) if LIVES not in batch.files]
-        if not waiting:
-            return batches
-        fresh = [batches[number] for number in waiting]
-        before = [batch for number, batch in enumerate(batches) if number not in waiting]
-        if not any(batch.files.get(STATE) for batch in fresh) and any(batch.files[LIVES] for batch in before):
-            # Records of other topics only: no message is touched, and the table is there.
-            return [_with_lives(batch, [], 0) if batch in fresh else batch for batch in batches]
-        known = self._known(fresh, before) if any(batch.files.get(STATE) for batch in before) else None
-        parts = sum(batch.passing for batch in fresh) // RECEIPTS_PER_PART
+    def _evaluated(
+        self, waiting: Sequence[DataFile], passing: int, moment: Moment, *, is_whole: bool = False
+    ) -> _Change:
+        """Return what the waiting files change. `is_whole`: they are everything, and nothing before them counts."""
+        state = [file for file in waiting if file.table == STATE]
+        receipts = [file for file in waiting if file.table == RECEIPTS]
+        if not state:
+            return _Change([], receipts, None, _Lives(None, [], 0), [])
+        found = None if is_whole else self._known(state)
+        sets = self._sets_near(state, found)
+        known = None if found is None else self._frame(found)
+        parts = passing // RECEIPTS_PER_PART
         least = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        frame = lives(
-            self._state(fresh),
-            known,
-            self.sets,
-            self.tables.manifest.generation + 1,
-            parts=parts if parts > least else None,
-        )
-        files = self.tables.write(frame, folder, LIVES)
+        fresh = self.tables.read_files(self.spark, STATE, [file.path for file in state])
+        frame = lives(fresh, known, sets, parts=parts if parts > least else None)
+        if known is None and passing > ROWS_HERE_MAX:
+            files = self.tables.write(frame, MESSAGES, passing, partial(at_moment, moment=moment))
+            evaluated = _Lives(None, files, self._summed(files))
+        else:
+            rows = self.tables.ran(frame.toArrow)
+            counted = pc.sum(pc.subtract(rows["receipts"], rows["receipts_before"])).as_py() or 0
+            evaluated = _Lives(rows, [], counted)
         self.tables.at_point("after messages")
-        found = list(batches)
-        for number in waiting:
-            found[number] = _with_lives(batches[number], [], 0)
-        found[waiting[-1]] = _with_lives(batches[waiting[-1]], files, new_receipts(self.tables.folder, files))
-        return found
+        if evaluated.counted == passing:
+            return _Change(state, receipts, None, evaluated, [])
+        before = None
+        if evaluated.rows is not None:
+            before = evaluated.rows.filter(pc.greater(evaluated.rows["receipts_before"], 0))
+        known_ids = [] if before is None else before["message_id"].to_pylist()
+        distinct, hints = self._distinct(receipts, known_ids)
+        return _Change(state, distinct, hints, evaluated, receipts)
 
-    def _known(self, fresh: list[Batch], before: list[Batch]) -> DataFrame:
-        """Return the state rows that earlier batches have of the messages that the `fresh` batches touch."""
-        found = self._state(before)
-        files = [name for batch in fresh for name in batch.files.get(STATE, ())]
-        message_ids = touched(self.tables.folder, files)
-        if message_ids is not None:
-            return found.where(named(message_ids))
-        near = found.join(self._state(fresh).select("message_id"), on="message_id", how="left_semi")
-        return near.select(*schemas.STATE.fieldNames())
+    def _sets_near(self, fresh: Sequence[DataFile], known: pa.Table | None) -> ValidatorSets:
+        """Return the sets without sessions whose windows meet none of the times in these state rows: years of sessions
+        need not be laid out for the messages of a minute.
+        """
+        firsts = [file.least["first_ms"] for file in fresh if "first_ms" in file.least]
+        lasts = [file.greatest["last_ms"] for file in fresh if "last_ms" in file.greatest]
+        if known is not None:
+            firsts += [one for one in [pc.min(known["first_ms"]).as_py()] if one is not None]
+            lasts += [one for one in [pc.max(known["last_ms"]).as_py()] if one is not None]
+        return self.sets.near(min(firsts), max(lasts)) if firsts and lasts else self.sets
+
+    def _known(self, fresh: Sequence[DataFile]) -> pa.Table | None:
+        """Return the state rows that earlier batches have of the messages that `fresh` files touch; None if there are none."""
+        table = self.tables.table(STATE)
+        if not table.held():
+            return None
+        rows = rows_of(
+            table.require(), touched(self.tables.store, fresh), arrow_schema(schemas.with_day(schemas.STATE))
+        )
+        return rows if len(rows) else None
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        return self.spark.createDataFrame(rows, schemas.with_day(schemas.STATE))
+
+    def _summed(self, files: Sequence[DataFile]) -> int:
+        """Return the number of receipts of messages in new files."""
+        if not files:
+            return 0
+        with queries(self.tables.store, {"new": (MESSAGES, [file.path for file in files])}) as connection:
+            (found,) = connection.execute("SELECT coalesce(sum(receipts), 0)::BIGINT FROM new").fetchall()
+        return int(found[0])
+
+    def _distinct(
+        self, files: Sequence[DataFile], known_ids: Sequence[str]
+    ) -> tuple[list[DataFile], pa.Table | None]:
+        """Return new files with each receipt once that is not in the table yet, and the rows of the table whose hint
+        has to be replaced by a lesser one.
+        """
+        schema = arrow_schema(schemas.with_day(schemas.RECEIPTS))
+        table = self.tables.table(RECEIPTS)
+        held = schema.empty_table() if not known_ids else rows_of(table.require(), known_ids, schema)
+        writer = DayWriter(self.tables.store, RECEIPTS, self.tables.mark)
+        with queries(self.tables.store, {"given": (RECEIPTS, [file.path for file in files])}) as connection:
+            connection.register("held", held)
+            connection.execute(_ONCE.format(columns=_first_of(schemas.RECEIPTS.fieldNames())))
+            for rows in connection.sql(_NEW).to_arrow_reader(FETCHED_ROWS):
+                if len(rows):
+                    writer.take(pa.Table.from_batches([rows]))
+            hints = connection.sql(_LESSER_HINTS).to_arrow_table()
+        return writer.close(), hints if len(hints) else None
+
+    def _entered(self, manifest: Manifest, change: _Change, evaluation: Evaluation) -> Manifest:
+        """Commit receipts and messages, and return the manifest with everything evaluated as of the moment."""
+        moment = self.moment(manifest.total, evaluation)
+        days: set[str] = set()
+        self.tables.commit(STATE, Commit(adds=tuple(change.state)))
+        self.tables.commit(RECEIPTS, Commit(adds=tuple(change.receipts)))
+        if change.hints is not None:
+            self._replace_hints(change.hints)
+        if change.lives.files:
+            self.tables.commit(MESSAGES, Commit(adds=tuple(change.lives.files)))
+        rows = change.lives.rows
+        if rows is not None and len(rows):
+            days = {one for name in ("day", "day_before") for one in rows[name].unique().to_pylist() if one}
+            self.merge_messages(rows, moment)
+        was = manifest.reports
+        days |= self._move(None if was is None else Moment(was.as_of_ms, was.message_timeout_ms), moment)
+        total = manifest.total
+        return msgspec.structs.replace(
+            manifest,
+            total=msgspec.structs.replace(total, counted=total.counted + change.lives.counted),
+            waiting=[],
+            waiting_passing=0,
+            changed_days=changed(manifest, days),
+            reports=Reports(moment.as_of_ms, moment.message_timeout_ms, was is not None and was.are_all_made),
+        )
+
+    def merge_messages(self, rows: pa.Table, moment: Moment) -> None:
+        """Commit lives: new rows, and rows in place of those that their messages have."""
+        stored = at_moment(rows, moment)
+        before = [one for one in rows["day_before"].unique().to_pylist() if one is not None]
+        if not before:
+            self.tables.commit(MESSAGES, Commit(adds=tuple(self.tables.write_rows(stored, MESSAGES))))
+            return
+        days = quoted_list(before)
+
+        def merge(table: Any) -> None:
+            table.merge(
+                stored,
+                f"t.message_id = s.message_id AND t.day IN ({days})",
+                source_alias="s",
+                target_alias="t",
+                writer_properties=writer_properties(MESSAGES),
+                commit_properties=properties(self.tables.transactions()),
+            ).when_matched_update_all().when_not_matched_insert_all().execute()
+
+        self.tables.table(MESSAGES).change(merge)
+
+    def _move(self, was: Moment | None, moment: Moment) -> set[str]:
+        """Bring the verdicts of lives that have ended up to date. Return the days of which some may have changed."""
+        table = self.tables.table(MESSAGES)
+        over_before_ms = moment.over_before_ms
+        if was is not None and over_before_ms < was.over_before_ms:
+            # An earlier moment, or more patience: verdicts go back.
+            table.change(
+                lambda found: found.update(
+                    updates=_shown(over_before_ms),
+                    writer_properties=writer_properties(MESSAGES),
+                    commit_properties=properties(self.tables.transactions()),
+                )
+            )
+            return {one.day for one in table.held()}
+        due = table.least("open_since_ms")
+        days = {day for day, least in due if least is not None and least < over_before_ms}
+        if days:
+            table.change(
+                lambda found: found.update(
+                    updates={"verdict": "verdict_over", "open_since_ms": "CAST(NULL AS BIGINT)"},
+                    predicate=f"open_since_ms < {over_before_ms}",
+                    writer_properties=writer_properties(MESSAGES),
+                    commit_properties=properties(self.tables.transactions()),
+                )
+            )
+        return days
+
+    def _replace_hints(self, hints: pa.Table) -> None:
+        days = quoted_list(hints["day"].unique().to_pylist())
+
+        def merge(table: Any) -> None:
+            table.merge(
+                hints.select(["message_id", "signed_hash", "session_hint"]),
+                f"t.message_id = s.message_id AND t.signed_hash = s.signed_hash AND t.day IN ({days})",
+                source_alias="s",
+                target_alias="t",
+                writer_properties=writer_properties(RECEIPTS),
+                commit_properties=properties(self.tables.transactions()),
+            ).when_matched_update({"session_hint": "s.session_hint"}).execute()
+
+        self.tables.table(RECEIPTS).change(merge)
+
+    def _discard(self, files: Iterable[DataFile]) -> None:
+        """Remove files that were written and never committed."""
+        for file in files:
+            self.tables.store.file_system(file.table).delete_file(file.path)
+
+    # Reports
 
     def report(self, evaluation: Evaluation, after_each: Callable[[], None] = lambda: None) -> None:
-        """Evaluate every table but `messages`, as of a moment. Batches may come in meanwhile; `after_each` is
-        called after each piece of work to let them.
-        """
-        with self.tables.work() as folder:
-            before = self.tables.manifest
-            moment = self._moment(before, evaluation)
-
-            def write(frame: DataFrame, name: str) -> list[str]:
-                return self.tables.write(frame.coalesce(1), folder, name)
-
-            files = write_others(
-                self.spark,
-                self.tables.folder,
-                read_files(self.spark, self.tables.folder, before.files(STATE), schemas.STATE),
-                read_files(self.spark, self.tables.folder, before.files(RECORDS), schemas.RECORDS),
-                before.files(LIVES),
-                self.sets,
-                moment,
-                write,
-                after_each,
-            )
-
-            def show(current: Manifest) -> Manifest:
-                if current.sets_digest != before.sets_digest or current.reports is None:
-                    return current  # the batches that these tables were made of are no longer there
-                return msgspec.structs.replace(
-                    current, reports=msgspec.structs.replace(current.reports, files=files)
-                )
-
-            self.tables.publish(show)
-
-    # Upkeep
-
-    def fold(self, first: int) -> bool:
-        """Join the batches from the place `first` on into one. Batches may come in meanwhile. Return False if
-        nothing was done.
+        """Evaluate every table but `messages`, for the days that have changed. Batches may come in meanwhile;
+        `after_each` is called after each piece of work to let them.
         """
         before = self.tables.manifest
-        some = before.batches[first:]
-        if len(some) < 2 or any(LIVES not in batch.files for batch in some):
-            return False
-        with self.tables.work() as folder:
-            one = fold(Fold(self.spark, self.tables, folder), some)
-            self.tables.at_point("during compaction")
+        if before.reports is None:
+            return
+        days = set(before.changed_days)
+        if not before.reports.are_all_made:
+            days |= {one.day for name in (RECORDS, MESSAGES) for one in self.tables.table(name).held()}
+        made: dict[str, list[DataFile]] = {}
+        rows = sum(one.rows for one in self.tables.table(RECORDS).held(days))
 
-            def replace(current: Manifest) -> Manifest:
-                end = first + len(some)
-                if current.batches[first:end] != some:
-                    return current  # looked at again with other sets meanwhile
-                batches = [*current.batches[:first], one, *current.batches[end:]]
-                return msgspec.structs.replace(current, batches=batches)
+        def write(frame: DataFrame, name: str) -> list[DataFile]:
+            made[name] = self.tables.write(frame, name, rows)
+            return made[name]
 
-            self.tables.publish(replace)
-        return True
+        moment = self.moment(before.total, evaluation)
+        is_published = False
+        epochs: set[int] = set()
+        try:
+            if days:
+                epochs = write_others(
+                    Inputs(self.spark, self.tables, sorted(days), self.sets, moment), write, after_each
+                )
+            with self.tables.changing():
+                if not _is_same_ground(before, self.tables.manifest):
+                    return
+                for name in REPORTS:
+                    held = () if name in BY_EPOCH else tuple(self.tables.table(name).held(days))
+                    if name in BY_EPOCH and epochs and self.tables.table(name).held():
+                        self.tables.table(name).change(partial(self._delete_epochs, name=name, epochs=epochs))
+                    self.tables.commit(name, Commit(tuple(made.get(name, ())), held))
+                self.tables.publish(lambda current: _reported(current, before.generation))
+            is_published = True
+        finally:
+            if not is_published:
+                self._discard(file for files in made.values() for file in files)
 
-    def compact(self, evaluation: Evaluation, *, keep_ms: int | None = None) -> int:
-        """Join all batches into one. With `keep_ms`, forget the messages of which nothing was heard for so
-        many milliseconds, with their records. Return the number of records forgotten.
-        """
-        self.refresh(msgspec.structs.replace(evaluation, what=Evaluated.MESSAGES))
-        manifest = self.tables.manifest
-        as_of_ms = self._moment(manifest, evaluation).as_of_ms
-        if keep_ms is None or as_of_ms is None:
-            self.fold(0)
-            return 0
-        with self.tables.work() as folder:
-            one = forgotten(Fold(self.spark, self.tables, folder), manifest, as_of_ms, keep_ms)
-            self.tables.at_point("during compaction")
-            held = sum(batch.rows + batch.other_rows for batch in manifest.batches)
-            removed = held - one.rows - one.other_rows
-            following = msgspec.structs.replace(
-                manifest, batches=[one], removed_rows=manifest.removed_rows + removed
-            )
-            self.tables.publish(lambda current: following)
-        if removed and manifest.reports is not None and manifest.reports.files:
-            self.report(evaluation)
-        return removed
-
-    def records(self) -> DataFrame:
-        return self.tables.read(self.spark, RECORDS, schemas.RECORDS)
-
-    def _state(self, batches: Iterable[Batch]) -> DataFrame:
-        files = [name for batch in batches for name in batch.files.get(STATE, ())]
-        return read_files(self.spark, self.tables.folder, files, schemas.STATE)
+    def _delete_epochs(self, table: Any, *, name: str, epochs: set[int]) -> None:
+        table.delete(
+            f"epoch IN ({', '.join(map(str, sorted(epochs)))})",
+            writer_properties=writer_properties(name),
+            commit_properties=properties(self.tables.transactions()),
+        )
 
 
-def _with_lives(batch: Batch, files: list[str], counted: int) -> Batch:
-    return msgspec.structs.replace(batch, files={**batch.files, LIVES: files}, counted=counted)
+_ONCE = """
+    CREATE TABLE once AS SELECT message_id, signed_hash, {columns}, min(session_hint) AS session_hint,
+      min(day)::VARCHAR AS day FROM given GROUP BY message_id, signed_hash
+"""
+_NEW = """
+    SELECT o.* FROM once o ANTI JOIN held h ON o.message_id = h.message_id AND o.signed_hash = h.signed_hash
+"""
+_LESSER_HINTS = """
+    SELECT h.message_id, h.signed_hash, o.session_hint, h.day FROM held h
+    JOIN once o ON o.message_id = h.message_id AND o.signed_hash = h.signed_hash
+    WHERE o.session_hint < h.session_hint OR (h.session_hint IS NULL AND o.session_hint IS NOT NULL)
+"""
+
+
+def _first_of(names: Iterable[str]) -> str:
+    kept = (name for name in names if name not in ("message_id", "signed_hash", "session_hint"))
+    return ", ".join(f'any_value("{name}") AS "{name}"' for name in kept)
+
+
+def _shown(over_before_ms: int) -> dict[str, str]:
+    """Return what sets the columns of the moment anew, whatever they were."""
+    is_over = f"coalesce(first_seen_ms < {over_before_ms}, false)"
+    is_open = f"NOT {is_over} AND verdict_alive <> verdict_over"
+    return {
+        "verdict": f"CASE WHEN {is_over} THEN verdict_over ELSE verdict_alive END",
+        "open_since_ms": f"CASE WHEN {is_open} THEN first_seen_ms ELSE CAST(NULL AS BIGINT) END",
+    }
+
+
+def changed(manifest: Manifest, days: Iterable[str]) -> dict[str, int]:
+    """Return the days whose reports are to be made, with more of them that change with the commit after this manifest."""
+    return {**manifest.changed_days, **dict.fromkeys(sorted(set(days)), manifest.generation + 1)}
+
+
+def _is_same_ground(before: Manifest, now: Manifest) -> bool:
+    """Return whether what reports were made of is still there: the same sets, and no day dropped meanwhile."""
+    return (
+        now.sets_digest == before.sets_digest
+        and now.removed_rows == before.removed_rows
+        and now.reports is not None
+    )
+
+
+def _reported(current: Manifest, generation: int) -> Manifest:
+    """Return the manifest with reports of all days that have not changed since a generation."""
+    return msgspec.structs.replace(
+        current,
+        changed_days={day: changed for day, changed in current.changed_days.items() if changed > generation},
+        reports=current.reports and msgspec.structs.replace(current.reports, are_all_made=True),
+    )
+
+
+def _counts(batch: Batch) -> Batch:
+    """Return what the account of all batches takes over of one."""
+    return msgspec.structs.replace(batch, files=[], proof_parts=0)
+
+
+def _same(reports: Reports) -> Evaluation:
+    return Evaluation(reports.as_of_ms, reports.message_timeout_ms)
+
+
+def without(total: Batch, gone: Batch) -> Batch:
+    """Return the account without what is gone. The greatest arrival stays it, also when its record is forgotten."""
+
+    def less(held: dict[str, int], taken: dict[str, int]) -> dict[str, int]:
+        return {name: left for name, count in held.items() if (left := count - taken.get(name, 0)) > 0}
+
+    return msgspec.structs.replace(
+        total,
+        rows=total.rows - gone.rows,
+        passing=total.passing - gone.passing,
+        quarantined=less(total.quarantined, gone.quarantined),
+        other_rows=total.other_rows - gone.other_rows,
+        other_quarantined=less(total.other_quarantined, gone.other_quarantined),
+        counted=total.counted - gone.counted,
+    )

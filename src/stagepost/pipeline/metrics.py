@@ -115,11 +115,11 @@ class PipelineMetrics:
 
 def _totals(manifest: Manifest) -> Counter[str]:
     totals: Counter[str] = Counter({table: 0 for table in PIPELINE_TABLES})
-    for batch in manifest.batches:
-        totals["records"] += batch.rows + batch.other_rows
-        totals["receipts"] += batch.passing
-        for reasons in (batch.quarantined, batch.other_quarantined):
-            totals["quarantine"] += sum(reasons.values())
-            totals.update(reasons)
+    total = manifest.total
+    totals["records"] += total.rows + total.other_rows
+    totals["receipts"] += total.passing
+    for reasons in (total.quarantined, total.other_quarantined):
+        totals["quarantine"] += sum(reasons.values())
+        totals.update(reasons)
     totals["records"] += manifest.removed_rows
     return totals

@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DecimalType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -23,6 +24,7 @@ from stagepost.remp.receipts.status import Stage
 
 _text, _long, _int, _bytes, _flag = StringType(), LongType(), IntegerType(), BinaryType(), BooleanType()
 _ints = ArrayType(_int)
+_double = DoubleType()
 
 STAGES = tuple(stage.value for stage in Stage)
 """Stages of a message's life, in order; each has a column `<stage>_ms`."""
@@ -33,6 +35,7 @@ def _schema(**columns: DataType) -> StructType:
 
 
 _stages: dict[str, DataType] = {f"{stage}_ms": _long for stage in STAGES}
+_proved: dict[str, DataType] = {"proof": _text, "proof_block": _long, "executed_as": _text}
 
 RAW = _schema(
     topic=_text,
@@ -54,24 +57,14 @@ or the peer.
 _checked = _schema(
     reason=_text,
     message_id=_text,
-    signed_hash=_long,
-    raw_hash=_long,
-    kind=_text,
-    timestamp_ms=_long,
+    signed_hash=_text,
+    raw_hash=_text,
     source_id=_text,
-    role=_text,
-    total_validators=_int,
-    error=_text,
-    block_id=_text,
-    block_seqno=_long,
-    shard=_text,
-    wc=_int,
-    mc_block_id=_text,
-    mc_block_seqno=_long,
+    timestamp_ms=_long,
 )
 RECORDS = StructType([*RAW.fields, *_checked.fields])
-"""A record with the result of its checks: `reason` is null for one that passes. Hashes are the first eight
-bytes of SHA-256.
+"""A record with the result of its checks: `reason` is null for one that passes. Hashes are the first sixteen
+bytes of SHA-256, in hexadecimal digits.
 """
 
 STATE = _schema(
@@ -89,7 +82,8 @@ STATE = _schema(
     total_validators=_int,
     delivery_id=_text,
     dmq_id=_text,
-    signed_hashes=ArrayType(_long),
+    signed_hashes=ArrayType(_text),
+    **_proved,
 )
 """The kept content of receipts: maxima, minima and sets, so that a join of two states is free of order and
 may be repeated.
@@ -98,7 +92,7 @@ may be repeated.
 grouping takes the maximum of numbers, and not of structures. A validator's row has its last status and its
 time; a message has one row more for all validators together and one for all full nodes, without a source,
 with stages, ids and hashes. For quarantined records it has another row, in which `signed_hashes` are those of
-the raw values.
+the raw values. Each proof that holds is a row, too, with the end that it shows.
 """
 
 MESSAGES = _schema(
@@ -114,23 +108,28 @@ MESSAGES = _schema(
     dmq_id=_text,
     receipts=_long,
     receipts_bad=_long,
+    **_proved,
 )
+_life = _schema(
+    verdict_alive=_text, verdict_over=_text, first_seen_ms=_long, days=ArrayType(_text), ends=ArrayType(_text)
+)
+MESSAGE_ROWS = StructType([*MESSAGES.fields, *_life.fields, *_schema(open_since_ms=_long).fields])
+"""The table `messages` as it is stored: with the verdict while the message lives, the verdict when its life is over, and
+the time from which that is counted, so that it can be shown for another moment. `days` are the days on which its receipts
+arrived, the first of which is that of the message. `ends` are the different ends that proofs show: more than one is a
+contradiction. `open_since_ms` is `first_seen_ms` until the end of the life has been entered, where that changes the verdict or
+leaves a Finalized without a proof, and null otherwise: the list of what is due.
+"""
+
 LIVES = StructType(
     [
         *(field for field in MESSAGES.fields if field.name != "verdict"),
-        *_schema(
-            verdict_alive=_text,
-            verdict_over=_text,
-            first_seen_ms=_long,
-            receipts_before=_long,
-            generation=_text,
-        ).fields,
+        *_life.fields,
+        *_schema(receipts_before=_long, day=_text, day_before=_text).fields,
     ]
 )
-"""`messages` without the moment: the verdict while the message lives, the verdict when its life is over, and
-the time from which that is counted. `generation` names the commit that evaluated the row: of several rows for
-one message the greatest counts. It is a text of digits, because Spark compiles numbers into its code, and
-would compile it anew for each commit. `receipts_before` were known to the commits before it.
+"""`messages` without the moment, as it is evaluated. `receipts_before` were known to the batches before, under the day
+`day_before`.
 """
 
 RECEIPTS = _schema(
@@ -149,6 +148,7 @@ RECEIPTS = _schema(
     wc=_int,
     mc_block_id=_text,
     mc_block_seqno=_long,
+    signed_hash=_text,
 )
 QUARANTINE = _schema(
     reason=_text,
@@ -158,6 +158,16 @@ QUARANTINE = _schema(
     arrived_ms=_long,
     message_id=_text,
     raw=_bytes,
+)
+PROOFS = _schema(
+    message_id=_text,
+    **_proved,
+    refusal=_text,
+    time_ms=_long,
+    master_block=_text,
+    signers=_int,
+    validators=_int,
+    signed_hash=_text,
 )
 VALIDATORS = _schema(
     session_id=_text,
@@ -201,11 +211,96 @@ DELIVERY_EVENTS = _schema(
     error=_text,
     acked_by=_text,
 )
+POOL_STAKES = _schema(
+    network_magic=_long,
+    epoch=_long,
+    era=_int,
+    from_ms=_long,
+    to_ms=_long,
+    taken_ms=_long,
+    kes_evolutions_max=_int,
+    digest=_text,
+    part=_int,
+    parts=_int,
+    pools=_long,
+    total_stake=_long,
+    quorum=_long,
+    indexes_drawn=_long,
+    phi_f=_double,
+    quorum_share=_double,
+    pool_id=_text,
+    stake=_long,
+)
+MITHRIL_SIGNATURES = _schema(
+    dmq_id=_text,
+    pool_id=_text,
+    received_ms=_long,
+    epoch=_long,
+    variant=_int,
+    beacon=_text,
+    entity=_text,
+    entity_before=_text,
+    timeout_ms=_long,
+    form=_text,
+    sigma=_text,
+    body_hash=_text,
+    signer_index=_long,
+    indexes=_ints,
+    certificate_number=_long,
+    start_kes_period=_long,
+    kes_period=_long,
+)
+MITHRIL_BEACONS = _schema(
+    epoch=_long,
+    variant=_int,
+    beacon=_text,
+    entity=_text,
+    entity_before=_text,
+    first_ms=_long,
+    last_ms=_long,
+    pools=_long,
+    stake=_long,
+    total_stake=_long,
+    adoption_percent=_double,
+    unstaked_pools=_long,
+    unknown_pools=_long,
+    indexes=_long,
+    quorum=_long,
+    quorum_percent=_double,
+    expected_percent=_double,
+    half_ms=_long,
+    quorum_ms=_long,
+    late=_long,
+    repeats=_long,
+    reencoded=_long,
+    equivocating=_long,
+    other_epoch=_long,
+)
+MITHRIL_POOLS = _schema(
+    epoch=_long,
+    pool_id=_text,
+    stake=_long,
+    share_percent=_double,
+    signed=_long,
+    silent=_long,
+    median_late_ms=_long,
+    p95_late_ms=_long,
+    late=_long,
+    repeats=_long,
+    reencoded=_long,
+    equivocations=_long,
+    other_epoch=_long,
+    certificate_number=_long,
+    certificates=_long,
+    kes_periods_left=_long,
+    forms=_text,
+)
 
 TABLES = {
     "messages": MESSAGES,
     "receipts": RECEIPTS,
     "quarantine": QUARANTINE,
+    "proofs": PROOFS,
     "validators": VALIDATORS,
     "stage_latency": STAGE_LATENCY,
     "rejections": REJECTIONS,
@@ -214,8 +309,20 @@ TABLES = {
     "alerts": ALERTS,
     "dmq_messages": DMQ_MESSAGES,
     "delivery_events": DELIVERY_EVENTS,
+    "pool_stakes": POOL_STAKES,
+    "mithril_signatures": MITHRIL_SIGNATURES,
+    "mithril_beacons": MITHRIL_BEACONS,
+    "mithril_pools": MITHRIL_POOLS,
 }
 """Schemas of the tables that people read, by name."""
+
+STORED = {**TABLES, "messages": MESSAGE_ROWS, "records": RECORDS, "state": STATE}
+"""Schemas of the tables that are stored, by name, without the column `day` that each of them has as its last."""
+
+
+def with_day(schema: StructType) -> StructType:
+    """Return a stored table's schema as it is read: with the day as text."""
+    return StructType([*schema.fields, StructField("day", _text, nullable=True)])
 
 
 def expect(frame: DataFrame, schema: StructType) -> DataFrame:

@@ -7,39 +7,51 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.errors import ConfigError, ConfigFaults, StorageError
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
+from stagepost.pipeline.sources.checkpoint_fit import (
+    STREAM,
+    planned_text,
+    require_fitting_checkpoint,
+    restore_checkpoint,
+)
+from stagepost.pipeline.sources.sets_source import SetsSource
 from stagepost.pipeline.sources.sources import RecordSource, Topics
 from stagepost.pipeline.sources.topic_marks import require_going_on
 from stagepost.pipeline.spark import UPKEEP
-from stagepost.pipeline.tables.folding import worth_folding
+from stagepost.pipeline.tables.delta import day_of
 from stagepost.pipeline.tables.manifest import Manifest, OfStream
 from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.pipeline.tables.tables import Point, Tables, pass_by, root_cause
-from stagepost.remp.validator_sets import SETS_FILE_BYTES_MAX
+from stagepost.pipeline.upkeep import Upkeep
 from stagepost.topics.log.file_topic import topic_names
 from stagepost.topics.names import KNOWN
 
 
 class StreamOptions(NamedTuple):
-    """`source` None: the topics of the folder `data`."""
+    """`source` None: the topics of the folder `data`. `keep_ms` None: every day is kept. `genesis` None: that of the tables. `out` is a folder, or an address of
+    object storage, beside which no checkpoint can lie: there the stream goes on from the last commit.
+    """
 
     data: Path | None
     sets_path: Path
-    out: Path
+    out: TableStore | Path
     is_once: bool = False
     every_s: float = 0.25
     rows_max: int = 200_000
     message_timeout_ms: int | None = None
     source: RecordSource | None = None
+    keep_ms: int | None = None
+    genesis: bytes | None = None
 
     def records(self) -> RecordSource:
         if self.source is not None:
@@ -56,7 +68,6 @@ def require_topics(data: Path) -> None:
         )
 
 
-STREAM = "topics"
 WHOLE_EVERY_S = 60.0
 """Seconds between two evaluations of the tables other than `messages` while the stream runs; more where they
 would take more than `WHOLE_SHARE_MAX` of the time.
@@ -78,7 +89,6 @@ LAST_BATCH_WITHIN_S = 30.0
 comes again.
 """
 
-BATCHES_BEFORE_FOLDING = 25
 Say = Callable[[str], None]
 
 
@@ -93,15 +103,29 @@ class _Told(Exception):
 class Following:
     """A stream into one tables folder. Batches come in a thread of Spark's; upkeep goes on beside them."""
 
-    def __init__(self, spark: SparkSession, tables: Tables, options: StreamOptions, say: Say) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        options: StreamOptions,
+        checkpoint: Path,
+        say: Say,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`now` is the clock of verdicts and of days to drop, in Unix seconds."""
+        self._now = now
         self._options = options
+        self._checkpoint = checkpoint
         self._say = say
         self._tables = tables
-        self._sets_file = read_sets_file(options.sets_path)
-        self._driver = Driver(spark, tables, self._sets_file)
+        self._sets = SetsSource(options.sets_path)
+        self._sets_file = self._sets.content()
+        self._driver = Driver(spark, tables, self._sets_file, genesis=options.genesis)
+        self._upkeep = Upkeep(self._driver)
         self.is_told = threading.Event()
         self._turn = threading.Lock()
         self._batches = 0
+        self._kept_on = ""
         self._whole_every_s = WHOLE_EVERY_S
         # People wait for `messages`, so it comes first; the other tables follow when the stream has run for a while.
         self._evaluated_at = self._whole_at = time.monotonic()
@@ -113,20 +137,30 @@ class Following:
             self._look_at_sets()
             # A run that takes what is there evaluates once, at its end.
             what = Evaluated.NOTHING if self._options.is_once else Evaluated.MESSAGES
-            if self._driver.take(raw, self._moment(what), OfStream(STREAM, number)):
+            name = OfStream(STREAM, number, planned_text(self._checkpoint, number))
+            if self._driver.take(raw, self._moment(what), name):
                 self._evaluated_at = time.monotonic()
-                self._say(
-                    f"batch {number}: {sum(batch.rows for batch in self._tables.manifest.batches)} records in all"
-                )
+                self._say(f"batch {number}: {self._tables.manifest.total.rows} records in all")
+                self._tidy()
         self._batches += 1
+
+    def _tidy(self) -> None:
+        """Compact crowded days, and drop old ones when a new day has begun."""
+        if self._options.is_once:
+            return
+        self._upkeep.tidy()
+        day = day_of(int(self._now() * 1_000)) or ""
+        if self._options.keep_ms is not None and self._kept_on != day:
+            self._kept_on = day
+            if removed := self._upkeep.forget(self._options.keep_ms, self._moment(Evaluated.MESSAGES)):
+                self._say(f"{removed} records of days that are no longer kept were dropped")
 
     def upkeep(self) -> None:
         """Do the upkeep that is due; called again and again, while batches come."""
-        if self._options.is_once or not self._tables.manifest.batches:
+        total = self._tables.manifest.total
+        if self._options.is_once or not (total.rows or total.other_rows):
             return
         self._move_on()
-        if len(self._tables.manifest.batches) > BATCHES_BEFORE_FOLDING:
-            self._driver.fold(worth_folding(self._tables.manifest.batches))
         is_due = time.monotonic() - self._whole_at >= self._whole_every_s
         if is_due and self._tables.manifest.reports is not None:
             self._report()
@@ -183,67 +217,75 @@ class Following:
         """Return the evaluation as of now for a live stream; a run that takes what is there is evaluated by
         its records, as a backfill is.
         """
-        now_ms = None if self._options.is_once else int(time.time() * 1_000)
+        now_ms = None if self._options.is_once else int(self._now() * 1_000)
         return Evaluation(now_ms, self._options.message_timeout_ms, what)
 
     def _look_at_sets(self) -> None:
         try:
-            content = read_sets_file(self._options.sets_path)
+            content = self._sets.content()
             if content != self._sets_file:
                 self._driver.use_sets(content)
                 self._sets_file = content
-                self._say("the validator sets have changed: every record was looked at again")
+                self._say("the validator sets have changed: the messages that they touch are checked again")
         except (ConfigFaults, StorageError) as error:
             self._say(f"the validator sets stay as they were: {error.text}")
 
 
 def follow(
-    spark: SparkSession, options: StreamOptions, *, say: Say = lambda text: None, at_point: Point = pass_by
+    spark: SparkSession,
+    options: StreamOptions,
+    *,
+    say: Say = lambda text: None,
+    at_point: Point = pass_by,
+    now: Callable[[], float] = time.time,
 ) -> Manifest:
     """Follow the topics. Return when everything is taken (`is_once`), or when the process is told to stop."""
     tables = Tables(options.out, at_point=at_point)
     try:
-        require_fitting_checkpoint(options.out / CHECKPOINT_FOLDER, tables.manifest, STREAM)
-        following = Following(spark, tables, options, say)
-        source = options.records()
-        _require_going_on(source, options)
-        records = source.stream(spark, options.rows_max)
-        writer = records.writeStream.foreachBatch(following.take)
-        writer = writer.option("checkpointLocation", str((options.out / CHECKPOINT_FOLDER).absolute()))
-        trigger = (
-            {"availableNow": True} if options.is_once else {"processingTime": f"{options.every_s} seconds"}
-        )
-        with _stopping(following.is_told):
-            query = writer.trigger(**trigger).start()
-            spark.sparkContext.setLocalProperty("spark.scheduler.pool", UPKEEP)
-            while query.isActive and not following.is_told.wait(LOOK_EVERY_S):
-                following.upkeep()
-            following.end()
-            query.stop()
-        failure = query.exception()
-        if failure is not None and StreamIsOver.__name__ not in str(failure):
-            _require_going_on(source, options)
-            raise StorageError(
-                f"the stream stopped: {root_cause(str(failure))}", advice="see the log with -v"
-            )
-        following.finish()
+        with _checkpoint_of(tables.store) as checkpoint:
+            if restore_checkpoint(checkpoint, tables.manifest, STREAM) and tables.store.is_local:
+                say("the checkpoint was lost: the stream goes on from the last commit")
+            require_fitting_checkpoint(checkpoint, tables.manifest, STREAM)
+            _follow(spark, Following(spark, tables, options, checkpoint, say, now), options, checkpoint)
         return tables.manifest
     finally:
         tables.close()
 
 
-def _require_going_on(source: RecordSource, options: StreamOptions) -> None:
+def _follow(spark: SparkSession, following: Following, options: StreamOptions, checkpoint: Path) -> None:
+    source = options.records()
+    _require_going_on(source, options, checkpoint)
+    writer = source.stream(spark, options.rows_max).writeStream.foreachBatch(following.take)
+    writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
+    trigger = {"availableNow": True} if options.is_once else {"processingTime": f"{options.every_s} seconds"}
+    with _stopping(following.is_told):
+        query = writer.trigger(**trigger).start()
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", UPKEEP)
+        while query.isActive and not following.is_told.wait(LOOK_EVERY_S):
+            following.upkeep()
+        following.end()
+        query.stop()
+    failure = query.exception()
+    if failure is not None and StreamIsOver.__name__ not in str(failure):
+        _require_going_on(source, options, checkpoint)
+        raise StorageError(f"the stream stopped: {root_cause(str(failure))}", advice="see the log with -v")
+    following.finish()
+
+
+@contextmanager
+def _checkpoint_of(store: TableStore) -> Iterator[Path]:
+    """Give the folder of the checkpoint: beside tables in a folder, else one that is there as long as the stream."""
+    if store.is_local:
+        yield store.folder / CHECKPOINT_FOLDER
+        return
+    with TemporaryDirectory(prefix="stagepost-checkpoint-") as name:
+        yield Path(name)
+
+
+def _require_going_on(source: RecordSource, options: StreamOptions, checkpoint: Path) -> None:
     """Raise `TopicBegunAnew` if our own topics are not those that the checkpoint has read; a broker's have their own check."""
     if isinstance(source, Topics):
-        require_going_on(source.options, options.sets_path, options.out)
-
-
-def read_sets_file(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(SETS_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageError(f"the validator-sets file {path} cannot be read: {error.strerror}") from error
+        require_going_on(source.options, options.sets_path, options.out, checkpoint)
 
 
 class _stopping:  # read as a word: `with _stopping(...)`

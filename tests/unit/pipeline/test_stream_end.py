@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -11,14 +12,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rigs.receipt_lines import EPOCH_MS
+from stagepost.cli.main import run
 from stagepost.pipeline.sources.dumps import survey
 from stagepost.pipeline.stream import StreamOptions
 from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import OfDump
-from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.pipeline.tables.delta import DAY_MS, held_files, open_table
+from stagepost.pipeline.tables.manifest import RECORDS, Batch, OfDump
+from stagepost.pipeline.tables.reader import REPORTS, Reader
+from stagepost.pipeline.tables.store import TableStore
+from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.names import STATUSES
 from tests.worlds.pipeline.pipeline_oracle import recompute
 from tests.worlds.pipeline.pipeline_spark import small_spark
-from tests.worlds.pipeline.pipeline_topics import a_topic
+from tests.worlds.pipeline.pipeline_topics import a_topic, append_all, records_of
 from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes, world_sets
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
@@ -45,13 +52,14 @@ def following(spark: SparkSession, tmp_path: Path) -> Iterator[Following]:
     (tmp_path / "sets.json").write_bytes(sets_bytes())
     options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables")
     tables = Tables(options.out)
-    yield Following(spark, tables, options, lambda text: None)
+    yield Following(spark, tables, options, tmp_path / "checkpoint", lambda text: None)
     tables.close()
 
 
 def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
     spark: SparkSession, tmp_path: Path, run_seed: int
 ) -> None:
+    from stagepost.pipeline.sources.checkpoint_fit import STREAM
     from stagepost.pipeline.stream import follow
 
     assert threading.current_thread() is threading.main_thread(), "or the signal would end the tests"
@@ -70,7 +78,7 @@ def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
     stopped = follow(spark, options, at_point=at_point)
 
     assert told, "nobody told it to stop"
-    assert len(stopped.batches) == 1
+    assert stopped.stream_batches == {STREAM: 0}
     assert 0 < counts(stopped)["rows"] < len(lines)
 
     resumed = follow(spark, options._replace(is_once=True))
@@ -92,7 +100,7 @@ def test_a_batch_that_comes_after_the_end_is_not_taken(spark: SparkSession, foll
     with pytest.raises(StreamIsOver):
         following.take(spark.range(0), 0)
 
-    assert following._tables.manifest.batches == []
+    assert following._tables.manifest.total == Batch()
 
 
 def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
@@ -124,14 +132,16 @@ def test_tables_that_are_given_up_between_two_of_them_leave_nothing_behind(
             driver.report(Evaluation(), told)
 
         assert tables.manifest == before
-        files = {str(file.relative_to(tables.folder)) for file in tables.folder.glob("data/**/*.parquet")}
-        assert files == set(before.published())
+        for name in REPORTS:
+            assert list((tmp_path / "tables" / name).glob("day=*/*")) == []
         assert set(jvm.getPersistentRDDs()) <= kept_by_others, "what was kept in memory for several tables"
 
         driver.report(Evaluation())
 
         assert tables.manifest.reports is not None
-        assert set(tables.manifest.reports.files) == set(TABLES) - {"messages", "receipts", "quarantine"}
+        assert tables.manifest.reports.are_all_made
+        assert tables.table("validators").held()
+        assert tables.manifest.changed_days == {}
     finally:
         tables.close()
 
@@ -169,3 +179,48 @@ def test_the_jvm_has_room_for_what_it_compiles(spark: SparkSession) -> None:
     code = [pool.getUsage().getMax() for pool in pools if str(pool.getName()).startswith("Code")]
 
     assert sum(code) >= CODE_BYTES_MIN
+
+
+def test_a_running_stream_drops_days_when_a_new_day_begins(
+    spark: SparkSession, tmp_path: Path, run_seed: int
+) -> None:
+    from stagepost.pipeline.stream import follow
+
+    early = a_dump(3, run_seed, bad=0.0, repeats=0.0)
+    more = a_dump(6, run_seed, bad=0.0, repeats=0.0)
+    late = [later_by(line, 3 * DAY_MS) for line in more if line not in early and b'"key"' in line]
+    a_topic(tmp_path / "data", early)
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    options = StreamOptions(
+        tmp_path / "data", tmp_path / "sets.json", tmp_path / "tables", keep_ms=2 * DAY_MS, every_s=0.05
+    )
+    now_s = [EPOCH_MS / 1_000 + 120]
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("batch 0"):
+            now_s[0] += 3 * DAY_MS / 1_000
+            append_all(open_topic(tmp_path / "data", STATUSES), records_of(late))
+        elif text.startswith("batch 1") and any("no longer kept" in one for one in said):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    manifest = follow(spark, options, say=say, now=lambda: now_s[0])
+
+    held = {row.day for row in held_files(open_table(TableStore.at(tmp_path / "tables"), RECORDS))}
+    assert manifest.removed_rows == len(records_of(early)), said
+    assert held == {"2023-11-17"}
+    reader = Reader(tmp_path / "tables")
+    try:
+        found = {row["message_id"]: row for row in reader.table("messages")}
+    finally:
+        reader.close()
+    as_of_ms = int(now_s[0] * 1_000)
+    assert found == recompute(late, world_sets(), as_of_ms=as_of_ms).messages
+    assert run(["pipeline", "check", "--tables", str(tmp_path / "tables")]) == 0
+
+
+def later_by(line: bytes, more_ms: int) -> bytes:
+    """Return a line that arrived later; what it says stays."""
+    record = json.loads(line)
+    return json.dumps({**record, "timestamp_ms": record.get("timestamp_ms", EPOCH_MS) + more_ms}).encode()

@@ -1,8 +1,9 @@
 """A driver on a cluster in a process of its own, under which the machines are taken away one by one.
 
-    python -m tests.worlds.pipeline.cluster_driver_process MASTER ARCHIVE WORKER_PYTHON DATA SETS OUT EXECUTORS_OF KILLED_WORKER ROWS
+    python -m tests.worlds.pipeline.cluster_driver_process MASTER ARCHIVE WORKER_PYTHON DATA SETS SHARED EXECUTORS_OF KILLED_WORKER ROWS OUT
 
-says what a first look at the workers says of things that are wrong, and then follows the topics of DATA. In the middle of its first batch an executor of the worker EXECUTORS_OF is killed, in the middle of
+says what a first look at the workers says of things that are wrong, with SHARED as the folder that all write into, and then
+follows the topics of DATA into the tables at OUT; the environment says how its storage is reached. In the middle of its first batch an executor of the worker EXECUTORS_OF is killed, in the middle of
 the second the worker KILLED_WORKER, and in the third, between writing and publishing, the driver itself. Every kill is of the
 kind that leaves no time for a farewell.
 """
@@ -18,10 +19,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rigs.spark_cluster import SETTINGS, SparkCluster, executors_of
 from stagepost.errors import StagepostError
+
+if TYPE_CHECKING:
+    from stagepost.pipeline.tables.store import TableStore
 
 LOOK_EVERY_S = 0.02
 HAPPENS_WITHIN_S = 300.0
@@ -34,14 +38,24 @@ def rows_per_batch(rows: int) -> int:
 
 
 def main(
-    master: str, archive: str, python: str, data: str, sets: str, out: str, first: str, second: str, rows: str
+    master: str,
+    archive: str,
+    python: str,
+    data: str,
+    sets: str,
+    shared: str,
+    first: str,
+    second: str,
+    rows: str,
+    out: str,
 ) -> None:
     from stagepost.pipeline.cluster.cluster import Cluster
     from stagepost.pipeline.cluster.probe import Folders
     from stagepost.pipeline.cluster.submit import start_on_cluster
     from stagepost.pipeline.stream import StreamOptions, follow
+    from stagepost.pipeline.tables.store import TableStore, storage_options
 
-    folders = Folders((Path(data),), Path(out))
+    folders = Folders((Path(data),), Path(shared))
     spark = start_on_cluster(Cluster(master, Path(archive), python, SETTINGS, HAPPENS_WITHIN_S), folders)
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     wait_until(lambda: len(tracker.getExecutorInfos()) == 3, "both executors are there, and the driver")
@@ -67,7 +81,8 @@ def main(
             case "after write", 3:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    options = StreamOptions(Path(data), Path(sets), Path(out), is_once=True, rows_max=int(rows))
+    store = TableStore.at(out, storage_options(os.environ))
+    options = StreamOptions(Path(data), Path(sets), store, is_once=True, rows_max=int(rows))
     follow(spark, options, at_point=at_point)
 
 
@@ -134,17 +149,19 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
 
 
 def run_driver(
-    cluster: SparkCluster, archive: Path, data: Path, sets: Path, out: Path, rows: int
+    cluster: SparkCluster, archive: Path, data: Path, sets: Path, shared: Path, rows: int, out: TableStore
 ) -> subprocess.CompletedProcess[str]:
     """In a process of its own; the caller looks at how it ended."""
     first, second = (str(worker.pid) for worker in cluster.workers)
-    arguments = [cluster.master, archive, cluster.worker_python, data, sets, out, first, second, str(rows)]
+    arguments = [cluster.master, archive, cluster.worker_python, data, sets, shared]
+    arguments += [first, second, str(rows), out.address]
     return subprocess.run(
         [sys.executable, "-m", "tests.worlds.pipeline.cluster_driver_process", *map(str, arguments)],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **out.options},
     )
 
 

@@ -14,9 +14,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stagepost.topics.kafka.access import KafkaAccess, Secret
+
+if TYPE_CHECKING:
+    from stagepost.pipeline.tables.store import TableStore
 
 ROWS_MAX = 100
 KILLED = -signal.SIGKILL
@@ -28,6 +31,7 @@ def main(path: str) -> None:
     from stagepost.pipeline.spark import start_session
     from stagepost.pipeline.stream import StreamOptions, follow
     from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.store import TableStore
     from stagepost.topics.kafka.jars import default_folder
     from tests.worlds.pipeline.pipeline_spark import SETTINGS
 
@@ -35,11 +39,11 @@ def main(path: str) -> None:
 
     def at_point(name: str) -> None:
         """Once something of this stream is in the tables: then there is something to lose, and to count twice."""
-        if name == told["point"] and (manifest := read_manifest(out)) is not None and manifest.batches:
+        if name == told["point"] and (manifest := read_manifest(out)) is not None and manifest.total.rows:
             os.kill(os.getpid(), signal.SIGKILL)
 
     access = _access(told["kafka"])
-    sets, out = Path(told["sets"]), Path(told["out"])
+    sets, out = Path(told["sets"]), TableStore.at(told["out"], told["storage"])
     require_broker(access, [told["topic"]], out)
     settings = {**SETTINGS, **connector_settings(default_folder(os.environ))}
     spark = start_session("driver", master="local[2]", settings=settings, is_short=True)
@@ -76,8 +80,9 @@ def run_driver(
     data: Path | None = None,
     point: str = NEVER,
     rows_max: int = ROWS_MAX,
+    out: TableStore | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Tables come to stand in `kafka` and `local` in that folder; the caller looks at how it ended."""
+    """Tables come to stand in `kafka`, or at `out`, and in `local` in that folder; the caller looks at how it ended."""
     kafka = {
         "bootstrap": access.bootstrap,
         "security_protocol": access.security_protocol,
@@ -91,7 +96,8 @@ def run_driver(
         "topic": topic,
         "data": None if data is None else str(data),
         "sets": str(sets),
-        "out": str(folder / "kafka"),
+        "out": str(folder / "kafka") if out is None else out.address,
+        "storage": {} if out is None else out.options,
         "out_local": str(folder / "local"),
         "point": point,
         "rows_max": rows_max,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.devnet.devnet import Devnet, DevnetPlan, devnet
@@ -32,4 +33,6 @@ async def play(data: Path, messages: int, seed: int) -> StatusBook:
 
 def _send(network: Devnet, number: int, kind: ContractKind) -> bytes:
     account = account_of(b"pipeline", number % ACCOUNTS)[:-1] + bytes([kind])
-    return network.full_node.submit(CanonicalMessage(account, primes_body(2 + number)).encode())
+    return network.full_node.submit(
+        CanonicalMessage(account, primes_body(2 + number), expires_soon_s()).encode()
+    )

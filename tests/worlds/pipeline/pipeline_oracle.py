@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import nacl.bindings
@@ -89,6 +89,14 @@ class Said(NamedTuple):
     @property
     def place(self) -> tuple[int, int, int]:
         return self.timestamp, self.level, RANKS.index(self.status)
+
+
+class End(NamedTuple):
+    """End that a proof shows. `by` is the message that was executed in its place, or nothing."""
+
+    kind: str
+    block: int
+    by: str = ""
 
 
 class Recomputed(NamedTuple):
@@ -332,7 +340,9 @@ def recompute(
     *,
     as_of_ms: int | None = None,
     timeout_ms: int | None = None,
+    ends: Mapping[str, Sequence[End]] | None = None,
 ) -> Recomputed:
+    """Return the tables. `ends` are those that proofs show, by message, as another verifier than ours has checked them."""
     rows = [row for n, line in enumerate(lines) if (row := read_row(line, n)).topic == STATUSES]
     passed: list[tuple[Row, Said]] = []
     quarantine: Counter[tuple[str, int | None, str | None]] = Counter()
@@ -353,7 +363,8 @@ def recompute(
         by_message[said.message_id].append((row, said))
     table = {}
     for message_id, pairs in by_message.items():
-        line = life_line([said for _, said in pairs], sets, as_of_ms, timeout_ms)
+        proved = min((ends or {}).get(message_id, ()), default=None)
+        line = life_line([said for _, said in pairs], sets, as_of_ms, timeout_ms, proved)
         for name in ("delivery_id", "dmq_id"):
             line[name] = min(filter(None, (getattr(row, name) for row, _ in pairs)), default=None)
         table[message_id] = {"message_id": message_id, **line, "receipts_bad": len(bad.get(message_id, ()))}
@@ -375,7 +386,11 @@ STAGE_KINDS = {
 
 
 def life_line(
-    receipts: list[Said], sets: dict[str, Any], as_of_ms: int | None, timeout_ms: int
+    receipts: list[Said],
+    sets: dict[str, Any],
+    as_of_ms: int | None,
+    timeout_ms: int,
+    proved: End | None = None,
 ) -> dict[str, Any]:
     sessions = {session["session_id"]: session for session in sets["sessions"]}
     index = {
@@ -442,9 +457,12 @@ def life_line(
     kinds_told = {said.kind for said in receipts if said.is_full_node}
     many = n > 0 and len(rejecting) >= -(-2 * n // 3)
     all_closed = n > 0 and len(closed) == n
-    if "Finalized" in kinds_told or any(3 * signers(s) > size[s] for s in sessions):
+    if proved is not None:
+        refused = "rejected" if many else "expired"
+        verdict = {"executed": "finalized", "executed_as": "executed_as", "never": refused}[proved.kind]
+    elif "Finalized" in kinds_told or any(3 * signers(s) > size[s] for s in sessions):
         verdict = "finalized"
-    elif accepting and (not is_over or 3 * len(accepting) > n):
+    elif accepting and 3 * len(accepting) > n:
         verdict = "accepted"
     elif "RejectedByFullnode" in kinds_told and not sent and not rows:
         verdict = "rejected_by_fullnode"
@@ -454,7 +472,7 @@ def life_line(
         verdict = "expired"
     elif many:
         verdict = "likely_rejected"
-    elif any(said.kind == "IncludedIntoBlock" for said in last.values()):
+    elif accepting or any(said.kind == "IncludedIntoBlock" for said in last.values()):
         verdict = "included"
     else:
         verdict = "queued" if rows else "sent"
@@ -471,4 +489,7 @@ def life_line(
         "rejected_by": rejecting,
         "silent": [member for member in range(n) if member not in last],
         "receipts": len({said.signed for said in receipts}),
+        "proof": "none" if proved is None else proved.kind,
+        "proof_block": None if proved is None else proved.block,
+        "executed_as": None if proved is None else proved.by or None,
     }

@@ -13,6 +13,7 @@ from typing import Any
 import cbor2
 
 from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.cardano import state_query
 from stagepost.dmq.message import DmqMessage, MessageLayout
 from stagepost.ground.net import handshake
 from stagepost.ground.net import keep_alive_protocol as keep_alive
@@ -202,6 +203,30 @@ PUBLISHED: Mapping[str, PublishedProtocol] = {
         ),
         _LOCAL_NOTIFICATION_EDGES,
     ),
+    # Nodes set no limits here: the times are those of a client that asks them today, the sizes our own.
+    "LocalStateQuery": PublishedProtocol(
+        (
+            PublishedState("Idle", CLIENT),
+            PublishedState("Acquiring", SERVER, 5),
+            PublishedState("Acquired", CLIENT),
+            PublishedState("Querying", SERVER, 180, 16 * MIB),
+            PublishedState("Done", None),
+        ),
+        (
+            PublishedEdge("Idle", "AcquirePoint", "Acquiring"),
+            PublishedEdge("Idle", "AcquireVolatileTip", "Acquiring"),
+            PublishedEdge("Idle", "AcquireImmutableTip", "Acquiring"),
+            PublishedEdge("Idle", "QueriesDone", "Done"),
+            PublishedEdge("Acquiring", "StateAcquired", "Acquired"),
+            PublishedEdge("Acquiring", "AcquireFailure", "Idle"),
+            PublishedEdge("Acquired", "StateQuery", "Querying"),
+            PublishedEdge("Querying", "StateResult", "Acquired"),
+            PublishedEdge("Acquired", "ReacquirePoint", "Acquiring"),
+            PublishedEdge("Acquired", "ReacquireVolatileTip", "Acquiring"),
+            PublishedEdge("Acquired", "ReacquireImmutableTip", "Acquiring"),
+            PublishedEdge("Acquired", "ReleaseState", "Idle"),
+        ),
+    ),
 }
 
 MAY_BE_SENT_AHEAD = {"MessageIdsNonBlocking", "Messages"}
@@ -261,6 +286,18 @@ OTHER_TAGS: Mapping[type[object], int] = {
     local_notification.ReplyMessagesNonBlocking: 1,
     local_notification.ReplyMessagesBlocking: 2,
     local_notification.ClientDone: 3,
+    state_query.AcquirePoint: 0,
+    state_query.StateAcquired: 1,
+    state_query.AcquireFailure: 2,
+    state_query.StateQuery: 3,
+    state_query.StateResult: 4,
+    state_query.ReleaseState: 5,
+    state_query.ReacquirePoint: 6,
+    state_query.QueriesDone: 7,
+    state_query.AcquireVolatileTip: 8,
+    state_query.ReacquireVolatileTip: 9,
+    state_query.AcquireImmutableTip: 10,
+    state_query.ReacquireImmutableTip: 11,
 }
 
 LISTS_OF_IDS_AND_MESSAGES = (
@@ -362,5 +399,11 @@ def plain(message: Any, tag: int) -> list[Any]:
             return [tag, amount]
         case peer_sharing.SharePeers(peers):
             return [tag, [_plain_address(peer) for peer in peers]]
+        case state_query.AcquirePoint(point) | state_query.ReacquirePoint(point):
+            return [tag, [] if point is None else [point.slot, point.block_hash]]
+        case state_query.AcquireFailure(fault):
+            return [tag, ["POINT_TOO_OLD", "POINT_NOT_ON_CHAIN"].index(fault.name)]
+        case state_query.StateQuery(content) | state_query.StateResult(content):
+            return [tag, cbor2.loads(content)]
         case _:
             return [tag]

@@ -25,7 +25,7 @@ from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.wire.foreign_json import decode_foreign
 
 LABEL_FILE = "stagepost-pack.json"
-NEEDED_BY_STEPS = ("pyarrow", "msgspec", "pynacl", "prometheus-client")
+NEEDED_BY_STEPS = ("pyarrow", "deltalake", "msgspec", "pynacl", "prometheus-client")
 """Packages that steps and sources import on workers; their own requirements go along. Spark's own Python
 comes with Spark.
 """

@@ -2,14 +2,15 @@
 them.
 
 The manifest says up to which batch a stream is in the tables, the checkpoint how far each batch reads. If one
-of them is lost or put back from elsewhere, batches of the same number would hold other records, and records
-would silently be lost or counted twice. Needs no Spark.
+of them is put back from elsewhere, batches of the same number would hold other records, and records would
+silently be lost or counted twice. A checkpoint that is lost is made anew from the last commit. Needs no Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
@@ -19,7 +20,13 @@ from stagepost.pipeline.tables.manifest import Manifest
 Marked = dict[str, dict[str, int | tuple[int, str]]]
 """Offsets of a stream by topic and partition; those of our own topics with the mark of the record before (`topic_marks`)."""
 
+STREAM = "topics"
+"""Name of the stream of `stagepost pipeline run` in the commits of the tables."""
+
 LOG_VERSION = "v1"
+FINISHED = f'{LOG_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+"""Content by which Spark knows that a batch is done."""
+
 START_AGAIN = "put back the checkpoint that belongs to these tables, or make new tables with another --out"
 
 
@@ -44,6 +51,34 @@ def require_fitting_checkpoint(checkpoint: Path, manifest: Manifest, stream: str
     planned_offsets(checkpoint)
 
 
+def planned_text(checkpoint: Path, number: int) -> str:
+    """Return what the checkpoint says of a batch that was planned, for the commit of the batch."""
+    path = checkpoint / "offsets" / str(number)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise StorageError(f"{path} cannot be read: {error}", advice=START_AGAIN) from error
+
+
+def restore_checkpoint(checkpoint: Path, manifest: Manifest, stream: str) -> bool:
+    """Make a checkpoint that was lost anew, from what the last commit says of its batch. Return whether it was lost."""
+    taken, text = manifest.stream_batches.get(stream, -1), manifest.offsets.get(stream, "")
+    if taken < 0 or not text or any((checkpoint / name).exists() for name in ("offsets", "commits")):
+        return False
+    try:
+        for name, content in (("offsets", text), ("commits", FINISHED)):
+            (checkpoint / name).mkdir(parents=True)
+            # Spark looks at the batch before, too, and takes nothing from it when the last one is done.
+            for number in range(max(0, taken - 1), taken + 1):
+                (checkpoint / name / str(number)).write_text(content, encoding="utf-8")
+        (checkpoint / "metadata").write_text(f'{{"id":"{uuid4()}"}}', encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"the checkpoint {checkpoint} cannot be written: {error.strerror}", advice="see --out"
+        ) from error
+    return True
+
+
 def planned_offsets(checkpoint: Path) -> Marked:
     """Return how far the last batch reads that was planned; empty where none was."""
     planned = _last(checkpoint / "offsets")
@@ -51,15 +86,20 @@ def planned_offsets(checkpoint: Path) -> Marked:
 
 
 def read_offsets(path: Path) -> Marked:
-    """Return the offsets of one batch, as Spark and our source write it: a version, Spark's settings, our offsets."""
+    """Return the offsets of one batch in a checkpoint."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return parsed_offsets(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeError) as error:
         raise StorageError(f"{path} cannot be read: {error}", advice=START_AGAIN) from error
+
+
+def parsed_offsets(text: str, where: str) -> Marked:
+    """Return the offsets of one batch, as Spark and our source write it: a version, Spark's settings, our offsets."""
+    lines = text.splitlines()
     if not lines or lines[0] != LOG_VERSION:
         found = lines[0][:20] if lines else "nothing"
         raise ConfigError(
-            f"the checkpoint {path.parents[1]} begins with {found}, and this program reads {LOG_VERSION}",
+            f"the checkpoint {where} begins with {found}, and this program reads {LOG_VERSION}",
             advice=START_AGAIN,
             found=found,
         )
@@ -67,7 +107,7 @@ def read_offsets(path: Path) -> Marked:
         return msgspec.json.decode(lines[2], type=Marked)
     except (IndexError, msgspec.MsgspecError) as error:
         raise ConfigError(
-            f"the checkpoint {path.parents[1]} is of another kind of stream: {path} holds no offsets of topics",
+            f"the checkpoint is of another kind of stream: {where} holds no offsets of topics",
             advice=START_AGAIN,
         ) from error
 

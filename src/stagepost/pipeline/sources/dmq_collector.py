@@ -62,7 +62,7 @@ def collect_once(folder: Path, socket: DmqSocket) -> int:
     """Return the number of new messages; 0 if another process keeps this folder. `TransportError` if no node
     is there.
     """
-    retained = _opened(folder)
+    retained = open_retained(folder)
     if retained is None:
         return 0
     try:
@@ -83,7 +83,7 @@ def keep_collecting(folder: Path, socket: DmqSocket) -> None:
         _running.pop(key, None)
         if collector is not None and collector.fault is not None:
             raise collector.fault
-        retained = _opened(folder)
+        retained = open_retained(folder)
         if retained is not None:
             _running[key] = _Collector(retained, socket)
 
@@ -126,8 +126,8 @@ class Retained:
         self._writer.close_now()
 
 
-def _opened(folder: Path) -> Retained | None:
-    """Open the topic for writing; None if another process, or thread, writes it."""
+def open_retained(folder: Path) -> Retained | None:
+    """Open the topic of messages for writing; None if another process, or thread, writes it."""
     topic = create_topic(folder, DMQ_MESSAGES)
     try:
         writer = topic.writer()

@@ -4,8 +4,7 @@
 The offsets are in the checkpoint, as with every source; a batch that is taken again reads the same records.
 Records that the broker has deleted unread stop the stream (`failOnDataLoss`): tables with a hole in them must
 not look whole. Offsets of a local topic and of a broker's look the same in a checkpoint and mean different
-records, so a note beside the checkpoint names the source that a tables folder follows. The checks of note and
-broker need no Spark.
+records, so a note beside the tables names the source that they follow. The checks of note and broker need no Spark.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.small_files import replace_file
-from stagepost.pipeline.sources.checkpoint_fit import read_offsets
+from stagepost.pipeline.sources.checkpoint_fit import STREAM, parsed_offsets, read_offsets
 from stagepost.pipeline.sources.topic_marks import offsets_of
+from stagepost.pipeline.tables.manifest import COMMITS, read_manifest
 from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER, KAFKA_NOTE_FILE
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import BrokerDesk
 from stagepost.topics.kafka.jars import Artifacts, found_jars
@@ -36,7 +37,7 @@ ANOTHER_FOLDER = "choose another --out, or go on with the source that these tabl
 Offsets = Mapping[str, Mapping[str, int]]
 
 
-def require_broker(access: KafkaAccess, topics: Sequence[str], out: Path) -> None:
+def require_broker(access: KafkaAccess, topics: Sequence[str], out: TableStore) -> None:
     """Check before Spark starts that the broker answers, has the topics, and still holds the records that the
     checkpoint asks for next.
     """
@@ -55,34 +56,32 @@ def require_broker(access: KafkaAccess, topics: Sequence[str], out: Path) -> Non
         _require_kept(desk, name, known[name], partitions)
 
 
-def refuse_kafka_checkpoint(out: Path) -> None:
-    """Refuse a folder that follows a broker, for a stream from any other source."""
-    if (out / KAFKA_NOTE_FILE).exists() and next_offsets(out) is not None:
+def refuse_kafka_checkpoint(out: TableStore) -> None:
+    """Refuse tables that follow a broker, for a stream from any other source."""
+    if read_note(out) is not None and next_offsets(out) is not None:
         raise ConfigError(
             f"the tables in {out} follow topics of a Kafka broker, and another source was given",
             advice=ANOTHER_FOLDER,
         )
 
 
-def next_offsets(out: Path) -> Offsets | None:
+def next_offsets(out: TableStore) -> Offsets | None:
     """Return the offsets at which the stream goes on, by topic and partition; None if it has not finished a
-    batch.
+    batch. On object storage there is no checkpoint, and the last commit says it.
     """
-    commits = out / CHECKPOINT_FOLDER / "commits"
+    if not out.is_local:
+        manifest = read_manifest(out)
+        text = "" if manifest is None else manifest.offsets.get(STREAM, "")
+        return offsets_of(parsed_offsets(text, out.of(COMMITS))) if text else None
+    commits = out.folder / CHECKPOINT_FOLDER / "commits"
     numbers = [int(path.name) for path in commits.glob("*") if path.name.isdigit()]
     if not numbers:
         return None
-    return offsets_of(read_offsets(out / CHECKPOINT_FOLDER / "offsets" / str(max(numbers))))
+    return offsets_of(read_offsets(out.folder / CHECKPOINT_FOLDER / "offsets" / str(max(numbers))))
 
 
-def _require_note(out: Path, facts: Mapping[str, object], *, is_begun: bool) -> None:
-    path = out / KAFKA_NOTE_FILE
-    try:
-        known = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        known = None
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read: {error}", advice=ANOTHER_FOLDER) from error
+def _require_note(out: TableStore, facts: Mapping[str, object], *, is_begun: bool) -> None:
+    known = read_note(out)
     if is_begun and known != facts:
         follow = "another source" if known is None else f"topics {', '.join(known.get('topics', []))}"
         where = "" if known is None else f" of Kafka cluster {known.get('cluster')}"
@@ -92,11 +91,39 @@ def _require_note(out: Path, facts: Mapping[str, object], *, is_begun: bool) -> 
             advice=ANOTHER_FOLDER,
         )
     if known != facts:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(facts).encode() + b"\n", 0o600)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}", advice="see --out") from error
+        write_note(out, facts)
+
+
+def write_note(out: TableStore, facts: Mapping[str, object]) -> None:
+    content = json.dumps(facts).encode() + b"\n"
+    try:
+        if out.is_local:
+            out.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(out.folder / KAFKA_NOTE_FILE, content, 0o600)
+        else:
+            out.put(CHECKPOINT_FOLDER, KAFKA_NOTE_FILE, content)
+    except OSError as error:
+        raise StorageError(
+            f"{KAFKA_NOTE_FILE} cannot be written into {out}: {error.strerror or error}", advice="see --out"
+        ) from error
+
+
+def read_note(out: TableStore) -> dict[str, Any] | None:
+    """Return the broker and topics that tables follow; None where no note says so."""
+    try:
+        if out.is_local:
+            content = (out.folder / KAFKA_NOTE_FILE).read_bytes()
+        else:
+            with out.file_system(CHECKPOINT_FOLDER).open_input_file(KAFKA_NOTE_FILE) as file:
+                content = bytes(file.read())
+        found = json.loads(content)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"{KAFKA_NOTE_FILE} in {out} cannot be read: {error}", advice=ANOTHER_FOLDER
+        ) from error
+    return found if isinstance(found, dict) else {}
 
 
 def _require_kept(desk: BrokerDesk, name: str, count: int, wanted: Mapping[str, int]) -> None:

@@ -19,7 +19,7 @@ from stagepost.errors import ConfigError
 from stagepost.pipeline.sources.checkpoint_fit import Marked, planned_offsets
 from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range
-from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.batch import Read
 from stagepost.topics.names import KNOWN
 
@@ -103,23 +103,26 @@ def require_same_topics(place: TopicPlace, marked: Marked, names: Collection[str
                 )
 
 
-def require_going_on(options: Mapping[str, str], sets_path: Path, out: Path) -> None:
-    """Raise `TopicBegunAnew`, with commands that go on, if the checkpoint in `out` has read other topics than are there.
+def require_going_on(
+    options: Mapping[str, str], sets_path: Path, out: TableStore | Path, checkpoint: Path
+) -> None:
+    """Raise `TopicBegunAnew`, with commands that go on, if the checkpoint has read other topics than are there.
 
     `options` are those of `format("stagepost")`.
     """
-    marked = planned_offsets(out / CHECKPOINT_FOLDER)
+    marked = planned_offsets(checkpoint)
     if not marked:
         return
     try:
         require_same_topics(place_of(options), marked, topics_of(options))
     except TopicBegunAnew as error:
+        tables = out.address if isinstance(out, TableStore) else str(out)
         where, sets = _flags(options), f"--validator-sets {quote(str(sets_path))}"
         topic = "" if "topic" in options else f" --topic {error.topic}"
         error.advice = (
             f"{PUT_BACK}; or follow the new one into new tables: "
-            f"`stagepost pipeline run {where} {sets} --out {quote(f'{out}-2')}`; or add what it holds to these tables: "
-            f"`stagepost pipeline backfill {where}{topic} {sets} --out {quote(str(out))}`"
+            f"`stagepost pipeline run {where} {sets} --out {quote(f'{tables}-2')}`; or add what it holds to these tables: "
+            f"`stagepost pipeline backfill {where}{topic} {sets} --out {quote(tables)}`"
         )
         raise
 

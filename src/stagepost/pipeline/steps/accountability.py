@@ -4,6 +4,8 @@ against it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -20,11 +22,12 @@ from stagepost.pipeline.steps.sessions import (
     with_holding_sessions,
 )
 from stagepost.pipeline.steps.state import merged
+from stagepost.pipeline.tables.delta import DAY_MS, day_begin_ms
 from stagepost.remp.receipts.status import FIRST_KINDS, LEGAL_STEPS
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.verdict import Conclusion
 
-MEMBER = ("session_id", "validator")
+MEMBER = ("day", "session_id", "validator")
 BEFORE_ANYTHING = ""
 CONTRADICTION, UNANSWERED = "contradiction", "unanswered"
 
@@ -34,7 +37,7 @@ def members_of_deciding_sessions(state: DataFrame, messages: DataFrame, sets: Va
     spoken = members_said(with_holding_sessions(merged(state), sets)).where(F.col("last").isNotNull())
     everyone = F.broadcast(members(state.sparkSession, sets))
     named = spoken.join(everyone, on=["session", "validator"], how="inner")
-    decided = messages.select("message_id", "session_id", "sent_ms", "verdict")
+    decided = messages.select("message_id", "session_id", "sent_ms", "verdict", "day")
     return named.join(decided, on=["message_id", "session_id"], how="inner")
 
 
@@ -75,7 +78,7 @@ def contradictions(distinct: DataFrame, sets: ValidatorSets) -> DataFrame:
         legal, on=["before", "kind"], how="left_anti"
     )
     return with_session_then(
-        illegal.select("message_id", "source_id", "timestamp_ms", "before", "kind"), sets
+        illegal.select("message_id", "source_id", "timestamp_ms", "before", "kind", "day"), sets
     )
 
 
@@ -86,10 +89,16 @@ def _legal_steps(spark: SparkSession) -> DataFrame:
 
 
 def validators(
-    spoken: DataFrame, messages: DataFrame, records: DataFrame, illegal: DataFrame, sets: ValidatorSets
+    spoken: DataFrame,
+    messages: DataFrame,
+    arrived: DataFrame,
+    illegal: DataFrame,
+    sets: ValidatorSets,
+    days: Sequence[str],
 ) -> DataFrame:
-    """Return every member of every session in the sets file, also one that sent nothing."""
-    found = members(messages.sparkSession, sets).drop("session")
+    """Return, for each day, every member of every session whose window meets it or that has to do with its messages,
+    also one that sent nothing. `arrived` are the records of these days.
+    """
     first = Window.partitionBy("message_id").orderBy(F.col("queued_ms").asc_nulls_last(), "validator")
     heard = spoken.withColumn("is_first", (F.row_number().over(first) == 1) & F.col("queued_ms").isNotNull())
     heard = heard.withColumn("queue_ms", F.col("queued_ms") - F.col("sent_ms"))
@@ -101,22 +110,40 @@ def validators(
         F.count_if(said(is_queued)).alias("open_new"),
     )
     silent = (
-        messages.select("session_id", F.explode("silent").alias("validator"))
+        messages.select("day", "session_id", F.explode("silent").alias("validator"))
         .groupBy(*MEMBER)
         .agg(F.count("*").alias("silent"))
     )
-    forged = quarantined(records).where(F.col("reason") == str(ErrorCode.RECEIPT_SIGNATURE))
-    forged = with_session_then(forged.select("source_id", "timestamp_ms", "raw_hash").distinct(), sets)
+    forged = quarantined(arrived).where(F.col("reason") == str(ErrorCode.RECEIPT_SIGNATURE))
+    forged = with_session_then(forged.select("day", "source_id", "timestamp_ms", "raw_hash").distinct(), sets)
     counts = {
         "bad_signatures": forged.groupBy(*MEMBER).agg(F.count("*").alias("bad_signatures")),
         "contradictions": illegal.groupBy(*MEMBER).agg(F.count("*").alias("contradictions")),
         "silent": silent,
         "messages": of_member,
     }
+    spark = messages.sparkSession
+    shown = small_table(spark, _open_on(sets, days), "day string, session_id string")
+    for table in counts.values():
+        shown = shown.unionByName(table.select("day", "session_id"))
+    everyone = F.broadcast(members(spark, sets).drop("session"))
+    found = shown.distinct().join(everyone, on="session_id", how="inner")
     for table in counts.values():
         found = found.join(table, on=list(MEMBER), how="left")
     numbers = ("messages", "queued_first", "silent", "contradictions", "bad_signatures", "open_new")
-    return found.fillna(0, subset=list(numbers)).select(*VALIDATORS.fieldNames())
+    return found.fillna(0, subset=list(numbers)).select(*VALIDATORS.fieldNames(), "day")
+
+
+def _open_on(sets: ValidatorSets, days: Sequence[str]) -> list[tuple[str, str]]:
+    """Return days with the sessions whose windows meet them."""
+    begins = {day: day_begin_ms(day) for day in days}
+    return [
+        (day, session.session_id.hex())
+        for day, begin_ms in begins.items()
+        for session in sets.sessions.values()
+        if (session.from_ms is None or session.from_ms < begin_ms + DAY_MS)
+        and (session.to_ms is None or session.to_ms > begin_ms)
+    ]
 
 
 def _percentile(column: str, share: float) -> Column:
@@ -130,9 +157,11 @@ def complaints(spoken: DataFrame, illegal: DataFrame, records: DataFrame) -> Dat
     The evidence is all that the validator signed about the message, as it came: anybody can check it.
     """
     open_at_end = spoken.where((F.col("verdict") == Conclusion.EXPIRED.value) & said(is_queued))
-    unanswered = open_at_end.select(F.lit(UNANSWERED).alias("kind"), "message_id", "source_id", "session_id")
+    unanswered = open_at_end.select(
+        F.lit(UNANSWERED).alias("kind"), "message_id", "source_id", "session_id", "day"
+    )
     contradicting = illegal.select(
-        F.lit(CONTRADICTION).alias("kind"), "message_id", "source_id", "session_id"
+        F.lit(CONTRADICTION).alias("kind"), "message_id", "source_id", "session_id", "day"
     )
     found = unanswered.unionByName(contradicting).distinct()
     named = ("kind", "message_id", "source_id", "session_id")
@@ -141,9 +170,9 @@ def complaints(spoken: DataFrame, illegal: DataFrame, records: DataFrame) -> Dat
     )
     proven = (
         found.join(proofs, on=["message_id", "source_id"], how="inner")
-        .groupBy(*named)
+        .groupBy(*named, "day")
         .agg(F.to_json(F.array_sort(F.collect_set("receipt"))).alias("evidence"))
     )
     return proven.withColumn("complaint_id", F.sha2(F.concat_ws("|", *named), 256)).select(
-        *COMPLAINTS.fieldNames()
+        *COMPLAINTS.fieldNames(), "day"
     )

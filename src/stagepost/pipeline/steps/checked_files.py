@@ -3,15 +3,13 @@ account of it.
 
 A record enters a worker once and leaves it as a row of a Parquet file. Sending it back through the JVM, to be
 written there and read again for its state, costs more processor time than anything but the signatures
-themselves. A task writes files that no other attempt shares, and they count when the manifest names them: a
-task that fails, or is run twice, leaves only files that no manifest names.
+themselves. A task writes files that no other attempt shares, by table and day, and they count once they are
+committed: a task that fails, or is run twice, leaves only files that no commit names.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -20,18 +18,19 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
+import pyarrow.compute as pc
 
-from stagepost.pipeline.schemas import RAW, RECORDS, STATE
+from stagepost.pipeline.schemas import QUARANTINE, RAW, RECEIPTS, RECORDS, STATE
 from stagepost.pipeline.sources.dumps import Piece, Record, lines_of, read_line
 from stagepost.pipeline.steps.columns import arrays_of, arrays_of_columns, arrow_schema
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.partial_state import ROWS_MAX, PartialState
 from stagepost.pipeline.steps.record_checks import ROLES, Checked, RecordChecks
-from stagepost.pipeline.tables.manifest import RECORDS as RECORD_FILES
-from stagepost.pipeline.tables.manifest import STATE as STATE_FILES
-from stagepost.pipeline.tables.manifest import Batch, sync_file
+from stagepost.pipeline.tables import manifest as tables
+from stagepost.pipeline.tables.delta import DataFile, DayFile, day_of
+from stagepost.pipeline.tables.manifest import Batch
+from stagepost.pipeline.tables.store import TableStore
+from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
 from stagepost.topics import names as topics
 
@@ -39,12 +38,9 @@ ROWS_PER_BATCH = 4_096
 BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
 """Bytes that a task keeps in memory before it writes."""
 
-IDS_BYTES_PER_ROW_GROUP = 8 * 1024 * 1024
-"""Bytes for the distinct ids of a row group: enough that each id is written once and referred to by its
-number.
-"""
+DAYS_OPEN_MAX = 32
+"""Days, at most, whose files a task keeps open at a time; a dump of more days gets more files."""
 
-COMPRESSION = "zstd"
 FULL_NODE = ROLES[Role.FULL_NODE]
 ACCOUNT = "account string"
 """Schema of a task's result: one `Batch` as JSON."""
@@ -57,6 +53,11 @@ _REPEATING = [
 ]
 
 _REPEATING_IN_STATE = [name for name in STATE.fieldNames() if not name.endswith("_ms")]
+_REPEATING_IN_RECEIPTS = [
+    name for name in RECEIPTS.fieldNames() if name not in ("timestamp_ms", "signed_hash")
+]
+_MEANINGS = {kind.name: (int(kind.level), kind.status.value) for kind in KINDS}
+_NO_MEANING = (None, None)
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -68,26 +69,34 @@ class Rows(NamedTuple):
     records: Sequence[Record]
 
 
-def checking_raw(sets_file: bytes, place: str, root: str) -> Callable[[Batches], Batches]:
-    """Return a function that checks rows with the columns of `schemas.RAW`. Files go into `place` and are
-    named relative to `root`.
+class Target(NamedTuple):
+    """Destination of the files of one batch: the store, the mark that their names begin with, and the day of records that
+    say nothing of when they arrived.
     """
 
+    store: TableStore
+    mark: str
+    day: str
+
+
+def checking_raw(sets_file: bytes, target: Target) -> Callable[[Batches], Batches]:
+    """Return a function that checks rows with the columns of `schemas.RAW`."""
+
     def check(batches: Batches) -> Batches:
-        yield from _accounted(map(_rows_of_batch, batches), sets_file, place, root)
+        yield from _accounted(map(_rows_of_batch, batches), sets_file, target)
 
     return check
 
 
 def checking_pieces(
-    pieces: Sequence[Piece], sets_file: bytes, place: str, root: str
+    pieces: Sequence[Piece], sets_file: bytes, target: Target
 ) -> Callable[[Batches], Batches]:
     """Return a function that checks pieces of dumps; the rows that come in are their numbers."""
 
     def check(batches: Batches) -> Batches:
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
         lines = (rows for number in numbers for rows in _rows_of_piece(pieces[number]))
-        yield from _accounted(lines, sets_file, place, root)
+        yield from _accounted(lines, sets_file, target)
 
     return check
 
@@ -104,11 +113,11 @@ def _rows_of_piece(piece: Piece) -> Iterator[Rows]:
         yield Rows(arrays_of(rows, schema), rows)
 
 
-def _accounted(given: Iterable[Rows], sets_file: bytes, place: str, root: str) -> Batches:
+def _accounted(given: Iterable[Rows], sets_file: bytes, target: Target) -> Batches:
     # What the loop makes holds no cycles; looking for them again and again among 100,000 rows costs a tenth of the time.
     gc.disable()
     try:
-        task = CheckedFiles(_sets(sets_file), place, root)
+        task = CheckedFiles(_sets(sets_file), target)
         for rows in given:
             task.take(rows)
         account = msgspec.json.encode(task.close()).decode("utf-8")
@@ -124,34 +133,43 @@ def _sets(sets_file: bytes) -> ValidatorSets:
 
 
 class CheckedFiles:
-    """The files of one task: one of records, and one or more of their state."""
+    """The files of one task: of each day one of records, receipts and quarantine, and one or more of their state."""
 
-    def __init__(self, sets: ValidatorSets, place: str, root: str) -> None:
+    def __init__(self, sets: ValidatorSets, target: Target) -> None:
         self._checks = RecordChecks(sets)
         self._other_checks = OtherChecks()
-        self._schema, self._state_schema = arrow_schema(RECORDS), arrow_schema(STATE)
-        self._added = arrow_schema(StructType(RECORDS.fields[len(RAW.fields) :]))
-        self._state = PartialState()
-        self._place, self._root = place, root
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-        self._writer: ParquetFile | None = None
-        self._files: dict[str, list[str]] = {RECORD_FILES: [], STATE_FILES: []}
+        self._target = target
+        self._days: dict[str, _Day] = {}
+        self._files: list[DataFile] = []
         self._reasons: Counter[str] = Counter()
         self._other_reasons: Counter[str] = Counter()
-        self._rows = self._passing = self._other_rows = 0
+        self._rows = self._passing = self._other_rows = self._proof_parts = 0
         self._greatest_arrival_ms = self._greatest_full_node_ms = -1
 
     def take(self, rows: Rows) -> None:
+        if not rows.records:
+            return
         checked = [self._checked(record) for record in rows.records]
-        arrays = [*rows.columns, *arrays_of(checked, self._added)]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= BYTES_PER_ROW_GROUP:
-            self._write_records()
-        if len(self._state) >= ROWS_MAX:
-            self._write_state()
+        days = [
+            day_of(record.arrived_ms) or day_of(found.timestamp_ms) or self._target.day
+            for record, found in zip(rows.records, checked, strict=True)
+        ]
+        for record, found, day in zip(rows.records, checked, days, strict=True):
+            if record.topic == topics.STATUSES:
+                self._day(day).state.add(record, found)
+        whole = _checked_rows(rows.columns, checked)
+        wanted = set(days)
+        for day in wanted:
+            part = whole if len(wanted) == 1 else whole.filter(pa.array([one == day for one in days]))
+            self._day(day).take(part)
+        if len(self._days) > DAYS_OPEN_MAX:
+            self._close_days()
+
+    def _day(self, day: str) -> _Day:
+        found = self._days.get(day)
+        if found is None:
+            found = self._days[day] = _Day(self._target, day)
+        return found
 
     def _checked(self, record: Record) -> Checked:
         if record.topic != topics.STATUSES:
@@ -159,6 +177,8 @@ class CheckedFiles:
             other = self._other_checks.check(record.topic, record.key, record.value)
             if other.reason is not None:
                 self._other_reasons[other.reason] += 1
+            elif record.topic == topics.PROOFS:
+                self._proof_parts += 1
             return other
         found = self._checks.check(
             record.key, record.value, record.arrived_ms, is_fault=bool(record.is_fault)
@@ -172,15 +192,16 @@ class CheckedFiles:
             self._passing += 1
             if found.role == FULL_NODE and (time_ms := found.timestamp_ms or 0) > self._greatest_full_node_ms:
                 self._greatest_full_node_ms = time_ms
-        self._state.add(record, found)
         return found
 
+    def _close_days(self) -> None:
+        for day in self._days.values():
+            self._files += day.close()
+        self._days = {}
+
     def close(self) -> Batch:
-        """Write everything durably and return the account; the caller syncs the folder of the files."""
-        self._write_records()
-        self._write_state()
-        if self._writer is not None:
-            self._files[RECORD_FILES].append(self._writer.close())
+        """Write everything durably and return the account."""
+        self._close_days()
         return Batch(
             self._files,
             rows=self._rows,
@@ -188,53 +209,89 @@ class CheckedFiles:
             quarantined=dict(self._reasons),
             other_rows=self._other_rows,
             other_quarantined=dict(self._other_reasons),
+            proof_parts=self._proof_parts,
             greatest_arrival_ms=_or_none(self._greatest_arrival_ms),
             greatest_full_node_ms=_or_none(self._greatest_full_node_ms),
         )
 
-    def _write_records(self) -> None:
+
+class _Day:
+    """The rows and files of one day in one task."""
+
+    def __init__(self, target: Target, day: str) -> None:
+        self._target, self._name = target, day
+        self.state = PartialState()
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._writers: dict[str, DayFile] = {}
+        self._files: list[DataFile] = []
+
+    def take(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= BYTES_PER_ROW_GROUP:
+            self._write_rows()
+        if len(self.state) >= ROWS_MAX:
+            self._write_state()
+
+    def close(self) -> list[DataFile]:
+        self._write_rows()
+        self._write_state()
+        return [*self._files, *(writer.close() for writer in self._writers.values())]
+
+    def _write_rows(self) -> None:
         if not self._waiting:
             return
-        if self._writer is None:
-            self._writer = ParquetFile(self._place, self._root, RECORD_FILES, self._schema, _REPEATING)
-        self._writer.write(pa.Table.from_batches(self._waiting, self._schema))
+        rows = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
+        is_bad = pc.is_valid(rows["reason"])
+        counts = pc.and_(pc.invert(is_bad), pc.equal(rows["topic"], topics.STATUSES))
+        # Proofs in a row group of their own: they are read again, and nothing else with them.
+        is_proof = pc.equal(rows["topic"], topics.PROOFS)
+        self._write(tables.RECORDS, arrow_schema(RECORDS), _REPEATING, rows.filter(pc.invert(is_proof)))
+        self._write(tables.RECORDS, arrow_schema(RECORDS), _REPEATING, rows.filter(is_proof))
+        self._write(tables.RECEIPTS, arrow_schema(RECEIPTS), _REPEATING_IN_RECEIPTS, rows.filter(counts))
+        bad = rows.filter(is_bad).append_column("raw", rows.filter(is_bad)["value"])
+        self._write(tables.QUARANTINE, arrow_schema(QUARANTINE), True, bad)
+
+    def _write(self, table: str, schema: pa.Schema, repeating: list[str] | bool, rows: pa.Table) -> None:
+        if not len(rows):
+            return
+        writer = self._writers.get(table)
+        if writer is None:
+            writer = DayFile(
+                self._target.store, table, self._name, schema, repeating, len(rows), self._target.mark
+            )
+            self._writers[table] = writer
+        writer.write(rows.select(schema.names).cast(schema))
 
     def _write_state(self) -> None:
-        if len(self._state):
-            file = ParquetFile(self._place, self._root, STATE_FILES, self._state_schema, _REPEATING_IN_STATE)
-            for columns in self._state.parts():
-                arrays = arrays_of_columns(columns, self._state_schema)
-                file.write(pa.Table.from_arrays(arrays, schema=self._state_schema))
-            self._files[STATE_FILES].append(file.close())
-            self._state = PartialState()
-
-
-class ParquetFile:
-    """A new file under a name that no other file has."""
-
-    def __init__(self, place: str, root: str, kind: str, schema: pa.Schema, repeating: list[str]) -> None:
-        folder = os.path.join(place, kind)
-        os.makedirs(folder, exist_ok=True)
-        self._path = os.path.join(folder, f"{secrets.token_hex(8)}.parquet")
-        self._root = root
-        self._writer = pq.ParquetWriter(
-            self._path,
-            schema,
-            compression=COMPRESSION,
-            use_dictionary=repeating,
-            dictionary_pagesize_limit=IDS_BYTES_PER_ROW_GROUP,
-            store_schema=False,
+        if not len(self.state):
+            return
+        schema = arrow_schema(STATE)
+        target = self._target
+        file = DayFile(
+            target.store, tables.STATE, self._name, schema, _REPEATING_IN_STATE, len(self.state), target.mark
         )
+        for columns in self.state.parts():
+            file.write(pa.Table.from_arrays(arrays_of_columns(columns, schema), schema=schema))
+        self._files.append(file.close())
+        self.state = PartialState()
 
-    def write(self, table: pa.Table) -> None:
-        """Write one row group."""
-        self._writer.write_table(table, row_group_size=max(1, len(table)))
 
-    def close(self) -> str:
-        self._writer.close()
-        sync_file(self._path)
-        return os.path.relpath(self._path, self._root)
+def _checked_rows(given: Sequence[pa.Array], checked: Sequence[Checked]) -> pa.Table:
+    """Return the columns of records and of receipts in one table."""
+    names = list(RAW.fieldNames())
+    arrays = list(given)
+    columns = dict(zip(Checked._fields, zip(*checked, strict=True), strict=True))
+    meanings = [_MEANINGS.get(kind or "", _NO_MEANING) for kind in columns["kind"]]
+    columns["level"], columns["status"] = zip(*meanings, strict=True)
+    schema = pa.unify_schemas([arrow_schema(RECORDS), arrow_schema(RECEIPTS)])
+    for field in schema:
+        if field.name not in names:
+            names.append(field.name)
+            arrays.append(pa.array(columns[field.name], field.type))
+    return pa.Table.from_arrays(arrays, names=names)
 
 
 def _or_none(greatest: int) -> int | None:

@@ -1,9 +1,9 @@
-"""A row for the life of each message, evaluated from merged state and sets; and the table `messages`, which
-adds the moment.
+"""A row for the life of each message, evaluated from merged state and sets; and the rows of `messages`, which
+add the moment.
 
 Only the verdict depends on when it is asked for, and only through one question: is the message's life over?
-So both answers are worked out once, and the moment chooses between them when the table is read. No row has to
-be evaluated again because time has passed.
+So both answers are worked out once, and the moment chooses between them. No row has to be evaluated again
+because time has passed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from stagepost.pipeline.schemas import LIVES, MESSAGES, STAGES, STATE, expect
-from stagepost.pipeline.steps.columns import built_once
-from stagepost.pipeline.steps.partial_state import FULL_NODES, OF_MESSAGES, QUARANTINE, VALIDATORS
+from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STAGES, STATE, expect, with_day
+from stagepost.pipeline.steps.columns import arrow_schema, built_once
+from stagepost.pipeline.steps.partial_state import FULL_NODES, OF_MESSAGES, PROOF, QUARANTINE, VALIDATORS
 from stagepost.pipeline.steps.sessions import (
     deciding_session,
     members_said,
@@ -27,26 +29,33 @@ from stagepost.pipeline.steps.sessions import (
 )
 from stagepost.pipeline.steps.state import merged
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict.verdict import Conclusion
+from stagepost.remp.verdict.verdict import NO_PROOF, Conclusion
 
 
 class Moment(msgspec.Struct, frozen=True):
     """The time and the message time-out by which a verdict is reached. `as_of_ms` None: a message never
-    expires.
+    expires. `awaits_proofs`: proofs can be checked, so a Finalized that has none when the life is over is reported.
     """
 
     as_of_ms: int | None
     message_timeout_ms: int
+    awaits_proofs: bool = False
+
+    @property
+    def over_before_ms(self) -> int:
+        """Return the time before which a message must have been first seen for its life to be over."""
+        if self.as_of_ms is None:
+            return 0
+        return min(max(self.as_of_ms - self.message_timeout_ms, 0), TIME_MS_MAX)
 
 
-GENERATION_DIGITS = 16
+TIME_MS_MAX = (1 << 63) - 1
 
 
 def lives(
     state: DataFrame,
     known: DataFrame | None,
     sets: ValidatorSets,
-    generation: int,
     *,
     parts: int | None = None,
 ) -> DataFrame:
@@ -56,10 +65,10 @@ def lives(
     `parts` is the number of parts into which the messages are divided, one after another in each core's
     memory; None: as Spark is set.
     """
-    whole = expect(state, STATE)
+    whole = expect(state, with_day(STATE))
     if known is not None:
         whole = whole.withColumn("is_known", F.lit(False)).unionByName(
-            expect(known, STATE).withColumn("is_known", F.lit(True))
+            expect(known, with_day(STATE)).withColumn("is_known", F.lit(True))
         )
     # Once by message: all that follows groups by it, so no row has to move again.
     near = whole.repartition("message_id") if parts is None else whole.repartition(parts, "message_id")
@@ -70,22 +79,27 @@ def lives(
     found = found.withColumn("decided", deciding_session())
     names = F.broadcast(sessions_by_number(state.sparkSession, sets))
     found = found.join(names, on=F.col("decided.number") == names["session"], how="left")
-    return found.select(*_columns(generation))
+    return found.select(*_columns())
 
 
-def newest(rows: DataFrame) -> DataFrame:
-    """Return the last of several evaluations of each message, with the columns of `LIVES`."""
-    of_message = Window.partitionBy("message_id").orderBy(F.col("generation").desc())
-    return rows.withColumn("place", F.row_number().over(of_message)).where("place = 1").drop("place")
-
-
-def messages(rows: DataFrame, moment: Moment) -> DataFrame:
-    """Return the table, from lives of which each message has one."""
-    shown = rows.withColumn(
-        "verdict",
-        F.when(is_life_over(moment), F.col("verdict_over")).otherwise(F.col("verdict_alive")),
-    )
-    return shown.select(*MESSAGES.fieldNames())
+def at_moment(rows: pa.Table, moment: Moment) -> pa.Table:
+    """Return rows of `messages` as they are stored, with `day`, from lives."""
+    first_seen = rows["first_seen_ms"]
+    is_over = pc.fill_null(pc.less(first_seen, moment.over_before_ms), False)
+    alive, over = rows["verdict_alive"], rows["verdict_over"]
+    is_due = pc.not_equal(alive, over)
+    if moment.awaits_proofs:
+        is_unproved = pc.and_(pc.is_valid(rows["finalized_ms"]), pc.equal(rows["proof"], NO_PROOF))
+        is_due = pc.or_(is_due, is_unproved)
+    is_open = pc.and_(pc.invert(is_over), is_due)
+    added = {
+        "verdict": pc.if_else(is_over, over, alive),
+        "open_since_ms": pc.if_else(is_open, first_seen, pa.scalar(None, pa.int64())),
+        "day": pc.cast(rows["day"], pa.date32()),
+    }
+    schema = arrow_schema(MESSAGE_ROWS).append(pa.field("day", pa.date32()))
+    found = [added.get(name, rows[name] if name in rows.column_names else None) for name in schema.names]
+    return pa.Table.from_arrays(found, names=schema.names).cast(schema)
 
 
 def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
@@ -96,15 +110,15 @@ def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
     """
     facts = _facts()
     before = facts.known if has_known else facts.none_known
-    found = state.where(facts.is_of_messages).groupBy("message_id").agg(*facts.joined, before)
+    found = state.where(facts.is_of_messages).groupBy("message_id").agg(*facts.joined, *before)
     return found.where(facts.has_receipts)
 
 
 class _Facts(NamedTuple):
     is_of_messages: Column
     joined: tuple[Column, ...]
-    known: Column
-    none_known: Column
+    known: tuple[Column, ...]
+    none_known: tuple[Column, ...]
     has_receipts: Column
 
 
@@ -112,6 +126,10 @@ class _Facts(NamedTuple):
 def _facts() -> _Facts:
     of_full_node = F.col("role") == FULL_NODES
     is_bad = F.col("role") == QUARANTINE
+    is_receipt = F.col("role").isin(FULL_NODES, VALIDATORS)
+    is_proof = F.col("role") == PROOF
+    # By name, an execution is the least of the ends: order and repetition of proofs change nothing.
+    end = F.struct("proof", "proof_block", "executed_as")
     joined = (
         *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
         F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
@@ -120,14 +138,24 @@ def _facts() -> _Facts:
         F.bool_or(F.col("role") == VALIDATORS).alias("has_validators"),
         F.min("delivery_id").alias("delivery_id"),
         F.min("dmq_id").alias("dmq_id"),
-        _distinct(~is_bad).alias("receipts"),
+        _distinct(is_receipt).alias("receipts"),
         _distinct(is_bad).alias("receipts_bad"),
+        F.min(F.when(is_receipt, F.col("day"))).alias("day"),
+        F.array_sort(F.collect_set(F.when(is_receipt, F.col("day")))).alias("days"),
+        F.min(F.when(is_proof, end)).alias("proved"),
+        F.array_sort(F.collect_set(F.when(is_proof, F.concat_ws(" ", "proof", "executed_as")))).alias("ends"),
     )
     return _Facts(
         F.col("role").isin(*OF_MESSAGES),
         joined,
-        _distinct(~is_bad & F.col("is_known")).alias("receipts_before"),
-        F.lit(0).cast("bigint").alias("receipts_before"),
+        (
+            _distinct(is_receipt & F.col("is_known")).alias("receipts_before"),
+            F.min(F.when(is_receipt & F.col("is_known"), F.col("day"))).alias("day_before"),
+        ),
+        (
+            F.lit(0).cast("bigint").alias("receipts_before"),
+            F.lit(None).cast("string").alias("day_before"),
+        ),
         F.col("receipts") > 0,
     )
 
@@ -146,16 +174,9 @@ def first_seen() -> Column:
     return F.coalesce(F.col("sent_ms"), F.when(F.size(times) > 0, F.get(times, place)))
 
 
-def is_life_over(moment: Moment) -> Column:
-    if moment.as_of_ms is None:
-        return F.lit(False)
-    age = F.lit(moment.as_of_ms).cast("decimal(20,0)") - F.col("first_seen_ms")
-    return F.coalesce(age > moment.message_timeout_ms, F.lit(False))
-
-
 def verdict(is_over: Column) -> Column:
-    """Return the verdict of the first rule that holds. A rule that needs the size of a session does not hold
-    without one.
+    """Return the verdict of the first rule that holds: proofs come before all claims. A rule that needs the size of a
+    session does not hold without one.
     """
     size = F.coalesce(F.col("decided.size"), F.lit(0))
     has_session = size > 0
@@ -169,14 +190,19 @@ def verdict(is_over: Column) -> Column:
     was_refused = F.col("rejected_by_full_node_ms").isNotNull() & F.col("sent_ms").isNull()
     do_most_reject = has_session & (3 * rejecting >= 2 * size)
     are_all_closed = has_session & (closed == size)
+    proof = F.col("proved.proof")
     rules = (
+        (Conclusion.FINALIZED, proof == "executed"),
+        (Conclusion.EXECUTED_AS, proof == "executed_as"),
+        (Conclusion.REJECTED, (proof == "never") & do_most_reject),
+        (Conclusion.EXPIRED, proof == "never"),
         (Conclusion.FINALIZED, is_finalized),
-        (Conclusion.ACCEPTED, (accepting > 0) & (~is_over | (3 * accepting > size))),
+        (Conclusion.ACCEPTED, (accepting > 0) & (3 * accepting > size)),
         (Conclusion.REJECTED_BY_FULLNODE, was_refused & ~F.col("has_validators")),
         (Conclusion.REJECTED, do_most_reject & (are_all_closed | is_over)),
         (Conclusion.EXPIRED, are_all_closed | is_over),
         (Conclusion.LIKELY_REJECTED, do_most_reject),
-        (Conclusion.INCLUDED, including > 0),
+        (Conclusion.INCLUDED, including + accepting > 0),
         (Conclusion.QUEUED, F.col("has_validators")),
     )
     found = F
@@ -185,26 +211,21 @@ def verdict(is_over: Column) -> Column:
     return found.otherwise(Conclusion.SENT.value)
 
 
-def _columns(generation: int) -> list[Column]:
-    present = F.lit(f"{generation:0{GENERATION_DIGITS}d}").alias("generation")
-    return [present if column is None else column for column in _columns_but_generation()]
-
-
 @built_once
-def _columns_but_generation() -> list[Column | None]:
-    """Return the columns in the order of `LIVES`; None where the generation stands."""
+def _columns() -> list[Column]:
+    """Return the columns in the order of `LIVES`."""
     empty = F.array().cast("array<int>")
     members = F.sequence(F.lit(0), F.col("decided.size") - 1)
     computed = {
         "verdict_alive": verdict(F.lit(False)),
         "verdict_over": verdict(F.lit(True)),
         "first_seen_ms": first_seen(),
+        "proof": F.coalesce(F.col("proved.proof"), F.lit(NO_PROOF)),
+        "proof_block": F.col("proved.proof_block"),
+        "executed_as": F.col("proved.executed_as"),
         "validators": F.col("decided.size"),
         "queued_at": F.coalesce(F.col("decided.queued_at"), empty),
         "rejected_by": F.coalesce(F.col("decided.rejected_by"), empty),
         "silent": F.coalesce(F.array_except(members, F.col("decided.heard")), empty),
     }
-    return [
-        None if name == "generation" else computed.get(name, F.col(name)).alias(name)
-        for name in LIVES.fieldNames()
-    ]
+    return [computed.get(name, F.col(name)).alias(name) for name in LIVES.fieldNames()]

@@ -2,7 +2,9 @@
 
 A DMQ message must be well-formed, under its own id, with a valid certificate, KES period and signature; rules
 that need a clock or a list of pools are not checked. A delivery event must be one JSON object with the fields
-of an event, under its own id. Copies are recognised by `signed_hash`, as those of receipts are.
+of an event, under its own id. A part of a proof must be well-formed; whether the proof holds is found out with all its
+parts (`proof_checks`). A record of stake must be a part of a distribution, under its own key. Copies are recognised by
+`signed_hash`, as those of receipts are.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ from hashlib import sha256
 
 import msgspec
 
+from stagepost.chain.proofs.proof_form import OwnPart, decode_part
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.mithril.stake_parts import decode_stake_part
 from stagepost.dmq.validation import check_proof
-from stagepost.errors import ErrorCode, StagepostError
+from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_number, short_hash
+from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_text, short_hash
+from stagepost.remp.hex_text import read_hash
 from stagepost.topics import names as topics
 
 OUTCOMES_REMEMBERED_MAX = 10_000
@@ -43,6 +48,10 @@ class OtherChecks:
                 return self._dmq_message(key, value)
             case topics.DELIVERY_EVENTS:
                 return _delivery_event(key, value)
+            case topics.PROOFS:
+                return _proof_part(key, value)
+            case topics.STAKE:
+                return _stake_part(key, value)
         return NOT_CHECKED
 
     def _dmq_message(self, key: str | None, value: bytes | None) -> Checked:
@@ -56,7 +65,7 @@ class OtherChecks:
             return _bad(ErrorCode.MSG_BAD_ID, key, value)
         if reason is not None:
             return _bad(reason, key or named, value)
-        return Checked(message_id=named, signed_hash=hash_number(sha256(message_id).digest()))
+        return Checked(message_id=named, signed_hash=hash_text(sha256(message_id).digest()))
 
     def _outcome(self, value: bytes) -> _Outcome:
         digest = sha256(value).digest()
@@ -89,6 +98,32 @@ def _delivery_event(key: str | None, value: bytes | None) -> Checked:
         return _bad(ErrorCode.RECEIPT_FORMAT, key, value)
     # Not its bytes: the same event may be written in several ways.
     return Checked(message_id=event.delivery_id.lower(), signed_hash=short_hash(msgspec.json.encode(event)))
+
+
+def _proof_part(key: str | None, value: bytes | None) -> Checked:
+    """Return the part under its key. `source_id` is the master block that a message's own part rests on, and null for parts
+    that messages share.
+    """
+    name = None if key is None else read_hash(key)
+    try:
+        part = decode_part(value or b"")
+    except DecodeError:
+        return _bad(ErrorCode.PROOF_INVALID, key, value)
+    if name is None:
+        return _bad(ErrorCode.PROOF_INVALID, key, value)
+    master = part.master.hex() if isinstance(part, OwnPart) else None
+    return Checked(message_id=name.hex(), signed_hash=short_hash(value), source_id=master)
+
+
+def _stake_part(key: str | None, value: bytes | None) -> Checked:
+    try:
+        part = decode_stake_part(value or b"")
+    except StagepostError as error:
+        return _bad(error.code, key, value)
+    if key is not None and key != part.key:
+        return _bad(ErrorCode.RECEIPT_FORMAT, key, value)
+    # The same part, asked again after a restart, is a copy.
+    return Checked(message_id=part.key, signed_hash=short_hash(f"{part.digest}:{part.part}".encode()))
 
 
 def _bad(reason: ErrorCode, key: str | None, value: bytes | None) -> Checked:

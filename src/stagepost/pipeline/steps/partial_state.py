@@ -25,7 +25,9 @@ VALIDATORS = "validators"
 """Role of the row of all validators together. Like that of all full nodes it has no source."""
 QUARANTINE = "quarantine"
 """Role of the row that holds the hashes of a message's quarantined records; it has no source."""
-OF_MESSAGES = (FULL_NODES, VALIDATORS, QUARANTINE)
+PROOF = "proof"
+"""Role of the row of one proof; it has no source."""
+OF_MESSAGES = (FULL_NODES, VALIDATORS, QUARANTINE, PROOF)
 """Roles of rows that are not of one validator."""
 
 ROWS_MAX = 100_000
@@ -48,6 +50,8 @@ TOTAL = len(Stage)
 DELIVERY_ID, DMQ_ID, HASHES = TOTAL + 1, TOTAL + 2, TOTAL + 3
 """Places in a message's row, after the times of the stages."""
 _WIDTH = HASHES + 1
+_PROVED_WIDTH = 3
+"""Columns of a proof's end, which no receipt has."""
 _STAGE_PLACE = {stage: number for number, stage in enumerate(Stage)}
 _QUEUED = _STAGE_PLACE[Stage.QUEUED]
 _MEANINGS = {
@@ -100,7 +104,7 @@ class PartialState:
             row[DELIVERY_ID] = _least(row[DELIVERY_ID], record.delivery_id)
             row[DMQ_ID] = _least(row[DMQ_ID], record.dmq_id)
 
-    def _message(self, message_id: str, role: str, record_hash: int | None) -> list[Any]:
+    def _message(self, message_id: str, role: str, record_hash: str | None) -> list[Any]:
         row = self._messages.get((message_id, role))
         if row is None:
             row = self._messages[message_id, role] = [None] * _WIDTH
@@ -143,7 +147,7 @@ class PartialState:
             last, last_ms, first_ms, has_finalized, queued_ms = zip(*self._members.values(), strict=True)
             stages = [queued_ms if place == _QUEUED else nothing for place in range(len(Stage))]
             said = [last, last_ms, first_ms, has_finalized, *stages]
-            yield [*zip(*self._members, strict=True), *said, *repeat(nothing, _WIDTH - TOTAL)]
+            yield [*zip(*self._members, strict=True), *said, *repeat(nothing, _WIDTH - TOTAL + _PROVED_WIDTH)]
         if self._messages:
             nothing = tuple(repeat(None, len(self._messages)))
             message_ids, roles = zip(*self._messages, strict=True)
@@ -153,6 +157,7 @@ class PartialState:
                 *repeat(nothing, HAS_FINALIZED + 1),
                 *said,
                 [sorted(some) for some in hashes],
+                *repeat(nothing, _PROVED_WIDTH),
             ]
 
     def rows(self) -> list[tuple[Any, ...]]:

@@ -28,12 +28,12 @@ ROLES = {Role.FULL_NODE: "full_node", Role.VALIDATOR: "validator"}
 
 
 class Checked(NamedTuple):
-    """The columns that `schemas.RECORDS` has beyond `schemas.RAW`, in their order."""
+    """Result of checking a record: the reason of its refusal, or the columns that the tables hold of a receipt."""
 
     reason: str | None = None
     message_id: str | None = None
-    signed_hash: int | None = None
-    raw_hash: int | None = None
+    signed_hash: str | None = None
+    raw_hash: str | None = None
     kind: str | None = None
     timestamp_ms: int | None = None
     source_id: str | None = None
@@ -95,12 +95,16 @@ class RecordChecks:
         return outcome
 
 
-def short_hash(data: bytes | None) -> int:
-    return hash_number(sha256(b"" if data is None else b"\1" + data).digest())
+HASH_BYTES = 16
+"""Bytes of a SHA-256 by which records are told apart: two of them alike by chance are not to be expected."""
 
 
-def hash_number(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "big", signed=True)
+def short_hash(data: bytes | None) -> str:
+    return hash_text(sha256(b"" if data is None else b"\1" + data).digest())
+
+
+def hash_text(digest: bytes) -> str:
+    return digest[:HASH_BYTES].hex()
 
 
 def quarantined_id(key: str | None, value: bytes | None) -> str | None:
@@ -131,7 +135,7 @@ def described(receipt: Receipt, digest: bytes, reason: str | None, role: str | N
     return Checked(
         reason,
         receipt.message_id.hex(),
-        hash_number(digest),
+        hash_text(digest),
         None if reason is None else short_hash(value),
         kind.name,
         receipt.timestamp_ms,

@@ -44,4 +44,6 @@ def _joined() -> tuple[Column, ...]:
         F.min("delivery_id").alias("delivery_id"),
         F.min("dmq_id").alias("dmq_id"),
         F.array_sort(F.array_distinct(F.flatten(F.collect_list("signed_hashes")))).alias("signed_hashes"),
+        # Of rows of receipts there is nothing to join here; ends are told apart in `messages`.
+        *(F.min(name).alias(name) for name in ("proof", "proof_block", "executed_as")),
     )

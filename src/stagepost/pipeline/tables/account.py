@@ -1,21 +1,21 @@
-"""The account of the other topics: of each, every record is counted, repeated or quarantined. Needs no Spark.
-
-The account of a tables folder: every input row is counted, repeated or quarantined.
+"""The account of a set of tables, and of each of the other topics: every input row is counted, repeated or quarantined.
+Needs no Spark.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from stagepost.pipeline.tables.delta import held_files, open_table
+from stagepost.pipeline.tables.look_up import queries
 from stagepost.pipeline.tables.manifest import RECORDS, Manifest
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.names import STATUSES
 
 # What is not looked at has no hash, and every record of it counts.
 _QUERY = """
     SELECT topic, reason, count(*), count(DISTINCT signed_hash) + count(*) FILTER (WHERE signed_hash IS NULL)
-    FROM read_parquet(?) WHERE topic <> ? GROUP BY topic, reason ORDER BY topic, reason
+    FROM records WHERE topic <> ? GROUP BY topic, reason ORDER BY topic, reason
 """
 
 
@@ -27,18 +27,13 @@ class TopicAccount(NamedTuple):
     reasons: dict[str, int] = {}  # noqa: RUF012  # replaced, never changed
 
 
-def topic_accounts(folder: Path, manifest: Manifest) -> dict[str, TopicAccount]:
-    """By name; topics without a record are not in it."""
-    files = [str(folder / name) for name in manifest.files(RECORDS)]
-    if not files or not any(batch.other_rows for batch in manifest.batches):
+def topic_accounts(where: TableStore, manifest: Manifest) -> dict[str, TopicAccount]:
+    """Return the accounts by name; topics without a record are not in it."""
+    if not manifest.total.other_rows:
         return {}
-    import duckdb
-
-    connection = duckdb.connect(":memory:")
-    try:
-        found = connection.execute(_QUERY, [files, STATUSES]).fetchall()
-    finally:
-        connection.close()
+    files = held_files(open_table(where, RECORDS, manifest.versions[RECORDS]))
+    with queries(where, {RECORDS: (RECORDS, [one.path for one in files])}) as connection:
+        found = connection.execute(_QUERY, [STATUSES]).fetchall()
     accounts: dict[str, TopicAccount] = {}
     for topic, reason, rows, distinct in found:
         known = accounts.get(topic, TopicAccount())
@@ -53,16 +48,14 @@ def topic_accounts(folder: Path, manifest: Manifest) -> dict[str, TopicAccount]:
 
 
 def counts(manifest: Manifest) -> dict[str, Any]:
-    reasons: Counter[str] = Counter()
-    for batch in manifest.batches:
-        reasons.update(batch.quarantined)
+    total = manifest.total
     return {
-        "rows": sum(batch.rows for batch in manifest.batches),
-        "counted": manifest.counted,
-        "repeated": sum(batch.passing for batch in manifest.batches) - manifest.counted,
-        "quarantined": sum(reasons.values()),
-        "reasons": dict(reasons),
-        "other_rows": sum(batch.other_rows for batch in manifest.batches),
+        "rows": total.rows,
+        "counted": total.counted,
+        "repeated": total.passing - total.counted,
+        "quarantined": sum(total.quarantined.values()),
+        "reasons": dict(total.quarantined),
+        "other_rows": total.other_rows,
         "removed_rows": manifest.removed_rows,
         "as_of_ms": manifest.reports.as_of_ms if manifest.reports is not None else None,
     }

@@ -52,7 +52,7 @@ def rows(reader: Reader, what: Exported, wanted: MessageFilter) -> Iterator[dict
     """Yield the rows, with a bounded number of them in memory at a time."""
     require_tables(reader, wanted)
     query = query_of(what, wanted)
-    found = reader.connection.cursor().execute(query.text, query.parameters)
+    found = reader.cursor().execute(query.text, query.parameters)
     names = [column[0] for column in found.description or ()]
     while several := found.fetchmany(ROWS_PER_FETCH):
         for row in several:
@@ -64,7 +64,7 @@ def export(reader: Reader, what: Exported, wanted: MessageFilter, to: FileFormat
     require_tables(reader, wanted)
     query = query_of(what, wanted)
     # A cursor sees the same tables; the limits stay with this reader.
-    with TemporaryDirectory(prefix="stagepost-export-") as spill, reader.connection.cursor() as connection:
+    with TemporaryDirectory(prefix="stagepost-export-") as spill, reader.cursor() as connection:
         connection.execute(f"SET temp_directory = {quoted(spill)}")
         connection.execute(f"SET memory_limit = '{MEMORY_MAX}'")
         return copy_rows(connection, what.value, query.text, query.parameters, f".{to.value}", out)

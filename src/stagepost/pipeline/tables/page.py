@@ -1,4 +1,4 @@
-"""One HTML page of the tables, complete in itself: no script, no outside address, charts as SVG."""
+"""HTML page of the tables, complete in itself: no script, no outside address, charts as SVG."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stagepost.errors import StorageError
 from stagepost.ground.files.small_files import replace_file
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.reader import Reader
+from stagepost.pipeline.tables.store import TableStore
 
 ROWS_SHOWN_MAX = 50
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 420, 18, 190
@@ -39,8 +40,8 @@ PAGE_MODE = 0o666
 """Bits, less the umask: a page is for whoever may read its folder."""
 
 
-def write_page(folder: Path, out: Path) -> None:
-    reader = Reader(folder)
+def write_page(where: TableStore | Path, out: Path) -> None:
+    reader = Reader(where)
     try:
         text = page(reader)
     finally:
@@ -68,9 +69,9 @@ def page(reader: Reader) -> str:
         "<h2>Validators</h2>",
         _table(
             reader,
-            "SELECT session_id, 'V' || (validator + 1) AS validator, messages, silent, queued_first, median_queue_ms, "
+            "SELECT day, session_id, 'V' || (validator + 1) AS validator, messages, silent, queued_first, median_queue_ms, "
             "p95_queue_ms, contradictions, bad_signatures, open_new FROM validators WHERE messages + silent > 0 "
-            "ORDER BY contradictions DESC, silent DESC, session_id, validators.validator",
+            "ORDER BY contradictions DESC, silent DESC, day, session_id, validators.validator",
         ),
         "<h2>Alerts</h2>",
         _table(reader, "SELECT kind, subject, since_ms, detail FROM alerts ORDER BY kind, subject"),

@@ -1,4 +1,6 @@
-"""The tables without Spark: DuckDB over the files that the manifest names. For the CLI, dashboards and notebooks."""
+"""The tables without Spark: DuckDB over the files of the versions that the manifest names, so all of them are of one moment.
+For the CLI, dashboards and notebooks.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.manifest import LIVES, RECORDS, Manifest, Reports, read_manifest
-from stagepost.remp.receipts.status import KINDS
-from stagepost.topics.names import STATUSES
+from stagepost.pipeline.tables.damage import damage, damage_named
+from stagepost.pipeline.tables.delta import DAY, held_files, open_table
+from stagepost.pipeline.tables.manifest import MESSAGES, RECORDS, Manifest, read_manifest
+from stagepost.pipeline.tables.store import TableStore
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,81 +27,119 @@ REPORTS = (
     "alerts",
     "dmq_messages",
     "delivery_events",
+    "pool_stakes",
+    "mithril_signatures",
+    "mithril_beacons",
+    "mithril_pools",
 )
-"""Evaluated by the last run. `receipts` and `quarantine` are views on the records, `messages` on the lives of messages."""
+"""Evaluated by the last run that evaluated everything, day by day: their rows are of one day each, which they name last."""
 
-TABLES = ("messages", "receipts", "quarantine", *REPORTS)
+BY_EPOCH = ("mithril_beacons", "mithril_pools")
+"""Reports by epoch, which lasts several days: a changed day makes all rows of its epochs anew."""
+
+TABLES = ("messages", "receipts", "quarantine", "proofs", *REPORTS)
+_READ = (*TABLES, RECORDS)
 STANDARD_OUTPUT = "-"
 APOSTROPHE = "'"
 FORMULA_STARTS = ("=", "+", "-", "@")
 """Characters, one each: a spreadsheet takes a cell that begins with one of them for a formula."""
 FORMATS = {".parquet": "FORMAT parquet", ".csv": "FORMAT csv, HEADER", ".jsonl": "FORMAT json"}
 
-# One row for each receipt that counts. A receipt that came under several hints stands with the least of them.
-_RECEIPTS = """
-    SELECT any_value(message_id) message_id, any_value(kind) kind, any_value(level) "level",
-      any_value(status) status, any_value(timestamp_ms) timestamp_ms, any_value(source_id) source_id,
-      any_value(role) "role", min(session_hint) session_hint, any_value(error) error, any_value(block_id) block_id,
-      any_value(block_seqno) block_seqno, any_value(shard) shard, any_value(wc) wc,
-      any_value(mc_block_id) mc_block_id, any_value(mc_block_seqno) mc_block_seqno
-    FROM records JOIN kinds USING (kind)
-    WHERE topic = '{statuses}' AND reason IS NULL GROUP BY records.message_id, signed_hash
-"""
-_QUARANTINE = """
-    SELECT reason, topic, "partition", "offset", arrived_ms, message_id, value AS raw
-    FROM records WHERE reason IS NOT NULL
-"""
-# Of several evaluations of one message the newest counts. Its verdict is one of two, by the moment that is asked for.
-_NEWEST = """
-    SELECT * FROM ({lives}) QUALIFY row_number() OVER (PARTITION BY message_id ORDER BY generation DESC) = 1
-"""
-_MESSAGES = """
-    SELECT message_id, CASE WHEN {is_over} THEN verdict_over ELSE verdict_alive END AS verdict,
-      * EXCLUDE (message_id, verdict_alive, verdict_over, first_seen_ms, receipts_before, generation)
-    FROM ({lives})
-"""
+_OF_LIFE = ("verdict_alive", "verdict_over", "first_seen_ms", "days", "ends", "open_since_ms")
+"""Columns of `messages` by which it can be shown for another moment."""
+_AT_MOMENT = "CASE WHEN first_seen_ms < {over_before_ms} THEN verdict_over ELSE verdict_alive END AS verdict"
 
 
 class Reader:
-    """One state of a tables folder. `sql` takes any query over the tables by their names.
+    """State of a tables folder at one version. `sql` takes any query over the tables by their names.
 
     `as_of_ms` shows `messages` as of another moment than the last run's; the other tables stay as they were evaluated.
     """
 
-    def __init__(self, folder: Path, *, as_of_ms: int | None = None) -> None:
+    def __init__(self, where: TableStore | Path, *, as_of_ms: int | None = None) -> None:
         import duckdb
 
-        manifest = read_manifest(folder)
+        self.store = where if isinstance(where, TableStore) else TableStore.at(where)
+        manifest = read_manifest(self.store)
         if manifest is None:
             raise StorageError(
-                f"there are no tables in {folder}",
+                f"there are no tables in {self.store.address}",
                 advice="make them with `stagepost pipeline backfill` or `run`, or see --tables",
             )
         self.manifest: Manifest = manifest
         self.connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:")
+        self._datasets: dict[str, Any] = {}
         self.connection.execute("SET TimeZone = 'UTC'")
-        rows = ", ".join(f"('{kind.name}', {int(kind.level)}, '{kind.status.value}')" for kind in KINDS)
-        self.connection.execute(
-            f'CREATE TABLE kinds AS SELECT * FROM (VALUES {rows}) AS t(kind, "level", status)'
-        )
-        if records := manifest.files(RECORDS):
-            self._view("records", _parquet(folder, records))
-            self._view("receipts", _RECEIPTS.format(statuses=STATUSES))
-            self._view("quarantine", _QUARANTINE)
-        reports = manifest.reports
-        if reports is not None and (lives := manifest.files(LIVES)):
-            self._view("messages", _messages(folder, manifest, lives, reports, as_of_ms))
-        for name, files in (reports.files if reports else {}).items():
-            if files:
-                self._view(name, _parquet(folder, files))
+        try:
+            with damage_named(self.store, manifest.versions, _READ):
+                self._show(as_of_ms)
+        except BaseException:
+            self.close()
+            raise
+
+    def _show(self, as_of_ms: int | None) -> None:
+        """Make a view of every table that there is."""
+        manifest = self.manifest
+        if manifest.total.rows or manifest.total.other_rows:
+            self._view(RECORDS, f"SELECT * EXCLUDE ({DAY}) FROM ({self._rows(RECORDS)})")
+            for name in ("quarantine", "proofs"):
+                self._view(name, f"SELECT * EXCLUDE ({DAY}) FROM ({self._rows(name)})")
+            if not manifest.waiting:
+                self._view("receipts", f"SELECT * EXCLUDE ({DAY}) FROM ({self._rows('receipts')})")
+        if manifest.reports is not None:
+            self._view(MESSAGES, self._messages(as_of_ms))
+            for name in REPORTS if manifest.reports.are_all_made else ():
+                # A report that is newer than the tables has no version yet; the next run makes it.
+                if name in manifest.versions:
+                    self._view(name, self._rows(name))
+
+    def _rows(self, name: str) -> str:
+        """Return a query for a whole table, with `day`; its files are those of the version in the manifest."""
+        version = self.manifest.versions.get(name)
+        table = None if version is None else open_table(self.store, name, version)
+        if table is None:
+            raise StorageError(
+                f"there is no table {name} in {self.store.address}", advice="make the tables anew"
+            )
+        files = [self.store.path(name, one.path) for one in held_files(table)]
+        if self.store.is_local and files:
+            return (
+                f"SELECT * FROM read_parquet([{', '.join(map(quoted, files))}], hive_partitioning = true, "
+                f"hive_types = {{'{DAY}': DATE}})"
+            )
+        # Without files the columns are those of the table; on object storage the package reads.
+        stored = f"stored_{name}"
+        self._datasets[stored] = table.to_pyarrow_dataset()
+        self.connection.register(stored, self._datasets[stored])
+        return f"SELECT * FROM {stored}"
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return another connection to the same tables, for another thread or for a while."""
+        cursor = self.connection.cursor()
+        for name, found in self._datasets.items():
+            cursor.register(name, found)
+        return cursor
+
+    def _messages(self, as_of_ms: int | None) -> str:
+        assert self.manifest.reports is not None
+        shown = f"* EXCLUDE ({', '.join((*_OF_LIFE, DAY))})"
+        if as_of_ms is not None:
+            over_before_ms = as_of_ms - self.manifest.reports.message_timeout_ms
+            shown += f" REPLACE ({_AT_MOMENT.format(over_before_ms=over_before_ms)})"
+        return f"SELECT {shown} FROM ({self._rows(MESSAGES)})"
 
     def _view(self, name: str, query: str) -> None:
         self.connection.execute(f"CREATE VIEW {name} AS {query}")
 
     def sql(self, query: str) -> list[dict[str, Any]]:
-        found = self.connection.execute(query)
-        names = [column[0] for column in found.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        with damage_named(self.store, self.manifest.versions, _READ):
+            found = self.connection.execute(query)
+            names = [column[0] for column in found.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def damage(self, text: str) -> StorageError | None:
+        """Return the damaged file that made a query fail with `text`; None if all files are whole."""
+        return damage(self.store, self.manifest.versions, _READ, text)
 
     def table(self, name: str) -> list[dict[str, Any]]:
         return self.sql(f"SELECT * FROM {self.known(name)}")
@@ -122,31 +163,15 @@ class Reader:
         self.known(name)
         columns = self.connection.execute(f"DESCRIBE {name}").fetchall()
         order = ", ".join(f'"{column[0]}"' for column in columns[:3])
-        return copy_rows(
-            self.connection, name, f"SELECT * FROM {name} ORDER BY {order}", (), out.suffix, str(out)
-        )
+        try:
+            return copy_rows(
+                self.connection, name, f"SELECT * FROM {name} ORDER BY {order}", (), out.suffix, str(out)
+            )
+        except StorageError as error:
+            raise self.damage(error.text) or error from error
 
     def close(self) -> None:
         self.connection.close()
-
-
-def _messages(
-    folder: Path, manifest: Manifest, lives: list[str], reports: Reports, as_of_ms: int | None
-) -> str:
-    query = _parquet(folder, lives)
-    if sum(bool(batch.files.get(LIVES)) for batch in manifest.batches) > 1:
-        query = _NEWEST.format(lives=query)
-    moment_ms = reports.as_of_ms if as_of_ms is None else as_of_ms
-    # Without a moment life is never over.
-    is_over = (
-        f"{moment_ms} - first_seen_ms > {reports.message_timeout_ms}" if moment_ms is not None else "false"
-    )
-    return _MESSAGES.format(is_over=is_over, lives=query)
-
-
-def _parquet(folder: Path, files: list[str]) -> str:
-    names = ", ".join("'" + str((folder / name).absolute()).replace("'", "''") + "'" for name in files)
-    return f"SELECT * FROM read_parquet([{names}])"
 
 
 def copy_rows(

@@ -13,15 +13,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stagepost.chain.genesis import Genesis
+from stagepost.chain.proofs.proof_form import MessageProof, OwnPart, decode_part
+from stagepost.chain.proofs.proof_rules import ProofRefused, check_end
 from stagepost.errors import DecodeError, ErrorCode, StorageError
+from stagepost.pipeline.steps.proof_checks import ProofBook
 from stagepost.pipeline.steps.record_checks import quarantined_id
-from stagepost.pipeline.tables.manifest import RECORDS, Manifest
+from stagepost.pipeline.tables.manifest import Manifest, kept_genesis
 from stagepost.pipeline.tables.reader import Reader
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.receipt import Counting, Receipt, check
 from stagepost.remp.validator_sets import ValidatorSets
-from stagepost.remp.verdict.state import MessageState
+from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import evaluate
-from stagepost.topics.names import STATUSES
+from stagepost.topics.names import PROOFS, STATUSES
 
 ROWS_PER_FETCH = 10_000
 DIFFERENCES_SHOWN_MAX = 20
@@ -47,12 +52,12 @@ class _Life:
         self.dmq_id: str | None = None
 
 
-def check_tables(folder: Path, sets: ValidatorSets) -> Checking:
+def check_tables(where: TableStore | Path, sets: ValidatorSets) -> Checking:
     """Compares `messages`, the number of rows by reason, and counted + repeated + quarantined with the input."""
-    reader = Reader(folder)
+    reader = Reader(where)
     try:
         manifest = reader.manifest
-        if manifest.reports is None or not manifest.files(RECORDS):
+        if manifest.reports is None or not manifest.total.rows:
             raise StorageError(
                 "the tables have not been evaluated yet", advice="run the pipeline to its end once"
             )
@@ -78,17 +83,18 @@ def _check(reader: Reader, manifest: Manifest, sets: ValidatorSets) -> Checking:
         else:
             reasons[str(found)] += 1
             bad.setdefault(quarantined_id(key, value), set()).add(value)
+    for message_id, end in _proofs(reader, manifest):
+        if message_id in lives:
+            lives[message_id].state.prove(end)
     differences = list(_compared(reader, lives, bad, manifest, sets))
-    stored: Counter[str] = Counter()
-    for batch in manifest.batches:
-        stored.update(batch.quarantined)
+    stored = Counter(manifest.total.quarantined)
     for reason in sorted(stored.keys() | reasons.keys()):
         if stored[reason] != reasons[reason]:
             differences.append(Difference("quarantine", reason, stored[reason], reasons[reason]))
     counted = sum(len(life.state.signed) for life in lives.values())
-    if manifest.counted != counted:
-        differences.append(Difference("receipts", "counted", manifest.counted, counted))
-    entered = sum(batch.rows for batch in manifest.batches)
+    if manifest.total.counted != counted:
+        differences.append(Difference("receipts", "counted", manifest.total.counted, counted))
+    entered = manifest.total.rows
     if entered != passed + sum(reasons.values()):
         differences.append(Difference("records", "rows", entered, rows))
     return Checking(len(lives), rows, differences)
@@ -101,6 +107,39 @@ def _records(reader: Reader) -> Iterator[tuple[Any, ...]]:
     )
     while rows := found.fetchmany(ROWS_PER_FETCH):
         yield from rows
+
+
+def _proofs(reader: Reader, manifest: Manifest) -> Iterator[tuple[str, ProvedEnd]]:
+    """Yield the ends that proofs among the records show, each certificate and path checked again."""
+    genesis = kept_genesis(reader.store, manifest)
+    if genesis is None:
+        return
+    parts: dict[str, list[bytes]] = {}
+    found = reader.connection.execute(
+        "SELECT key, value FROM records WHERE topic = ? AND reason IS NULL", [PROOFS]
+    )
+    while rows := found.fetchmany(ROWS_PER_FETCH):
+        for key, value in rows:
+            parts.setdefault(key.lower(), []).append(value)
+    own = [
+        (key, part)
+        for key, values in parts.items()
+        for part in map(decode_part, values)
+        if isinstance(part, OwnPart)
+    ]
+    book = ProofBook(reader.store, Genesis.decode(genesis))
+    masters = book.look_at({part.master.hex() for _, part in own}, lambda keys: parts).masters
+    for key, part in own:
+        master = masters.get(part.master.hex())
+        if master is None:
+            continue
+        try:
+            end = check_end(MessageProof(0, (), None, part.shard, part.end), master)
+        except ProofRefused:
+            continue
+        if end.message_id.hex() == key:
+            by = None if end.executed_as is None else end.executed_as.hex()
+            yield key, ProvedEnd(end.kind.value, master.block_id.seqno, master.signers, master.validators, by)
 
 
 def _judge(

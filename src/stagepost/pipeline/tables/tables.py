@@ -1,52 +1,61 @@
-"""A tables folder as its one writer sees it: files go into a fresh folder, and count once the manifest names them.
+"""The tables of one store as their one writer sees them: files are written first, then committed table by table, and count
+once the manifest, which is committed last, names the versions.
 
-Only files that the journal (`own_files`) or the manifest once named are removed, and a name is forgotten after its file is
-gone, never before. A folder that holds anything else is refused before anything is written into it.
+Whatever a driver that was killed had committed beyond the manifest is left out again when the next one starts. Only files
+that a commit once named are removed, and those that an unpublished commit of ours left, whose names say so. A folder that
+holds anything else is refused before anything is written into it.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from stagepost.errors import StorageError
-from stagepost.pipeline.steps.columns import small_table
+from stagepost.pipeline.schemas import STORED, with_day
+from stagepost.pipeline.steps.columns import arrow_schema, small_table
+from stagepost.pipeline.tables.delta import (
+    DAY,
+    Commit,
+    DataFile,
+    DayFile,
+    LakeTable,
+    properties,
+    writer_properties,
+)
 from stagepost.pipeline.tables.driver_lock import DriverLock
-from stagepost.pipeline.tables.manifest import (
-    Dropped,
-    Manifest,
-    read_manifest,
-    sync_file,
-    sync_folder,
-    write_manifest,
-)
-from stagepost.pipeline.tables.own_files import (
-    DATA_FOLDER,
-    read_journal,
-    remove_empty_folders,
-    require_own_folder,
-    unfinished_files,
-    write_journal,
-)
+from stagepost.pipeline.tables.look_up import LateMessages, quoted_list
+from stagepost.pipeline.tables.manifest import COMMITS, Manifest, read_manifest
+from stagepost.pipeline.tables.own_files import remove_unfinished, require_own_place
+from stagepost.pipeline.tables.safe_storage import require_safe_commits
+from stagepost.pipeline.tables.store import TableStore
 
-GRACE_MS = 60_000
-"""How long files that were replaced stay for readers who still know the manifest before."""
+GENERATION = "stagepost"
+"""Name of the transaction that every commit of ours enters, with the generation of the manifest as its number."""
 
-JOURNAL_KEPT_MS = 600_000
-"""Milliseconds for which the journal keeps a folder's name: a task whose driver is gone may still write there for a while."""
+VACUUM_HOURS = 1
+"""Hours for which files that no longer count stay for readers who still look at an older version."""
+
+ROWS_HERE_MAX = 100_000
+"""Rows, at most, that are brought to the driver to be written there; more are written by the workers."""
+
+BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
 
 T = TypeVar("T")
 Point = Callable[[str], None]
-"""Told of the named points of a commit as they are passed, so that tests can end the process there."""
+"""Function that is told of the named points of a commit as they are passed, so that tests can end the process there."""
+Change = Callable[[pa.Table], pa.Table]
+"""Function that makes rows as they are stored, with `day`, from rows as they were evaluated."""
 
 
 def pass_by(point: str) -> None:
@@ -54,176 +63,237 @@ def pass_by(point: str) -> None:
 
 
 class Tables:
-    """Holds the lock from construction to `close`."""
+    """The writer's side of a store. Holds the lock of a local folder from construction to `close`."""
 
     def __init__(
-        self, folder: Path, *, at_point: Point = pass_by, now: Callable[[], float] = time.time
+        self, where: TableStore | Path, *, at_point: Point = pass_by, now: Callable[[], float] = time.time
     ) -> None:
-        require_own_folder(folder)
-        self.folder = folder
-        self.lock = DriverLock(folder)
-        try:
-            self.manifest = read_manifest(folder) or Manifest()
-            self._begun = read_journal(folder)
-        except BaseException:
-            self.lock.release()
-            raise
+        self.store = where if isinstance(where, TableStore) else TableStore.at(where)
+        require_own_place(self.store)
+        self._lock = DriverLock(self.store.folder) if self.store.is_local else None
         self.at_point = at_point
         self._now = now
-        self._publishing = threading.Lock()
-        self._working: set[str] = set()
-        self._remove_unneeded()
+        self._changing = threading.RLock()
+        self._tables: dict[str, LakeTable] = {}
+        try:
+            if (found := read_manifest(self.store)) is None:
+                require_safe_commits(self.store)
+            self.manifest = found or Manifest()
+            # Before any other table: tables without it can then only mean that it was lost.
+            self._commits = LakeTable(self.store, COMMITS, pa.schema([("generation", pa.int64())]))
+            self._commits.make()
+            for name in STORED:
+                self._require_version(name)
+                self.table(name).make()
+            self._go_back()
+            remove_unfinished(self.store, self.manifest)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        self.lock.release()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def mark(self) -> str:
+        """Return what the names of files for the next commit begin with."""
+        return f"{self.manifest.generation + 1:08d}"
+
+    def table(self, name: str) -> LakeTable:
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = LakeTable(self.store, name, arrow_schema(STORED[name]))
+        return found
+
+    def _require_version(self, name: str) -> None:
+        """Raise `StorageError` if a table is older than the manifest says: then a part of it was lost."""
+        wanted, found = self.manifest.versions.get(name, -1), self.table(name).version
+        if found < wanted:
+            there = f"ends at version {found}" if found >= 0 else "is not there"
+            raise StorageError(
+                f"the table {name} in {self.store.address} {there}, and belongs to the others at version {wanted}",
+                advice="put the table back from a copy, or make new tables from the topics or the dump with another --out",
+            )
+
+    def _go_back(self) -> None:
+        """Leave out what is committed beyond the manifest; a table that it does not name is left without rows."""
+        for name in STORED:
+            self.table(name).go_back(self.manifest.versions.get(name, 0))
+
+    # Changing
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Let one thread commit to several tables and publish; what it has committed is left out again if it fails."""
+        with self._changing:
+            try:
+                yield
+            except Exception:
+                self._go_back()
+                raise
+
+    def commit(self, name: str, commit: Commit) -> None:
+        if commit.adds or commit.removes:
+            self.table(name).commit(msgspec.structs.replace(commit, transactions=self.transactions()))
+
+    def delete(self, name: str, some: LateMessages) -> None:
+        """Commit the removal of all rows of some messages on some days."""
+        self.table(name).change(
+            lambda table: table.delete(
+                f"day IN ({quoted_list(some.days)}) AND message_id IN ({quoted_list(some.message_ids)})",
+                writer_properties=writer_properties(name),
+                commit_properties=properties(self.transactions()),
+            )
+        )
+
+    def transactions(self, more: Mapping[str, int] | None = None) -> dict[str, int]:
+        return {GENERATION: self.manifest.generation + 1, **(more or {})}
+
+    def publish(self, change: Callable[[Manifest], Manifest]) -> None:
+        """Commit the manifest: a change of what is published at this moment."""
+        with self._changing:
+            following = msgspec.structs.replace(
+                change(self.manifest),
+                generation=self.manifest.generation + 1,
+                versions={name: table.version for name, table in self._tables.items() if table.version >= 0},
+                written_ms=int(self._now() * 1_000),
+            )
+            self.at_point("before manifest")
+            transactions = self.transactions(following.stream_batches)
+            self._commits.commit(Commit(transactions=transactions, account=msgspec.to_builtins(following)))
+            self.manifest = following
+            self.at_point("after manifest")
 
     # Writing
 
-    @contextmanager
-    def work(self) -> Iterator[Path]:
-        """A folder for the files of one commit. No two attempts share one: what a driver that was killed had begun may
-        still be written for a moment after its end, and must not get between the files of its successor. The journal has
-        the folder's name before this returns.
+    def write(self, frame: DataFrame, name: str, rows: int, change: Change | None = None) -> list[DataFile]:
+        """Write rows, which have the column `day` as text, by day into new files of a table; they are not committed yet.
 
-        While anybody works nothing is removed: not what is being written, and not what is being read.
+        `rows` says about how many they are: few are written here, many by the workers.
         """
-        with self._publishing:
-            name = f"{self.manifest.generation + 1:08d}-{secrets.token_hex(4)}"
-            if not self.manifest.generation:
-                # Before the first file: data without a manifest can then only mean that the manifest was lost.
-                write_manifest(self.folder, self.manifest)
-            begun = {**self._journal_kept(), name: self._now_ms()}
-            write_journal(self.folder, begun)
-            self._begun = begun
-            self._working.add(name)
-        try:
-            yield self.folder / DATA_FOLDER / name
-        finally:
-            with self._publishing:
-                self._working.discard(name)
-                if not self._working:
-                    self._remove_unneeded()
+        if rows <= ROWS_HERE_MAX:
+            return self.write_rows(self.ran(frame.toArrow), name, change)
+        step = writing(self.store, name, self.mark, change)
+        accounts = self.ran(frame.mapInArrow(step, "account string").collect)
+        return [file for row in accounts for file in msgspec.json.decode(row[0], type=list[DataFile])]
 
-    def write(
-        self, frame: DataFrame, folder: Path, name: str, options: Mapping[str, str] | None = None
-    ) -> list[str]:
-        """The files of one table of this commit, durable."""
-        place = folder / name
-        writer = frame.write.mode("error").options(**(options or {}))
-        self.ran(lambda: writer.parquet(str(place.absolute())), place)
-        files = sorted(place.glob("*.parquet"))
-        for file in files:
-            sync_file(file)
-        self.sync(folder, name)
-        return [str(file.relative_to(self.folder)) for file in files]
+    def write_rows(self, rows: pa.Table, name: str, change: Change | None = None) -> list[DataFile]:
+        """Write rows that are here already."""
+        writer = DayWriter(self.store, name, self.mark)
+        writer.take(rows if change is None else change(rows))
+        return writer.close()
 
-    def ran(self, action: Callable[[], T], place: Path) -> T:
-        """What Spark gives back; its failures in one sentence."""
+    def ran(self, action: Callable[[], T]) -> T:
+        """Return what Spark gives; its failures in one sentence."""
         try:
             return action()
         except Exception as error:
             raise StorageError(
-                f"Spark could not write {place}: {root_cause(str(error))}",
+                f"Spark could not write {self.store.address}: {root_cause(str(error))}",
                 advice="the tables are as they were before; is the disk full? -v shows all that Spark says",
             ) from error
 
-    def sync(self, folder: Path, *names: str) -> None:
-        """Makes the entries of files in a commit's folders durable; the files are already."""
-        for changed in (*(folder / name for name in names), folder):
-            if changed.exists():
-                sync_folder(changed)
-
-    def publish(self, change: Callable[[Manifest], Manifest]) -> None:
-        """The commit itself: a change of what is published at this moment. Files of the manifest before that are not in
-        the following one are dropped after a while.
-        """
-        with self._publishing:
-            self._publish(change(self.manifest))
-            if not self._working:
-                self._remove_unneeded()
-
-    def _publish(self, manifest: Manifest) -> None:
-        now_ms = self._now_ms()
-        live = set(manifest.live())
-        fresh = [name for name in dict.fromkeys(self.manifest.live()) if name not in live]
-        kept = [one for one in self.manifest.dropped if not self._is_over(one) or self._is_there(one)]
-        dropped = [*kept, Dropped(fresh, now_ms)] if fresh else kept
-        generation = self.manifest.generation + 1
-        following = msgspec.structs.replace(manifest, generation=generation, dropped=dropped)
-        data = self.folder / DATA_FOLDER
-        if data.exists():
-            try:
-                sync_folder(data)
-            except OSError as error:
-                raise StorageError(
-                    f"{data} cannot be made durable: {error.strerror}",
-                    advice="the tables are as they were before; check the disk and who owns the folder",
-                ) from error
-        self.at_point("before manifest")
-        write_manifest(self.folder, following)
-        self.manifest = following
-        self.at_point("after manifest")
-
-    def _remove_unneeded(self) -> None:
-        """Remove files whose grace is over, and those in journaled folders that were never published.
-
-        A file that cannot be removed now keeps its name in the manifest or the journal, and is tried again.
-        """
-        places = set()
-        for dropped in filter(self._is_over, self.manifest.dropped):
-            for name in dropped.files:
-                with suppress(OSError):
-                    (self.folder / name).unlink()
-                places.add((self.folder / name).parents[1])
-        named = set(self.manifest.published())
-        for work in self._begun:
-            with suppress(OSError):
-                for file in list(unfinished_files(self.folder, work, named)):
-                    file.unlink(missing_ok=True)
-            places.add(self.folder / DATA_FOLDER / work)
-        for place in places:
-            remove_empty_folders(place)
-
-    def _journal_kept(self) -> dict[str, int]:
-        """Return the journal without old folders in which nothing unfinished is left."""
-        oldest_ms = self._now_ms() - JOURNAL_KEPT_MS
-        named = set(self.manifest.published())
-        return {
-            work: begun_ms
-            for work, begun_ms in self._begun.items()
-            if begun_ms > oldest_ms or work in self._working or not self._is_clean(work, named)
-        }
-
-    def _is_clean(self, work: str, named: set[str]) -> bool:
-        try:
-            return not any(unfinished_files(self.folder, work, named))
-        except OSError:
-            return False
-
-    def _is_over(self, dropped: Dropped) -> bool:
-        return self._now_ms() - dropped.dropped_ms >= GRACE_MS
-
-    def _is_there(self, dropped: Dropped) -> bool:
-        return any((self.folder / name).exists() for name in dropped.files)
-
-    def _now_ms(self) -> int:
-        return int(self._now() * 1_000)
-
     # Reading
 
-    def read(self, spark: SparkSession, kind: str, schema: StructType) -> DataFrame:
-        """`records` or `state` of every published batch."""
-        return read_files(spark, self.folder, self.manifest.files(kind), schema)
+    def read(self, spark: SparkSession, name: str, days: Iterable[str] | None = None) -> DataFrame:
+        """Return a table as of this moment, of some days or whole, with `day`."""
+        return self.read_files(spark, name, [one.path for one in self.table(name).held(days)])
+
+    def read_files(self, spark: SparkSession, name: str, paths: Sequence[str]) -> DataFrame:
+        """Return the rows of some files of a table, with `day`."""
+        return stored_rows(spark, self.store, name, paths)
 
 
-def read_files(spark: SparkSession, folder: Path, files: list[str], schema: StructType) -> DataFrame:
-    if not files:
+class DayWriter:
+    """New files of one table, one for each day among the rows that are taken."""
+
+    def __init__(self, store: TableStore, name: str, mark: str) -> None:
+        self._store, self._name, self._mark = store, name, mark
+        self._schema = arrow_schema(STORED[name])
+        self._files: dict[str, DayFile] = {}
+
+    def take(self, rows: pa.Table) -> None:
+        """Write rows with the column `day`, as text or as a date."""
+        days = pc.cast(rows[DAY], pa.string())
+        for day in pc.unique(days).to_pylist():
+            some = rows.filter(pc.equal(days, day)).select(self._schema.names).cast(self._schema)
+            if day not in self._files:
+                self._files[day] = DayFile(
+                    self._store, self._name, day, self._schema, True, len(some), self._mark
+                )
+            self._files[day].write(some)
+
+    def close(self) -> list[DataFile]:
+        return [file.close() for file in self._files.values()]
+
+
+def writing(
+    store: TableStore, name: str, mark: str, change: Change | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a step of Spark's workers that writes rows by day, and returns the files."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = DayWriter(store, name, mark)
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(one.nbytes for one in waiting) >= BYTES_PER_ROW_GROUP:
+                _take(writer, waiting, change)
+                waiting = []
+        _take(writer, waiting, change)
+        account = msgspec.json.encode(writer.close()).decode()
+        yield pa.RecordBatch.from_pydict({"account": [account]})
+
+    return write
+
+
+def _take(writer: DayWriter, batches: list[pa.RecordBatch], change: Change | None) -> None:
+    if batches:
+        rows = pa.Table.from_batches(batches)
+        writer.take(rows if change is None else change(rows))
+
+
+def stored_rows(spark: SparkSession, store: TableStore, name: str, paths: Sequence[str]) -> DataFrame:
+    """Return the rows of some files of a table, with `day`."""
+    schema = with_day(STORED[name])
+    if not paths:
         return small_table(spark, [], schema)
-    return spark.read.schema(schema).parquet(*(str((folder / name).absolute()) for name in files))
+    if store.is_local:
+        reading = spark.read.schema(schema).option("basePath", store.of(name))
+        return reading.parquet(*(store.path(name, path) for path in paths))
+    files = small_table(spark, [(path,) for path in paths], "path string")
+    return files.repartition(min(len(paths), 64)).mapInArrow(reading_files(store, name, schema), schema)
+
+
+def reading_files(
+    store: TableStore, name: str, schema: StructType
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a step of Spark's workers that reads files of a table on object storage."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
+        wanted = arrow_schema(schema)
+        place = store.file_system(name)
+        for batch in batches:
+            for path in batch.column(0).to_pylist():
+                with pq.ParquetFile(place.open_input_file(path)) as file:
+                    for rows in file.iter_batches():
+                        whole = pa.Table.from_batches([rows]).append_column(DAY, day_column(path, len(rows)))
+                        yield from whole.select(wanted.names).cast(wanted).to_batches()
+
+    return read
+
+
+def day_column(path: str, rows: int) -> pa.Array:
+    """Return the day of a file for each of its rows: the name of its folder has it."""
+    return pa.array([path.split("/", 1)[0].removeprefix(f"{DAY}=")] * rows, pa.string())
 
 
 def root_cause(text: str) -> str:
-    """The innermost of the causes that Spark lists, else the first line."""
+    """Return the innermost of the causes that Spark lists, else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return (causes[-1:] or lines[:1] or ["no reason given"])[0]

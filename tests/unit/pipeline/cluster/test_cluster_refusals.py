@@ -33,7 +33,12 @@ from stagepost.pipeline.cluster.pack import (
     require_fitting,
 )
 from stagepost.pipeline.cluster.submit import start_on_cluster
-from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
+from stagepost.pipeline.sources.checkpoint_fit import (
+    planned_offsets,
+    planned_text,
+    require_fitting_checkpoint,
+    restore_checkpoint,
+)
 from stagepost.pipeline.tables.manifest import Manifest
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
@@ -215,7 +220,7 @@ def test_the_archive_holds_the_package_and_what_its_steps_import_and_no_tests(
     made = pack(tmp_path / "a.zip")
 
     assert require_fitting(made.path) == label
-    assert {"pyarrow", "msgspec", "pynacl", "cffi"} <= set(label.packages)
+    assert {"pyarrow", "deltalake", "arro3-core", "msgspec", "pynacl", "cffi"} <= set(label.packages)
     with zipfile.ZipFile(made.path) as archive:
         names = archive.namelist()
     assert {
@@ -303,6 +308,38 @@ def test_a_checkpoint_of_other_tables_or_another_stream_is_refused(
         require_fitting_checkpoint(checkpoint, tables_with(taken), "topics")
 
     assert "--out" in caught.value.advice
+
+
+def test_a_lost_checkpoint_is_made_anew_from_the_last_commit_and_one_that_is_there_stays(
+    tmp_path: Path,
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    manifest = Manifest(stream_batches={"topics": 3}, offsets={"topics": GOOD})
+
+    assert restore_checkpoint(checkpoint, manifest, "topics")
+    require_fitting_checkpoint(checkpoint, manifest, "topics")
+    assert planned_offsets(checkpoint) == {"stagepost.remp.statuses": {"0": 12}}
+    assert planned_text(checkpoint, 3) == planned_text(checkpoint, 2) == GOOD
+
+    later = Manifest(stream_batches={"topics": 4}, offsets={"topics": GOOD})
+    assert not restore_checkpoint(checkpoint, later, "topics")
+    with pytest.raises(ConfigError, match="knows batches up to 3 only"):
+        require_fitting_checkpoint(checkpoint, later, "topics")
+    assert not restore_checkpoint(tmp_path / "other", tables_with(3), "topics"), (
+        "nothing says how far it read"
+    )
+    assert not restore_checkpoint(tmp_path / "other", Manifest(), "topics")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text("a file where a folder has to be")
+    manifest = Manifest(stream_batches={"topics": 3}, offsets={"topics": GOOD})
+
+    with pytest.raises(StorageError, match="checkpoint cannot be written: "):
+        restore_checkpoint(tmp_path / "checkpoint", manifest, "topics")
+    with pytest.raises(StorageError, match="offsets/7 cannot be read: "):
+        planned_text(tmp_path / "nothing", 7)
 
 
 # What the first look at the workers makes of what they say; the real cluster's words are in the end-to-end tests

@@ -104,7 +104,7 @@ def test_a_node_of_another_network_is_told_once_and_one_that_is_not_there_at_onc
 
 def test_no_more_ids_are_remembered_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dmq_collector, "RECENT_MAX", 2)
-    retained = dmq_collector._opened(tmp_path / "retained")
+    retained = dmq_collector.open_retained(tmp_path / "retained")
     assert retained is not None
     first, second, third = messages(20, 3)
     assert len(retained.fresh([first, second, first, second])) == 2

@@ -129,7 +129,7 @@ def small_reader() -> Iterator[Any]:
 
     connection = duckdb.connect(":memory:")
     connection.execute(TABLES)
-    yield SimpleNamespace(connection=connection, known=lambda name: name)
+    yield SimpleNamespace(connection=connection, cursor=connection.cursor, known=lambda name: name)
     connection.close()
 
 

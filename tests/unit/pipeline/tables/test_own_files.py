@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,54 +14,56 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.manifest import MANIFEST_FILE, Batch, Manifest, read_manifest
+from stagepost.pipeline.tables.delta import LOG_FOLDER
+from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, read_manifest
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
+from tests.worlds.pipeline.written_tables import DAY, write_lake
 
 if TYPE_CHECKING:
-    from stagepost.pipeline.tables.tables import Tables
+    from stagepost.pipeline.tables.tables import Point, Tables
 
 STRANGE = (
     "notes.txt",
     "data/notes.txt",
-    "data/2026/notes.txt",
-    "data/00000001-0123abcd/records/mine.parquet",
+    "records/notes.txt",
+    "records/2026/notes.txt",
+    f"records/day={DAY}/mine.parquet",
+    "records/day=today/00000001-00112233aabbccdd.parquet",
     "sets/notes.json",
-    "data",
+    "messages",
 )
+RECORD = {"topic": "stagepost.remp.statuses", "offset": 1}
 KILLED_DRIVER = """
 import os, signal, sys
 from pathlib import Path
+import pyarrow as pa
+from stagepost.pipeline.schemas import RECORDS, with_day
+from stagepost.pipeline.steps.columns import arrow_schema
+from stagepost.pipeline.tables.delta import Commit
 from stagepost.pipeline.tables.tables import Tables
 
-with Tables(Path(sys.argv[1])).work() as place:
-    (place / "records").mkdir(parents=True)
-    (place / "records" / "00112233aabbccdd.parquet").write_text("records")
-    (place / "lives" / "_temporary" / "0").mkdir(parents=True)
-    (place / "lives" / "_temporary" / "0" / "part-0.parquet").write_text("lives")
-    print(place, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+tables = Tables(Path(sys.argv[1]))
+rows = pa.Table.from_pylist([{"offset": 7, "day": sys.argv[2]}], arrow_schema(with_day(RECORDS)))
+for is_committed in (True, False):
+    files = tables.write_rows(rows, "records")
+    if is_committed:
+        tables.commit("records", Commit(adds=tuple(files)))
+    print(files[0].path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def a_commit(tables: Tables, digits: str) -> str:
-    """Publish one batch with one file in the place of the batches before; return the file's name."""
-    with tables.work() as place:
-        (place / "records").mkdir(parents=True)
-        file = place / "records" / f"{digits * 16}.parquet"
-        file.write_text(digits)
-        name = str(file.relative_to(tables.folder))
-        tables.publish(
-            lambda manifest: msgspec.structs.replace(manifest, batches=[Batch({"records": [name]}, rows=1)])
-        )
-    return name
+def a_commit(folder: Path, number: int = 1) -> Manifest:
+    """Publish one batch with one record."""
+    return write_lake(folder, {RECORDS: [{**RECORD, "offset": number}]}, Manifest(total=Batch(rows=number)))
 
 
-def tables_in(folder: Path, now: Callable[[], float] = lambda: 0.0) -> Tables:
+def tables_in(folder: Path, at_point: Point | None = None) -> Tables:
     need_packages()
-    from stagepost.pipeline.tables.tables import Tables
+    from stagepost.pipeline.tables.tables import Tables, pass_by
 
-    return Tables(folder, now=now)
+    return Tables(folder, at_point=at_point or pass_by)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -70,7 +72,9 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 def shown(name: str) -> str:
     """Return what a refusal names: an unknown folder as a whole."""
-    return "data/2026" if "2026" in name else name
+    return next(
+        (whole for whole in ("data", "records/2026", "records/day=today") if name.startswith(whole)), name
+    )
 
 
 def a_file(path: Path) -> None:
@@ -83,9 +87,7 @@ def test_a_folder_with_a_strangers_file_is_refused_and_stays_as_it_is(tmp_path: 
     a_file(tmp_path / name)
     before = files_in(tmp_path)
 
-    with pytest.raises(
-        ConfigError, match="files of tables" if "0123abcd" in name else shown(name)
-    ) as refused:
+    with pytest.raises(ConfigError, match=f"no driver of these tables has made: {shown(name)}$") as refused:
         tables_in(tmp_path)
 
     assert "--out" in refused.value.advice
@@ -94,10 +96,10 @@ def test_a_folder_with_a_strangers_file_is_refused_and_stays_as_it_is(tmp_path: 
 
 @pytest.mark.parametrize("name", STRANGE[:-1])
 def test_a_strangers_file_in_tables_is_neither_removed_nor_passed_over(tmp_path: Path, name: str) -> None:
+    a_commit(tmp_path, 1)
     tables = tables_in(tmp_path)
-    a_commit(tables, "1")
     a_file(tmp_path / name)
-    a_commit(tables, "2")
+    tables.publish(lambda manifest: msgspec.structs.replace(manifest, taken=["ab"]))
     tables.close()
     before = files_in(tmp_path)
 
@@ -106,37 +108,49 @@ def test_a_strangers_file_in_tables_is_neither_removed_nor_passed_over(tmp_path:
 
     assert files_in(tmp_path) == before
     (tmp_path / name).unlink()
-    if "2026" in name:
+    if shown(name) != name:
         (tmp_path / name).parent.rmdir()
     tables_in(tmp_path).close()
 
 
-def test_a_strangers_file_in_a_folder_that_a_driver_writes_into_is_not_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", STRANGE[1:-1])
+def test_upkeep_removes_no_strangers_file(tmp_path: Path, name: str) -> None:
+    a_commit(tmp_path, 1)
     tables = tables_in(tmp_path)
-    with tables.work() as place:
-        a_file(place / "records" / "mine.parquet")
-    tables.close()
+    a_file(tmp_path / name)
+    try:
+        for one in tables.table(RECORDS), tables.table("messages"):
+            one.change(lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False))
+    finally:
+        tables.close()
 
-    assert (place / "records" / "mine.parquet").exists()
-    with pytest.raises(ConfigError, match=r"has made: data/.*/records/mine\.parquet"):
+    assert (tmp_path / name).read_text() == "of somebody else"
+
+
+def test_tables_without_their_commits_are_refused_and_no_empty_history(tmp_path: Path) -> None:
+    published = a_commit(tmp_path)
+    before = files_in(tmp_path / RECORDS)
+    (tmp_path / COMMITS).rename(tmp_path.parent / "kept")
+
+    with pytest.raises(ConfigError, match=f"and no table {COMMITS} that says what of them counts"):
         tables_in(tmp_path)
 
-
-def test_data_without_a_manifest_is_refused_and_no_empty_history(tmp_path: Path) -> None:
-    tables = tables_in(tmp_path)
-    name = a_commit(tables, "1")
-    tables.close()
-    content = (tmp_path / MANIFEST_FILE).read_bytes()
-    (tmp_path / MANIFEST_FILE).unlink()
-
-    with pytest.raises(ConfigError, match=rf"holds 1 files of tables, as {name}, and no manifest\.json"):
-        tables_in(tmp_path)
-
-    assert (tmp_path / name).read_text() == "1"
-    (tmp_path / MANIFEST_FILE).write_bytes(content)
+    assert files_in(tmp_path / RECORDS) == before
+    (tmp_path.parent / "kept").rename(tmp_path / COMMITS)
     again = tables_in(tmp_path)
-    assert again.manifest.files("records") == [name]
+    assert again.manifest == published
     again.close()
+
+
+def test_commits_without_their_tables_are_refused_and_no_empty_history(tmp_path: Path) -> None:
+    a_commit(tmp_path)
+    shutil.rmtree(tmp_path / RECORDS)
+    before = files_in(tmp_path)
+
+    with pytest.raises(StorageError, match=f"{RECORDS} in .* is not there"):
+        tables_in(tmp_path)
+
+    assert files_in(tmp_path) == before
 
 
 def test_a_backfill_is_refused_before_spark_starts_and_the_folder_stays_as_it_is(
@@ -146,99 +160,70 @@ def test_a_backfill_is_refused_before_spark_starts_and_the_folder_stays_as_it_is
     out, sets, dump = tmp_path / "out", tmp_path / "sets.json", tmp_path / "dump.jsonl"
     sets.write_bytes(sets_bytes())
     dump.touch()
-    a_file(out / "data" / "thesis.txt")
+    a_file(out / "records" / "thesis.txt")
     where = ["--validator-sets", str(sets), "--out", str(out)]
 
     for job in (["backfill", "--input", str(dump)], ["run", "--once", "--kafka", "127.0.0.1:1"]):
         assert run(["pipeline", *job, *where]) == 2
-        assert "data/thesis.txt" in capsys.readouterr().err
+        assert "records/thesis.txt" in capsys.readouterr().err
     assert run(["pipeline", "compact", "--tables", str(out)]) == 2
-    assert list(files_in(out)) == ["data/thesis.txt"]
+    assert list(files_in(out)) == ["records/thesis.txt"]
 
 
-def test_what_a_killed_driver_left_is_known_by_name_and_removed_also_when_it_comes_late(
+def test_what_a_killed_driver_wrote_and_committed_without_publishing_is_gone_also_when_it_comes_late(
     tmp_path: Path,
 ) -> None:
-    tables = tables_in(tmp_path)
-    name = a_commit(tables, "1")
-    tables.close()
+    published = a_commit(tmp_path)
+    kept = set(files_in(tmp_path / RECORDS))
 
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED_DRIVER, tmp_path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", KILLED_DRIVER, tmp_path, DAY], capture_output=True, text=True, check=False
     )
 
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    place = Path(ended.stdout.strip())
-    assert len(files_in(place)) == 2
+    left = [tmp_path / RECORDS / name for name in ended.stdout.split()]
+    assert [path.exists() for path in left] == [True, True]
+    for _ in range(2):
+        tables = tables_in(tmp_path)
+        assert sum(one.rows for one in tables.table(RECORDS).held()) == 1
+        assert tables.manifest == published
+        tables.close()
+        assert not any(path.exists() for path in left)
+        # A task of the driver that is gone may write a little longer.
+        left[1].write_bytes(b"late")
     tables_in(tmp_path).close()
-    assert not place.exists()
-    # A task of the driver that is gone may write a little longer.
-    a_file(place / "records" / f"{'a' * 16}.parquet")
-    tables_in(tmp_path).close()
-    assert not place.exists()
-    assert (tmp_path / name).read_text() == "1"
+    assert not left[1].exists()
+    assert {name for name in files_in(tmp_path / RECORDS) if LOG_FOLDER not in name} == {
+        name for name in kept if LOG_FOLDER not in name
+    }
 
 
-def test_a_file_is_named_by_manifest_or_journal_until_it_is_gone(tmp_path: Path) -> None:
-    """So wherever a driver ends, its successor knows every file."""
+def test_at_every_point_of_a_commit_a_successor_knows_every_file(tmp_path: Path) -> None:
     need_packages()
     from stagepost.pipeline.tables.own_files import require_own_folder
-    from stagepost.pipeline.tables.tables import GRACE_MS, JOURNAL_KEPT_MS, Tables
+    from stagepost.pipeline.tables.store import TableStore
 
-    now_s, points = 0.0, 0
+    points = []
 
     def at_point(name: str) -> None:
-        nonlocal points
-        points += 1
-        require_own_folder(tmp_path)
+        points.append(name)
+        require_own_folder(TableStore.at(tmp_path))
 
-    tables = Tables(tmp_path, at_point=at_point, now=lambda: now_s)
-    for step in range(6):
-        a_commit(tables, f"{step}")
-        require_own_folder(tmp_path)
-        now_s += (GRACE_MS if step % 2 else JOURNAL_KEPT_MS) / 1_000
+    a_commit(tmp_path, 1)
+    tables = tables_in(tmp_path, at_point)
+    for number in range(3):
+        tables.publish(lambda manifest, number=number: msgspec.structs.replace(manifest, taken=[str(number)]))  # type: ignore[misc]
+        require_own_folder(TableStore.at(tmp_path))
     tables.close()
 
-    left = {name for name in files_in(tmp_path) if name.endswith(".parquet")}
-    manifest = read_manifest(tmp_path)
-    assert manifest is not None
-    assert points == 12
-    assert set(manifest.live()) <= left <= set(manifest.published())
-    assert len(left) <= 2
+    assert points == ["before manifest", "after manifest"] * 3
 
 
-def test_a_work_that_takes_longer_than_names_are_kept_stays_in_the_journal(tmp_path: Path) -> None:
-    need_packages()
-    from stagepost.pipeline.tables.own_files import read_journal
-    from stagepost.pipeline.tables.tables import JOURNAL_KEPT_MS
-
-    now_s = 0.0
-    tables = tables_in(tmp_path, lambda: now_s)
-    with tables.work() as long:
-        now_s += 2 * JOURNAL_KEPT_MS / 1_000
-        with tables.work() as short:
-            assert read_journal(tmp_path).keys() == {long.name, short.name}
-    now_s += 2 * JOURNAL_KEPT_MS / 1_000
-    with tables.work() as last:
-        assert read_journal(tmp_path).keys() == {last.name}
-    tables.close()
-
-
-def test_a_second_driver_is_told_of_the_first_and_not_of_its_files(tmp_path: Path) -> None:
+def test_a_second_driver_is_told_of_the_first(tmp_path: Path) -> None:
     tables = tables_in(tmp_path)
-    with tables.work() as place:
-        a_file(place / "records" / f"{'a' * 16}.parquet")
-        tables.publish(lambda manifest: manifest)
-        with pytest.raises(StorageError, match="are being written by process"):
-            tables_in(tmp_path)
+    with pytest.raises(StorageError, match="are being written by process"):
+        tables_in(tmp_path)
+    tables.publish(lambda manifest: manifest)
     tables.close()
 
-
-def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
-    tables_in(tmp_path).close()
-    (tmp_path / "works.json").write_text("{")
-
-    with pytest.raises(StorageError, match=r"works\.json cannot be read"):
-        tables_in(tmp_path)
-
-    assert read_manifest(tmp_path) in (None, Manifest())
+    assert read_manifest(tmp_path) is not None

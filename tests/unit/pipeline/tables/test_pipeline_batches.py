@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stagepost.pipeline.sources.dumps import survey
 from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.folding import joined
-from stagepost.pipeline.tables.manifest import LIVES, Batch
+from stagepost.pipeline.tables.manifest import RECORDS, Batch, Manifest, OfDump
+from stagepost.pipeline.tables.query import MOMENTS, TableQuery
 from stagepost.pipeline.tables.reader import Reader
+from stagepost.pipeline.tables.store import TableStore
 from tests.worlds.pipeline.pipeline_oracle import recompute
-from tests.worlds.pipeline.pipeline_spark import need_packages, small_spark
+from tests.worlds.pipeline.pipeline_spark import small_spark
 from tests.worlds.pipeline.pipeline_world import TIMEOUT_MS, a_dump, sets_bytes, world_sets
+from tests.worlds.pipeline.written_tables import write_lake
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 
@@ -31,22 +31,16 @@ def lines(run_seed: int) -> list[bytes]:
     return a_dump(8, run_seed)
 
 
-def test_batches_that_are_folded_while_others_come_give_what_everything_at_once_gives(
+def test_batches_that_are_compacted_between_others_give_what_everything_at_once_gives(
     tmp_path: Path, lines: list[bytes]
 ) -> None:
     spark = small_spark()
     from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-    from stagepost.pipeline.tables.manifest import OfDump
     from stagepost.pipeline.tables.tables import Tables
+    from stagepost.pipeline.upkeep import Upkeep
 
     now_ms = 0
-    folded: list[int] = []
-
-    def at_point(name: str) -> None:
-        """A batch comes in while the ones before it are being folded."""
-        if name == "during compaction" and not folded:
-            folded.append(len(tables.manifest.batches))
-            take(driver, 2)
+    points: list[str] = []
 
     def take(driver: Driver, part: int) -> None:
         path = tmp_path / f"{part}.jsonl"
@@ -54,18 +48,18 @@ def test_batches_that_are_folded_while_others_come_give_what_everything_at_once_
         dump = survey(path)
         assert driver.take_dump(dump, Evaluation(now_ms, what=Evaluated.MESSAGES), OfDump(dump.digest))
 
-    tables = Tables(tmp_path / "tables", at_point=at_point)
+    tables = Tables(tmp_path / "tables", at_point=points.append)
     try:
         driver = Driver(spark, tables, sets_bytes())
         take(driver, 0)
         take(driver, 1)
-        assert driver.fold(0)
+        assert Upkeep(driver).tidy(files_max=1)
+        take(driver, 2)
         manifest = tables.manifest
     finally:
         tables.close()
 
-    assert folded == [2]
-    assert len(manifest.batches) == 2
+    assert points.count("during compaction") == 1
     ordered = [line for part in range(PARTS) for line in lines[part::PARTS]]
     expected = recompute(ordered, world_sets())
     assert (counts(manifest)["counted"], counts(manifest)["repeated"]) == (
@@ -78,61 +72,37 @@ def test_batches_that_are_folded_while_others_come_give_what_everything_at_once_
         reader = Reader(tmp_path / "tables", as_of_ms=as_of_ms)
         shown = {row["message_id"]: row for row in reader.table("messages")}
         reader.close()
-        assert shown == recompute(ordered, world_sets(), as_of_ms=as_of_ms).messages
+        then = recompute(ordered, world_sets(), as_of_ms=as_of_ms).messages
+        assert shown == then
+        query = f"SELECT message_id, verdict FROM {MOMENTS}({as_of_ms})"
+        with TableQuery(TableStore.at(tmp_path / "tables"), query) as found:
+            assert dict(found.rows()) == {key: row["verdict"] for key, row in then.items()}
 
 
-def test_what_is_being_written_or_read_is_not_removed_by_another_commit(tmp_path: Path) -> None:
-    need_packages()
-    from stagepost.pipeline.tables.tables import GRACE_MS, Tables
+def test_a_day_with_so_many_files_is_compacted_and_no_other(tmp_path: Path) -> None:
+    """And what the compaction left out is removed when readers of older versions are done."""
+    spark = small_spark()
+    from stagepost.pipeline.driver import Driver
+    from stagepost.pipeline.tables.tables import Tables
+    from stagepost.pipeline.upkeep import Upkeep
 
-    now_s = 0.0
-    tables = Tables(tmp_path, now=lambda: now_s)
-    with tables.work() as first:
-        (first / "records").mkdir(parents=True)
-        (first / "records" / "00112233aabbccdd.parquet").touch()
-        with tables.work() as second:
-            tables.publish(lambda manifest: manifest)
-            now_s += GRACE_MS
-            tables.publish(lambda manifest: manifest)
-        assert (first / "records" / "00112233aabbccdd.parquet").exists()
-        assert first != second
-    tables.close()
+    for number, day in enumerate(("2026-01-30", "2026-01-30", "2026-01-31")):
+        write_lake(tmp_path, {RECORDS: [{"offset": number}]}, Manifest(total=Batch(rows=number)), day)
+    tables = Tables(tmp_path)
+    try:
+        driver = Driver(spark, tables, sets_bytes())
+        before = tables.table(RECORDS).held()
+        assert not Upkeep(driver).tidy(files_max=2)
+        assert tables.table(RECORDS).held() == before
 
-    assert not first.exists()
+        assert Upkeep(driver).tidy(files_max=1)
 
-
-def sized(*rows: int) -> list[Batch]:
-    return [Batch({LIVES: []}, rows=count) for count in rows]
-
-
-@pytest.mark.parametrize(
-    ("rows", "place"),
-    [((), 0), ((5,), 1), ((1, 1), 0), ((9, 3, 2, 1), 1), ((9, 4, 1), 3), ((8, 4, 2, 2), 0), ((0, 0), 0)],
-)
-def test_batches_are_folded_from_the_first_that_is_no_larger_than_all_after_it(
-    rows: tuple[int, ...], place: int
-) -> None:
-    need_packages()
-    from stagepost.pipeline.tables.folding import worth_folding
-
-    assert worth_folding(sized(*rows)) == place
-
-
-@given(rows=st.lists(st.integers(1, 1_000), min_size=1, max_size=400))
-def test_a_record_is_written_again_a_few_times_only_however_long_a_stream_runs(rows: list[int]) -> None:
-    need_packages()
-    from stagepost.pipeline.tables.folding import worth_folding
-
-    batches: list[Batch] = []
-    written = 0
-    for count in rows:
-        batches += sized(count)
-        if len(batches) > 5:
-            place = worth_folding(batches)
-            if len(batches) - place > 1:
-                batches = [*batches[:place], joined(batches[place:])]
-                written += batches[-1].rows
-    total = sum(rows)
-    assert sum(batch.rows for batch in batches) == total
-    assert written <= total * (total.bit_length() + 1)
-    assert len(batches) <= 6 + total.bit_length()
+        after = tables.table(RECORDS).held()
+        assert [(one.day, one.rows) for one in after] == [("2026-01-30", 2), ("2026-01-31", 1)]
+        assert {one.path for one in after} & {one.path for one in before} == {before[2].path}
+        assert all((tmp_path / RECORDS / one.path).exists() for one in before), (
+            "readers may still look at them"
+        )
+        assert not Upkeep(driver).tidy(files_max=1)
+    finally:
+        tables.close()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,54 +17,59 @@ from hypothesis import strategies as st
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.sources.topic_ranges import Offsets, at_most, ranges, tasks
-from stagepost.pipeline.tables import manifest as manifest_module
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.manifest import (
-    MANIFEST_FILE,
+    COMMITS,
+    COMMITS_LOOKED_AT_MAX,
+    FORMER_MANIFEST_FILE,
     SCHEMA_VERSION,
     Batch,
     Manifest,
     OfDump,
     OfStream,
+    joined,
     read_manifest,
-    write_manifest,
 )
+from stagepost.pipeline.tables.store import TableStore
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
+from tests.worlds.pipeline.written_tables import write_lake
+
+
+def commit_account(folder: Path, account: dict[str, Any]) -> None:
+    """Commit to `commits` what a manifest stands in, whatever it says; an empty one is not written."""
+    need_packages()
+    import pyarrow as pa
+
+    from stagepost.pipeline.tables.delta import Commit, LakeTable
+
+    table = LakeTable(TableStore.at(folder), COMMITS, pa.schema([("generation", pa.int64())]))
+    table.make()
+    table.commit(Commit(account=account))
 
 
 def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
-    manifest = Manifest(
-        generation=3, taken=["ab"], batches=[Batch({"records": ["data/1/a.parquet"]}, rows=2)]
-    )
+    manifest = Manifest(taken=["ab"], total=Batch(rows=2), offsets={"topics": '{"a": 1}'}, removed_rows=3)
 
-    write_manifest(tmp_path, manifest)
+    published = write_lake(tmp_path, {}, manifest)
 
-    assert read_manifest(tmp_path) == manifest
-    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_FILE]
+    assert read_manifest(tmp_path) == published
+    assert (published.taken, published.total, published.offsets) == (["ab"], Batch(rows=2), manifest.offsets)
+    assert (published.generation, published.removed_rows) == (1, 3)
+    assert write_lake(tmp_path, {}, manifest).generation == 2
 
 
-def test_a_manifest_has_a_size_that_it_may_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = Manifest(generation=3, taken=["ab"])
-    write_manifest(tmp_path, manifest)
-    size = (tmp_path / MANIFEST_FILE).stat().st_size
+def test_commits_without_a_manifest_are_passed_over_and_only_so_many(tmp_path: Path) -> None:
+    """The package may add commits of its own."""
+    published = write_lake(tmp_path, {}, Manifest(taken=["ab"]))
+    for _ in range(COMMITS_LOOKED_AT_MAX - 1):
+        commit_account(tmp_path, {})
+    assert read_manifest(tmp_path) == published
 
-    monkeypatch.setattr(manifest_module, "MANIFEST_BYTES_MAX", size)
-    write_manifest(tmp_path, manifest)
-    assert read_manifest(tmp_path) == manifest
-    with pytest.raises(StorageError, match="more files than fit"):
-        write_manifest(tmp_path, msgspec.structs.replace(manifest, taken=["abc"]))
-    assert read_manifest(tmp_path) == manifest
-
-    monkeypatch.setattr(manifest_module, "MANIFEST_BYTES_MAX", size - 1)
-    with pytest.raises(StorageError, match="more files than fit"):
+    commit_account(tmp_path, {})
+    with pytest.raises(StorageError, match=f"none of the last {COMMITS_LOOKED_AT_MAX} commits"):
         read_manifest(tmp_path)
-
-
-def test_a_manifest_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=f"cannot write .*{MANIFEST_FILE}"):
-        write_manifest(tmp_path / "no such folder", Manifest())
 
 
 def test_without_a_manifest_there_are_no_tables(tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ def test_without_a_manifest_there_are_no_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
 def test_tables_of_another_schema_version_are_refused_with_both_numbers(tmp_path: Path, version: int) -> None:
-    write_manifest(tmp_path, Manifest(schema_version=version))
+    commit_account(tmp_path, {"schema_version": version})
 
     with pytest.raises(
         ConfigError, match=f"have schema version {version}, this program reads {SCHEMA_VERSION}"
@@ -80,20 +86,31 @@ def test_tables_of_another_schema_version_are_refused_with_both_numbers(tmp_path
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", f'{{"schema_version": {SCHEMA_VERSION}, "batches": 5}}', "{"])
-def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / MANIFEST_FILE).write_text(content)
+@pytest.mark.parametrize("account", [{"x": 1}, {"schema_version": SCHEMA_VERSION, "taken": 5}])
+def test_a_damaged_manifest_is_named(tmp_path: Path, account: dict[str, Any]) -> None:
+    commit_account(tmp_path, account)
 
-    with pytest.raises(StorageError, match=r"manifest\.json is no manifest"):
+    with pytest.raises(StorageError, match=f"{COMMITS} is not a valid manifest"):
         read_manifest(tmp_path)
 
 
-def test_the_moment_of_a_backfill_is_the_greatest_arrival_else_the_full_nodes_greatest_time() -> None:
-    arrived, told = Batch({}, greatest_arrival_ms=5), Batch({}, greatest_full_node_ms=9)
+def test_tables_of_the_former_format_are_refused_with_the_command_that_takes_them_over(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / FORMER_MANIFEST_FILE).write_text("{}")
 
-    assert Manifest(batches=[told, arrived]).natural_as_of_ms == 5
-    assert Manifest(batches=[told]).natural_as_of_ms == 9
-    assert Manifest().natural_as_of_ms is None
+    with pytest.raises(ConfigError, match="tables of a former release") as refused:
+        read_manifest(tmp_path)
+
+    assert "stagepost pipeline import" in refused.value.advice
+
+
+def test_the_moment_of_a_backfill_is_the_greatest_arrival_else_the_full_nodes_greatest_time() -> None:
+    arrived, told = Batch(greatest_arrival_ms=5), Batch(greatest_full_node_ms=9)
+
+    assert joined([told, arrived]).natural_as_of_ms == 5
+    assert told.natural_as_of_ms == 9
+    assert Batch().natural_as_of_ms is None
 
 
 def test_a_second_driver_is_refused_and_told_who_holds_the_tables(tmp_path: Path) -> None:
@@ -129,8 +146,8 @@ def test_a_dump_is_taken_once_by_its_content_and_a_stream_by_its_number() -> Non
 
 
 def test_every_row_is_counted_repeated_or_quarantined() -> None:
-    batches = [Batch({}, rows=10, passing=7, quarantined={"RECEIPT_KIND": 3}), Batch({}, rows=5, passing=5)]
-    found = counts(Manifest(batches=batches))
+    batches = [Batch(rows=10, passing=7, quarantined={"RECEIPT_KIND": 3}), Batch(rows=5, passing=5)]
+    found = counts(Manifest(total=joined(batches)))
 
     assert found["rows"] == found["counted"] + found["repeated"] + found["quarantined"] == 15
 

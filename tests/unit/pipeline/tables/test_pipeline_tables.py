@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -16,13 +17,18 @@ from stagepost.cli.main import run
 from stagepost.errors import StorageError
 from stagepost.pipeline.sources.dumps import survey
 from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import LIVES, Manifest
-from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.pipeline.tables.delta import held_files, open_table
+from stagepost.pipeline.tables.manifest import MESSAGES as MESSAGES_TABLE
+from stagepost.pipeline.tables.manifest import RECORDS, Manifest
+from stagepost.pipeline.tables.reader import REPORTS, TABLES, Reader
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
+from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.names import STATUSES
 from tests.worlds.pipeline.pipeline_oracle import Recomputed, recompute
 from tests.worlds.pipeline.pipeline_spark import small_spark
-from tests.worlds.pipeline.pipeline_topics import a_topic
+from tests.worlds.pipeline.pipeline_topics import a_topic, append_all, records_of
 from tests.worlds.pipeline.pipeline_world import FAULTS, a_dump, sets_bytes, world_sets
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MESSAGES = 12
+DAY_MS = 86_400_000
+DAY = "2023-11-14"
+"""Day of most records of a dump."""
 
 
 @pytest.fixture(scope="module")
@@ -127,49 +136,35 @@ def test_receipts_are_there_once_each(tables: Path, oracle: Recomputed) -> None:
     assert len(rows_of(tables, "receipts")) == oracle.counted
 
 
-def test_the_readers_views_and_the_steps_of_spark_are_the_same(spark: SparkSession, tables: Path) -> None:
-    from stagepost.pipeline import schemas
-    from stagepost.pipeline.steps.receipts import quarantine, receipts
-    from stagepost.pipeline.tables.manifest import read_manifest
-    from stagepost.pipeline.tables.tables import read_files
-
-    manifest = read_manifest(tables)
-    assert manifest is not None
-    records = read_files(spark, tables, manifest.files("records"), schemas.RECORDS)
-
-    for name, frame in (("receipts", receipts(records)), ("quarantine", quarantine(records))):
-        found = [
-            {k: bytes(v) if isinstance(v, bytearray) else v for k, v in row.asDict().items()}
-            for row in frame.collect()
-        ]
-        assert sorted(map(str, found)) == rows_of(tables, name)
-        assert frame.schema.fieldNames() == schemas.TABLES[name].fieldNames()
-
-
 def test_every_table_has_the_columns_that_it_promises(spark: SparkSession, tables: Path) -> None:
     from stagepost.pipeline.schemas import TABLES as SCHEMAS
 
     reader = Reader(tables)
     for name in TABLES:
         columns = [row[0] for row in reader.connection.execute(f"DESCRIBE {name}").fetchall()]
-        assert columns == SCHEMAS[name].fieldNames(), name
+        assert columns == [*SCHEMAS[name].fieldNames(), *(["day"] if name in REPORTS else [])], name
     reader.close()
 
 
 def test_validators_are_held_to_account(tables: Path, oracle: Recomputed) -> None:
     reader = Reader(tables)
-    validators = {(row["session_id"], row["validator"]): row for row in reader.table("validators")}
-    for (session_id, index), row in validators.items():
+    validators = reader.table("validators")
+    assert len({(row["day"], row["session_id"], row["validator"]) for row in validators}) == len(validators)
+    sums: dict[tuple[str, int], Counter[str]] = {}
+    for row in validators:
+        numbers = {name: row[name] for name in ("silent", "messages", "open_new", "bad_signatures")}
+        sums.setdefault((row["session_id"], row["validator"]), Counter()).update(numbers)
+    for (session_id, index), found in sums.items():
         decided = [one for one in oracle.messages.values() if one["session_id"] == session_id]
-        assert row["silent"] == sum(index in one["silent"] for one in decided)
-        assert row["messages"] == sum(index not in one["silent"] for one in decided)
-        assert row["open_new"] == sum(index in one["queued_at"] for one in decided)
+        assert found["silent"] == sum(index in one["silent"] for one in decided)
+        assert found["messages"] == sum(index not in one["silent"] for one in decided)
+        assert found["open_new"] == sum(index in one["queued_at"] for one in decided)
     forged = [
         json.loads(row["raw"]) for row in reader.table("quarantine") if row["reason"] == "RECEIPT_SIGNATURE"
     ]
-    members = {row["source_id"] for row in validators.values()}
+    members = {row["source_id"] for row in validators}
     distinct = {json.dumps(value) for value in forged if value["source_id"] in members}
-    assert sum(row["bad_signatures"] for row in validators.values()) == len(distinct)
+    assert sum(row["bad_signatures"] for row in validators) == len(distinct)
     assert {row["kind"] for row in reader.table("complaints")} <= {"contradiction", "unanswered"}
     assert len({row["alert_id"] for row in reader.table("alerts")}) == len(reader.table("alerts"))
     reader.close()
@@ -178,18 +173,15 @@ def test_validators_are_held_to_account(tables: Path, oracle: Recomputed) -> Non
 def test_check_finds_the_tables_right_and_a_changed_row_wrong(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     import duckdb
 
     assert run(["pipeline", "check", "--tables", str(tables)]) == 0
     copy = tmp_path / "copy"
     shutil.copytree(tables, copy)
-    reader = Reader(copy)
-    name = reader.manifest.files(LIVES)[0]
-    reader.close()
-    wrong = "'likely_rejected' AS verdict_alive, 'likely_rejected' AS verdict_over, 5::BIGINT AS receipts"
-    changed = f"SELECT * REPLACE ({wrong}) FROM read_parquet('{copy / name}')"
+    (held,) = held_files(open_table(TableStore.at(copy), MESSAGES_TABLE))
+    name = Path(MESSAGES_TABLE, held.path)
+    wrong = "'likely_rejected' AS verdict, 5::BIGINT AS receipts"
+    changed = f"SELECT * REPLACE ({wrong}) FROM read_parquet('{copy / name}', hive_partitioning = false)"
     duckdb.connect().execute(f"COPY ({changed}) TO '{tmp_path / 'changed.parquet'}' (FORMAT parquet)")
     shutil.copy(tmp_path / "changed.parquet", copy / name)
     capsys.readouterr()
@@ -280,7 +272,11 @@ def test_order_repetition_and_splitting_into_batches_change_nothing(
     from stagepost.pipeline.jobs import compact
 
     compacted, removed = compact(spark, tmp_path / "tables")
-    assert (removed, len(compacted.batches)) == (0, 1)
+    assert removed == 0
+    store = TableStore.at(tmp_path / "tables")
+    held = [(name, one.day) for name in compacted.versions for one in held_files(open_table(store, name))]
+    assert (MESSAGES_TABLE, DAY) in held
+    assert len(set(held)) == len(held), "one file of each table and day"
     assert counts(compacted) == counts(manifest)
     assert messages_of(tmp_path / "tables") == found
     assert rows_of(tmp_path / "tables", "quarantine") == before
@@ -304,22 +300,46 @@ def test_after_a_change_of_the_sets_the_tables_are_what_a_backfill_of_everything
     assert early.quarantine.keys() != expected.quarantine.keys()
 
 
-def test_old_messages_are_forgotten_when_asked_to(
-    spark: SparkSession, dump: list[bytes], oracle: Recomputed, tmp_path: Path
+def moved(line: bytes, days: int) -> bytes:
+    """Return a line that arrived so many days later; one that is no record stays as it is."""
+    try:
+        record = json.loads(line)
+        return json.dumps({**record, "timestamp_ms": record["timestamp_ms"] + days * DAY_MS}).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return line
+
+
+def test_days_are_forgotten_with_all_that_came_of_their_messages(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
     from stagepost.pipeline.jobs import compact
 
-    rows = counts(taken(spark, tmp_path, [dump]))["rows"]
-    assert oracle.as_of_ms is not None
+    named = {key: number for number, key in enumerate(sorted(recompute(dump, world_sets()).messages))}
+    lines = []
+    for number, line in enumerate(dump):
+        # A third of the messages on the first day, a third on the third, and a third on both.
+        place = next((place for key, place in named.items() if key.encode() in line), 0)
+        lines.append(moved(line, 2 * (place % 3 == 1 or (place % 3 == 2 and number % 2))))
+    before = counts(taken(spark, tmp_path, [lines]))
+    whole = messages_of(tmp_path / "tables")
+    oracle = recompute(lines, world_sets())
+    assert whole == oracle.messages
 
-    manifest, removed = compact(spark, tmp_path / "tables", keep_ms=30_000)
+    manifest, removed = compact(spark, tmp_path / "tables", keep_ms=DAY_MS)
 
     found = messages_of(tmp_path / "tables")
-    assert 0 < removed < rows
-    assert counts(manifest)["rows"] + removed == rows
-    assert found.keys() < oracle.messages.keys()
-    assert all(oracle.messages[key] == row for key, row in found.items())
-    assert manifest.natural_as_of_ms == oracle.as_of_ms
+    assert 0 < removed < before["rows"]
+    assert counts(manifest)["rows"] + removed == before["rows"]
+    assert found
+    # Bad records of a message may have come on days that went.
+    assert all({**whole[key], "receipts_bad": row["receipts_bad"]} == row for key, row in found.items())
+    assert not any(named[key] % 3 == 0 for key in found)
+    gone = [key for key in whole.keys() - found.keys() if named[key] % 3 == 2]
+    assert gone, "a message goes with its first day"
+    assert not any(key in row for key in gone for row in rows_of(tmp_path / "tables", "receipts"))
+    assert manifest.total.natural_as_of_ms == oracle.as_of_ms
+    assert len(rows_of(tmp_path / "tables", "receipts")) == counts(manifest)["counted"]
+    assert run(["pipeline", "check", "--tables", str(tmp_path / "tables")]) == 0
 
 
 # Topics, by stream
@@ -328,6 +348,7 @@ def test_old_messages_are_forgotten_when_asked_to(
 def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
     spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
+    from stagepost.pipeline.sources.checkpoint_fit import STREAM
     from stagepost.pipeline.stream import StreamOptions, follow
     from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 
@@ -341,7 +362,7 @@ def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
     manifest = follow(spark, options)
 
     expected = recompute(lines, world_sets())
-    assert len(manifest.batches) > 1
+    assert manifest.stream_batches[STREAM] > 0
     assert messages_of(out) == expected.messages
     assert Counter((row["reason"], row["message_id"]) for row in Reader(out).table("quarantine")) == Counter(
         (reason, message_id) for reason, _, message_id in expected.quarantine.elements()
@@ -354,6 +375,16 @@ def test_a_stream_gives_what_a_backfill_gives_and_its_replay_changes_nothing(
     again = follow(spark, options)
     assert counts(again) == counts(manifest)
     assert messages_of(out) == expected.messages
+
+    # As if the checkpoint were lost: the last commit says how far the stream has read.
+    shutil.rmtree(out / CHECKPOINT_FOLDER)
+    append_all(open_topic(tmp_path / "data", STATUSES), records_of(dump[:20]))
+    said: list[str] = []
+    resumed = follow(spark, options, say=said.append)
+    assert "the checkpoint was lost: the stream goes on from the last commit" in said
+    assert resumed.stream_batches[STREAM] > again.stream_batches[STREAM]
+    assert counts(resumed)["rows"] == len(lines) + len(records_of(dump[:20]))
+    assert counts(resumed)["counted"] == expected.counted
 
 
 def test_the_topics_are_a_source_for_any_spark_query(
@@ -392,7 +423,7 @@ def test_a_batch_that_cannot_be_written_leaves_the_tables_as_they_were(
     from stagepost.pipeline.tables.manifest import read_manifest
 
     before = taken(spark, tmp_path, [dump[:20]])
-    data = tmp_path / "tables" / "data"
+    data = tmp_path / "tables" / RECORDS
 
     def at_point(name: str) -> None:
         if name == "before write":

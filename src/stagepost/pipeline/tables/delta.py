@@ -1,0 +1,447 @@
+"""Delta tables, committed from Parquet files that are there already: by day, with offsets and account in the commit.
+
+The `deltalake` package writes the log; this module gives it the files of a commit, refuses a commit beside another
+writer's, and makes log entries on a local disk durable, which the package leaves to others. Needs no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from stagepost.errors import StorageError
+from stagepost.pipeline.dictionary import about, commented
+from stagepost.pipeline.tables.store import TableStore, sync_file, sync_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable, WriterProperties
+
+DAY = "day"
+"""Name of the column by which every table is divided: the day, in UTC, on which a record arrived."""
+
+LOG_FOLDER = "_delta_log"
+ACCOUNT_KEY = "stagepost"
+"""Name under which a commit holds what we say about it."""
+
+COMPRESSION = "zstd"
+BLOOM_COLUMN = "message_id"
+BLOOM_FALSE_SHARE = 1e-6
+"""Share of absent ids, at most, for which a row group's filter says that it may hold them: a look-up names thousands of ids,
+and one wrong answer for them costs the whole group.
+"""
+
+DICTIONARY_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes for the distinct values of a column in a row group: enough that each id is written once."""
+
+ROWS_PER_GROUP_MAX = 50_000
+"""Rows of a row group, at most: a look-up of one message reads one group, and not the whole file."""
+
+ONE_ROW_PER_ID = "messages"
+ROWS_PER_ID = 4
+"""Rows of a message, about and at least, in the tables that hold several: filters that the package writes are made for so many."""
+
+STATISTICS = ("open_since_ms", "timestamp_ms", "first_ms", "last_ms", "epoch")
+"""Columns whose least and greatest values stand in the log, so that files without anything due, or of other times, are
+passed over.
+"""
+
+CONFIGURATION = {
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.enableDeletionVectors": "false",
+}
+
+DAY_MS = 86_400_000
+_EPOCH = date(1970, 1, 1)
+_LAST_DAY = (date(9999, 12, 31) - _EPOCH).days
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A Parquet file that was written and is not committed yet. `path` goes from the folder of its table on."""
+
+    table: str
+    path: str
+    day: str
+    size: int
+    rows: int
+    least: dict[str, int] = {}
+    greatest: dict[str, int] = {}
+    empty: list[str] = []
+    """Columns of `STATISTICS` in which no row has a value."""
+
+
+class Held(NamedTuple):
+    """A file that a version of a table holds."""
+
+    path: str
+    day: str
+    size: int
+    rows: int
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """A change of one table. `transactions` say by name up to which number its writer has come, as the stream and its batch;
+    `account` is what the commit says of itself.
+    """
+
+    adds: tuple[DataFile, ...] = ()
+    removes: tuple[Held, ...] = ()
+    transactions: dict[str, int] = {}
+    account: dict[str, Any] = {}
+
+
+def day_of(time_ms: int | None) -> str | None:
+    """Return the day of a time in Unix ms, as `2026-01-31`; None for a time that the calendar does not have."""
+    if time_ms is None or not 0 <= time_ms // DAY_MS <= _LAST_DAY:
+        return None
+    return (_EPOCH + timedelta(days=time_ms // DAY_MS)).isoformat()
+
+
+def day_begin_ms(day: str) -> int:
+    """Return the first moment of a day, in Unix ms."""
+    return (date.fromisoformat(day) - _EPOCH).days * DAY_MS
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+class DayFile:
+    """Writer of one new Parquet file of a table and a day, under a name that no other file has.
+
+    `repeating` are the columns in which the same few values come again and again. A column `message_id` gets a bloom
+    filter, so that a look-up of ids passes over files without them.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        table: str,
+        day: str,
+        schema: pa.Schema,
+        repeating: Sequence[str] | bool = True,
+        rows_expected: int = 100_000,
+        mark: str = "0",
+    ) -> None:
+        """`mark` is what the name begins with: the generation of the commit that the file is written for."""
+        import pyarrow.parquet as pq
+
+        self._store, self._table, self._day = store, table, day
+        self._path = f"{DAY}={day}/{mark}-{secrets.token_hex(8)}.parquet"
+        self._rows = 0
+        self._names = schema.names
+        self._least: dict[str, int] = {}
+        self._greatest: dict[str, int] = {}
+        if store.is_local:
+            os.makedirs(os.path.dirname(self._address), exist_ok=True)
+        self._sink = store.file_system(table).open_output_stream(self._path)
+        filtered = BLOOM_COLUMN in schema.names
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression=COMPRESSION,
+            use_dictionary=repeating,
+            dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
+            store_schema=False,
+            write_page_checksum=True,
+            bloom_filter_options=(
+                {
+                    BLOOM_COLUMN: {
+                        "ndv": min(max(1, rows_expected), ROWS_PER_GROUP_MAX),
+                        "fpp": BLOOM_FALSE_SHARE,
+                    }
+                }
+                if filtered
+                else None
+            ),
+        )
+
+    @property
+    def _address(self) -> str:
+        return self._store.path(self._table, self._path)
+
+    def write(self, table: pa.Table) -> None:
+        """Write row groups, each with filters of its own."""
+        import pyarrow.compute as pc
+
+        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP_MAX)
+        self._rows += len(table)
+        for name in STATISTICS:
+            if name in table.column_names:
+                found = pc.min_max(table[name]).as_py()
+                if found["min"] is not None:
+                    self._least[name] = min(found["min"], self._least.get(name, found["min"]))
+                    self._greatest[name] = max(found["max"], self._greatest.get(name, found["max"]))
+
+    def close(self) -> DataFile:
+        """Finish the file, durably on a local disk, and return what a commit needs of it."""
+        self._writer.close()
+        size = int(self._sink.tell())
+        self._sink.close()
+        if self._store.is_local:
+            sync_file(self._address)
+            sync_folder(os.path.dirname(self._address))
+        empty = [name for name in STATISTICS if name in self._names and name not in self._least]
+        return DataFile(
+            self._table, self._path, self._day, size, self._rows, self._least, self._greatest, empty
+        )
+
+
+class LakeTable:
+    """Delta table of a store, at the version that this process has seen or made last. A single writer uses it."""
+
+    def __init__(self, store: TableStore, name: str, schema: pa.Schema) -> None:
+        """`schema` has every column of the files; the column `day` is added as the last one."""
+        self.store, self.name, self.schema = store, name, schema
+        self.table: DeltaTable | None = open_table(store, name)
+        self._listed: tuple[int, list[Held]] = (-1, [])
+
+    @property
+    def version(self) -> int:
+        """Return the version; -1 before the table is made."""
+        return -1 if self.table is None else int(self.table.version())
+
+    def make(self) -> None:
+        """Make the table, without rows, if it is not there yet.
+
+        `StorageError` if another writer committed between the making and this process's first look: the package returns the
+        newest version, so a caller that found no table would write again what that writer has written.
+        """
+        if self.table is not None:
+            return
+        import pyarrow as pa
+        from deltalake import DeltaTable, Schema
+
+        whole = self.schema.append(pa.field(DAY, pa.date32()))
+        with refused_as_storage_error(self.store.of(self.name)):
+            made = DeltaTable.create(
+                self.store.of(self.name),
+                schema=Schema.from_arrow(commented(self.name, whole)),
+                partition_by=[DAY],
+                name=self.name,
+                description=about(self.name),
+                configuration=CONFIGURATION,
+                storage_options=self.store.options or None,
+            )
+        if made.version() != 0:
+            raise self._written_meanwhile()
+        self.table = made
+        self.sync()
+
+    def commit(self, commit: Commit) -> int:
+        """Commit files that are there, and leave out files that are to go. Return the new version.
+
+        `StorageError` if another writer has committed since this process looked; the table is then as that writer left it.
+        """
+        from deltalake.transaction import AddAction, RemoveAction
+
+        self.make()
+        table = self.require()
+        now_ms = int(time.time() * 1_000)
+        actions: list[Any] = [
+            AddAction(one.path, one.size, {DAY: one.day}, now_ms, True, _statistics(one))
+            for one in commit.adds
+        ]
+        actions += [RemoveAction(one.path, True, now_ms, one.size, {DAY: one.day}) for one in commit.removes]
+        before = self.version
+        with refused_as_storage_error(self.store.of(self.name)):
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                partition_by=[DAY],
+                commit_properties=properties(commit.transactions, commit.account),
+            )
+            table.update_incremental()
+        self._require_next(before)
+        self.sync()
+        return self.version
+
+    def change(self, work: Callable[[DeltaTable], object]) -> None:
+        """Let the package change the table by `work`, durably; `StorageError` as for a commit."""
+        self.make()
+        table = self.require()
+        before = self.version
+        with refused_as_storage_error(self.store.of(self.name)):
+            work(table)
+            table.update_incremental()
+        for version in range(before + 1, self.version + 1):
+            self.sync(version)
+
+    def require(self) -> DeltaTable:
+        if self.table is None:
+            raise StorageError(
+                f"there is no table {self.name} in {self.store.address}",
+                advice="make it with `stagepost pipeline backfill` or `run`",
+            )
+        return self.table
+
+    def held(self, days: Iterable[str] | None = None) -> list[Held]:
+        """Return the files of this version, of some days or of all. A version is listed once: the list grows with what is kept."""
+        if self._listed[0] != self.version:
+            self._listed = self.version, held_files(self.table)
+        wanted = None if days is None else set(days)
+        return [one for one in self._listed[1] if wanted is None or one.day in wanted]
+
+    def least(self, column: str) -> list[tuple[str, int | None]]:
+        """Return the day of each file and the least value of a column among `STATISTICS` there; None where it has none."""
+        import pyarrow as pa
+
+        if self.table is None:
+            return []
+        actions = pa.table(self.table.get_add_actions(flatten=True))
+        name = f"min.{column}"
+        values = actions[name].to_pylist() if name in actions.column_names else [None] * len(actions)
+        return [
+            (str(day), value)
+            for day, value in zip(actions[f"partition.{DAY}"].to_pylist(), values, strict=True)
+        ]
+
+    def go_back(self, version: int) -> None:
+        """Leave out everything that was committed after a version: it belongs to a batch that was never published."""
+        if self.version > version >= 0:
+            self.change(lambda table: table.restore(version))
+
+    def sync(self, version: int | None = None) -> None:
+        """Make a log entry, the last if none is named, and its files durable on a local disk; object storage is so already."""
+        if not self.store.is_local:
+            return
+        log = self.store.folder / self.name / LOG_FOLDER
+        entry = log / f"{self.version if version is None else version:020d}.json"
+        folders = set()
+        for path in _added(entry.read_bytes()):
+            file = self.store.folder / self.name / path
+            if file.exists():
+                sync_file(file)
+                folders.add(file.parent)
+        for folder in (*folders, self.store.folder / self.name, self.store.folder):
+            sync_folder(folder)
+        sync_file(entry)
+        sync_folder(log)
+
+    def _require_next(self, before: int) -> None:
+        if self.version != before + 1:
+            raise self._written_meanwhile()
+
+    def _written_meanwhile(self) -> StorageError:
+        return StorageError(
+            f"another process has written the table {self.name} in {self.store.address} meanwhile",
+            advice="one driver writes these tables at a time: stop the other, then run this one again",
+        )
+
+
+def open_table(store: TableStore, name: str, version: int | None = None) -> DeltaTable | None:
+    """Return a table at a version, or at its last one; None where there is none."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    if store.is_local and not (store.folder / name / LOG_FOLDER).is_dir():
+        return None
+    try:
+        return DeltaTable(store.of(name), version=version, storage_options=store.options or None)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise StorageError(
+            f"the table {name} in {store.address} cannot be read: {str(error).splitlines()[0]}",
+            advice="is the storage in reach? else put the table back from a copy, or make the tables anew",
+        ) from error
+
+
+def held_files(table: DeltaTable | None, days: Iterable[str] | None = None) -> list[Held]:
+    if table is None:
+        return []
+    import pyarrow as pa
+
+    wanted = None if days is None else set(days)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = (
+        actions[name].to_pylist() for name in ("path", f"partition.{DAY}", "size_bytes", "num_records")
+    )
+    found = (Held(path, str(day), size, rows or 0) for path, day, size, rows in zip(*columns, strict=True))
+    return sorted(one for one in found if wanted is None or one.day in wanted)
+
+
+def held_ranges(table: DeltaTable, least: str, greatest: str) -> list[tuple[Held, int | None, int | None]]:
+    """Return the files of a version with the least value of one column and the greatest of another; None where the log has none."""
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions(flatten=True))
+    bounds = []
+    for name in (f"min.{least}", f"max.{greatest}"):
+        is_there = name in actions.column_names
+        bounds.append(actions[name].to_pylist() if is_there else [None] * len(actions))
+    by_path = dict(zip(actions["path"].to_pylist(), zip(*bounds, strict=True), strict=True))
+    return [(held, *by_path[held.path]) for held in held_files(table)]
+
+
+def properties(transactions: Mapping[str, int], account: Mapping[str, Any] | None = None) -> CommitProperties:
+    """Return the properties of a commit that is refused if anybody has committed in between."""
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata={ACCOUNT_KEY: dict(account)} if account else None,
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+    )
+
+
+def writer_properties(table: str) -> WriterProperties:
+    """Return the form of files that the package writes for a table: as those of `DayFile`."""
+    from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
+
+    ids = ROWS_PER_GROUP_MAX if table == ONE_ROW_PER_ID else ROWS_PER_GROUP_MAX // ROWS_PER_ID
+    bloom = BloomFilterProperties(True, BLOOM_FALSE_SHARE, ids)
+    return WriterProperties(
+        compression="ZSTD",
+        max_row_group_size=ROWS_PER_GROUP_MAX,
+        column_properties={BLOOM_COLUMN: ColumnProperties(bloom_filter_properties=bloom)},
+    )
+
+
+class refused_as_storage_error:  # read as a word: `with refused_as_storage_error(...)`
+    """Failures of the package, as an error of ours with the table's address and what to do."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        if isinstance(error, CommitFailedError):
+            raise StorageError(
+                f"a commit to {self._address} was refused: {error}",
+                advice="one driver writes these tables at a time: stop the other, then run this one again",
+            ) from error
+        if isinstance(error, (DeltaError, OSError)):
+            raise StorageError(
+                f"cannot write {self._address}: {error}",
+                advice="the tables are as they were before; is the disk full, or the storage out of reach?",
+            ) from error
+
+
+def _statistics(file: DataFile) -> str:
+    found: dict[str, Any] = {"numRecords": file.rows}
+    if file.least:
+        found |= {"minValues": file.least, "maxValues": file.greatest}
+    return msgspec.json.encode({**found, "nullCount": dict.fromkeys(file.empty, file.rows)}).decode()
+
+
+class _Action(msgspec.Struct):
+    add: dict[str, Any] | None = None
+
+
+def _added(entry: bytes) -> list[str]:
+    lines = (msgspec.json.decode(line, type=_Action) for line in entry.splitlines() if line.strip())
+    return [str(line.add["path"]) for line in lines if line.add is not None]

@@ -1,0 +1,121 @@
+"""Delta tables from files of our own: a round trip, refusals beside another writer, and going back."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.tables.delta import Commit, DataFile, DayFile, LakeTable, day_of, open_table
+from stagepost.pipeline.tables.store import TableStore, storage_options
+
+pytest.importorskip("deltalake")
+
+SCHEMA = pa.schema([("message_id", pa.string()), ("count", pa.int64())])
+DAY = "2026-01-31"
+
+
+def a_file(store: TableStore, rows: int, day: str = DAY) -> DataFile:
+    file = DayFile(store, "things", day, SCHEMA)
+    file.write(pa.table({"message_id": [f"{n:064x}" for n in range(rows)], "count": range(rows)}, SCHEMA))
+    return file.close()
+
+
+def rows_of(store: TableStore) -> int:
+    table = open_table(store, "things")
+    return 0 if table is None else table.to_pyarrow_table().num_rows
+
+
+def test_files_count_once_they_are_committed(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    file = a_file(store, 5)
+    table.make()
+    assert rows_of(store) == 0
+    table.commit(Commit(adds=(file,), transactions={"topics": 0}, account={"offsets": {"a": 1}}))
+    found = open_table(store, "things")
+    assert found is not None
+    assert found.transaction_version("topics") == 0
+    assert found.history(1)[0]["stagepost"] == {"offsets": {"a": 1}}
+    assert found.to_pyarrow_table().column("day").to_pylist() == [date(2026, 1, 31)] * 5
+    assert [one.rows for one in table.held([DAY])] == [5]
+    assert table.held(["2026-02-01"]) == []
+
+
+def test_one_commit_replaces_files(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    table.commit(Commit(adds=(a_file(store, 5),)))
+    table.commit(Commit(adds=(a_file(store, 2),), removes=tuple(table.held())))
+    assert rows_of(store) == 2
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path)
+    first = LakeTable(store, "things", SCHEMA)
+    first.make()
+    second = LakeTable(store, "things", SCHEMA)
+    first.commit(Commit(adds=(a_file(store, 1),), transactions={"topics": 1}))
+    with pytest.raises(StorageError, match="refused"):
+        second.commit(Commit(adds=(a_file(store, 1),), transactions={"topics": 1}))
+    assert rows_of(store) == 1
+
+
+def test_a_writer_whose_new_table_was_written_by_another_at_once_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer looked, found no table, and so would begin with batch 0, which the other writer has committed."""
+    import deltalake
+
+    store = TableStore.at(tmp_path)
+    late = LakeTable(store, "things", SCHEMA)
+    file = a_file(store, 1)
+    create = deltalake.DeltaTable.create
+
+    def create_beside_a_quick_writer(*given: object, **named: object) -> object:
+        create(*given, **named)
+        LakeTable(store, "things", SCHEMA).commit(
+            Commit(adds=(a_file(store, 1),), transactions={"topics": 0})
+        )
+        return deltalake.DeltaTable(given[0])
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create", create_beside_a_quick_writer)
+    with pytest.raises(StorageError, match="meanwhile"):
+        late.commit(Commit(adds=(file,), transactions={"topics": 0}))
+    assert rows_of(store) == 1
+
+
+def test_going_back_leaves_out_later_commits(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    table.commit(Commit(adds=(a_file(store, 3),)))
+    version = table.version
+    table.commit(Commit(adds=(a_file(store, 4),)))
+    table.go_back(version)
+    assert rows_of(store) == 3
+
+
+@pytest.mark.parametrize("address", ["s3a://bucket/tables", "gs://bucket", "s3:/bucket", "file:///tables"])
+def test_addresses_without_safe_commits_are_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not a valid address of tables"):
+        TableStore.at(address)
+
+
+def test_days_of_the_calendar() -> None:
+    assert day_of(0) == "1970-01-01"
+    assert day_of(253_402_300_799_999) == "9999-12-31"
+    assert day_of(253_402_300_800_000) is None
+    assert day_of(-1) is None
+    assert day_of(None) is None
+
+
+def test_keys_of_a_storage_are_in_no_text_of_it() -> None:
+    environment = {"AWS_SECRET_ACCESS_KEY": "a secret", "AWS_REGION": "here", "HOME": "/root"}
+    store = TableStore.at("s3://lake/tables/", storage_options(environment))
+
+    assert store.options == {"AWS_SECRET_ACCESS_KEY": "a secret", "AWS_REGION": "here"}
+    assert (str(store), repr(store)) == ("s3://lake/tables", "TableStore('s3://lake/tables')")
+    assert TableStore.at(store) is store

@@ -1,0 +1,72 @@
+"""Object storage on which two writers could commit the same version is refused, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rigs.object_storage import BUCKET, object_storage
+from stagepost.errors import ConfigError
+from stagepost.pipeline.tables.store import TableStore
+
+pytest.importorskip("deltalake", reason="the extra spark brings it")
+
+from stagepost.pipeline.tables.safe_storage import PROBE, require_safe_commits, require_safe_options
+
+ADDRESS = "s3://lake/tables"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "name"),
+    [
+        ({"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, {}, "AWS_S3_ALLOW_UNSAFE_RENAME"),
+        ({}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "1"}, "AWS_S3_ALLOW_UNSAFE_RENAME"),
+        ({"allow_unsafe_rename": "True"}, {}, "ALLOW_UNSAFE_RENAME"),
+        ({"conditional_put": "disabled"}, {}, "CONDITIONAL_PUT"),
+        ({}, {"AWS_CONDITIONAL_PUT": " Disabled "}, "AWS_CONDITIONAL_PUT"),
+    ],
+)
+def test_options_that_turn_safety_off_are_refused_by_name(
+    options: dict[str, str], environment: dict[str, str], name: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .*{ADDRESS}.* the same version") as refused:
+        require_safe_options(TableStore.at(ADDRESS, options), environment)
+
+    assert name in str(refused.value.advice)
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "environment"),
+    [
+        (ADDRESS, {}, {}),
+        (ADDRESS, {"AWS_S3_ALLOW_UNSAFE_RENAME": "false", "conditional_put": "etag"}, {}),
+        (ADDRESS, {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}),
+        ("tables", {}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}),
+    ],
+)
+def test_other_options_and_local_folders_pass(
+    address: str, options: dict[str, str], environment: dict[str, str]
+) -> None:
+    require_safe_options(TableStore.at(address, options), environment)
+
+
+@pytest.mark.xdist_group("object storage")
+def test_a_server_that_refuses_a_second_commit_passes_and_nothing_is_left() -> None:
+    with object_storage() as storage:
+        require_safe_commits(TableStore.at(storage.address("tables"), storage.options))
+
+        assert left(storage.folder) == []
+
+
+@pytest.mark.xdist_group("object storage")
+def test_a_server_that_ignores_conditions_is_refused_and_nothing_is_left() -> None:
+    with object_storage(is_conditional=False) as storage:
+        with pytest.raises(ConfigError, match="took two commits of one version"):
+            require_safe_commits(TableStore.at(storage.address("tables"), storage.options))
+
+        assert left(storage.folder) == []
+
+
+def left(folder: Path) -> list[Path]:
+    return [path for path in (folder / BUCKET).rglob("*") if path.is_file() and PROBE in str(path)]
