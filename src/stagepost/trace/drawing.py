@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stagepost.errors import ErrorCode
 from stagepost.remp.receipts.status import Level
-from stagepost.remp.verdict.trace import Lane, Mark, Point, Trace
+from stagepost.remp.verdict.trace import Lane, Mark, Point, StepLane, Trace
 
 FOLD_SHARE = 0.5
 """Part of the drawing: a longer stretch without any event is folded."""
@@ -25,7 +25,7 @@ FOLD_WIDTH = 56.0
 TICKS_MAX = 10
 
 
-class Fold(NamedTuple):
+class TimeFold(NamedTuple):
     """A stretch of time that is drawn narrower than it is."""
 
     from_ms: int
@@ -49,11 +49,11 @@ class TimeScale:
         gaps = _to_fold(ordered)
         span_ms = max(1, self.to_ms - self.from_ms - sum(to_ms - from_ms for from_ms, to_ms in gaps))
         self._per_ms = (width - FOLD_WIDTH * len(gaps)) / span_ms
-        self.folds: list[Fold] = []
+        self.folds: list[TimeFold] = []
         knots = [_Knot(self.from_ms, 0.0)]
         for from_ms, to_ms in gaps:
             left = knots[-1].x + (from_ms - knots[-1].at_ms) * self._per_ms
-            self.folds.append(Fold(from_ms, to_ms, left, left + FOLD_WIDTH))
+            self.folds.append(TimeFold(from_ms, to_ms, left, left + FOLD_WIDTH))
             knots += [_Knot(from_ms, left), _Knot(to_ms, left + FOLD_WIDTH)]
         self._knots = knots
 
@@ -131,6 +131,7 @@ font:13px system-ui,sans-serif;font-variant-numeric:tabular-nums}
 .trace .queued{fill:var(--paper);stroke:var(--green);stroke-width:2}.trace .way{fill:var(--green);stroke:var(--paper);stroke-width:1.5}
 .trace .final{fill:var(--blue);stroke:var(--paper);stroke-width:1.5}
 .trace .never{stroke:var(--red);stroke-width:3;fill:none}.trace .returned{stroke:var(--orange);stroke-width:2.5;fill:none}
+.trace .duplicate{fill:var(--paper);stroke:var(--quiet);stroke-width:1.5}
 .trace .unknown{fill:none;stroke:var(--quiet);stroke-width:2;stroke-dasharray:3 2}
 .trace .untrusted{fill:var(--paper);stroke:var(--red);stroke-width:2}.trace .untrusted-sign{fill:var(--red);font-weight:700;font-size:10px}
 """
@@ -144,9 +145,11 @@ def draw_trace(trace: Trace, *, within_page: bool = False) -> str:
 def _pieces(trace: Trace, *, within_page: bool) -> Iterator[str]:
     points = trace.points
     times = [point.timestamp_ms for point in points]
+    times += [step.timestamp_ms for lane in trace.way.lanes for step in lane.points]
     zero_ms = trace.first_ms if trace.first_ms is not None else 0
     scale = TimeScale([*times, *([trace.first_ms] if trace.first_ms is not None else [])], WIDTH)
-    height = AXIS_HEIGHT + LANE_HEIGHT * len(trace.lanes) + MARGIN
+    before = trace.way.lanes
+    height = AXIS_HEIGHT + LANE_HEIGHT * (len(before) + len(trace.lanes)) + MARGIN
     width = NAMES_WIDTH + WIDTH + LABELS_WIDTH + 2 * MARGIN
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="trace" role="img" viewBox="0 0 {width} {height}" '
@@ -155,14 +158,16 @@ def _pieces(trace: Trace, *, within_page: bool) -> Iterator[str]:
         + f'<rect class="paper" width="{width}" height="{height}"/>'
     )
     bottom = height - MARGIN
-    for number in range(0, len(trace.lanes), 2):
+    for number in range(0, len(before) + len(trace.lanes), 2):
         top = AXIS_HEIGHT + LANE_HEIGHT * number
         yield f'<rect class="stripe" y="{top}" width="{width}" height="{LANE_HEIGHT}"/>'
     for fold in scale.folds:
         yield _fold(fold, bottom)
     for after_ms in scale.ticks(zero_ms):
         yield _tick(after_ms, _at(scale, zero_ms + after_ms), bottom)
-    for number, lane in enumerate(trace.lanes):
+    for number, steps in enumerate(before):
+        yield _step_lane(steps, AXIS_HEIGHT + LANE_HEIGHT * number + LANE_HEIGHT / 2, scale, zero_ms)
+    for number, lane in enumerate(trace.lanes, start=len(before)):
         y = AXIS_HEIGHT + LANE_HEIGHT * number + LANE_HEIGHT / 2
         yield _lane(lane, y, scale, zero_ms, is_open=trace.is_open)
     yield "</svg>"
@@ -180,7 +185,7 @@ def _tick(after_ms: int, x: float, bottom: float) -> str:
     )
 
 
-def _fold(fold: Fold, bottom: float) -> str:
+def _fold(fold: TimeFold, bottom: float) -> str:
     left = round(MARGIN + NAMES_WIDTH + fold.left, 1)
     width = round(fold.right - fold.left, 1)
     length_s = (fold.to_ms - fold.from_ms) / 1_000
@@ -202,7 +207,8 @@ def _lane(lane: Lane, y: float, scale: TimeScale, zero_ms: int, *, is_open: bool
     counting = [point for point in lane.points if point.refused is None]
     for before, after in pairwise(counting):
         # A message that was given back is in the queue again.
-        level = int(Level.QUEUE if before.mark is Mark.RETURNED else before.receipt.kind.level)
+        is_back = before.mark in (Mark.RETURNED, Mark.DUPLICATE)
+        level = int(Level.QUEUE if is_back else before.receipt.kind.level)
         pieces.append(
             f'<line class="life level-{level}" x1="{_at(scale, before.timestamp_ms)}" '
             f'x2="{_at(scale, after.timestamp_ms)}" y1="{y}" y2="{y}"/>'
@@ -216,6 +222,30 @@ def _lane(lane: Lane, y: float, scale: TimeScale, zero_ms: int, *, is_open: bool
     pieces.append(_label(lane, y))
     pieces.append("</g>")
     return "".join(pieces)
+
+
+def _step_lane(lane: StepLane, y: float, scale: TimeScale, zero_ms: int) -> str:
+    pieces = [f'<g class="lane way-lane" data-name="{escape(lane.name)}">']
+    pieces.append(f'<text class="name" x="{MARGIN}" y="{y + 4}">{escape(lane.name)}</text>')
+    for before, after in pairwise(lane.points):
+        start, end = _at(scale, before.timestamp_ms), _at(scale, after.timestamp_ms)
+        pieces.append(f'<line class="life level-1" x1="{start}" x2="{end}" y1="{y}" y2="{y}"/>')
+    for step in lane.points:
+        title = escape(f"{step.label}, {lane.name}, {step.timestamp_ms - zero_ms:+} ms")
+        shape = _shape(step.mark, _at(scale, step.timestamp_ms), y)
+        pieces.append(f'<g class="mark" data-mark="{step.mark.name}"><title>{title}</title>{shape}</g>')
+    words = ", ".join(step.label for step in lane.troubles)
+    if words:
+        x = MARGIN + NAMES_WIDTH + WIDTH + 34
+        pieces.append(
+            f'<text class="label" x="{x}" y="{y + 4}"><title>{escape(words)}</title>{escape(_cut(words))}</text>'
+        )
+    pieces.append("</g>")
+    return "".join(pieces)
+
+
+def _cut(whole: str) -> str:
+    return whole if len(whole) <= LABEL_CHARACTERS_MAX else whole[: LABEL_CHARACTERS_MAX - 1] + "…"
 
 
 def _arcs(points: list[Point], y: float, scale: TimeScale) -> Iterator[str]:
@@ -240,14 +270,16 @@ def _mark(point: Point, x: float, y: float, zero_ms: int, lane: str) -> str:
     after_ms = point.timestamp_ms - zero_ms
     said = "counts" if point.refused is None else f"does not count: {point.refused.text}"
     title = escape(f"{point.label}, {lane}, {after_ms:+} ms, {said}")
-    return f'<g class="mark" data-mark="{point.mark.name}"><title>{title}</title>{_shape(point, x, y)}</g>'
-
-
-def _shape(point: Point, x: float, y: float) -> str:
-    r = MARK_RADIUS
     if point.refused is not None and point.refused.reason is ErrorCode.RECEIPT_SOURCE:
-        return f'<circle class="unknown" cx="{x}" cy="{y}" r="{r - 1}"/>'
-    match point.mark:
+        shape = f'<circle class="unknown" cx="{x}" cy="{y}" r="{MARK_RADIUS - 1}"/>'
+    else:
+        shape = _shape(point.mark, x, y)
+    return f'<g class="mark" data-mark="{point.mark.name}"><title>{title}</title>{shape}</g>'
+
+
+def _shape(mark: Mark, x: float, y: float) -> str:
+    r = MARK_RADIUS
+    match mark:
         case Mark.QUEUED:
             return f'<circle class="queued" cx="{x}" cy="{y}" r="{r - 1}"/>'
         case Mark.ON_ITS_WAY:
@@ -261,6 +293,8 @@ def _shape(point: Point, x: float, y: float) -> str:
             )
         case Mark.RETURNED:
             return f'<path class="returned" d="M{x + r} {y + r - 2}h-{r}a{r - 1} {r - 1} 0 0 1 0 -{2 * r - 2}h{r - 2}m-3 -3l3 3l-3 3"/>'
+        case Mark.DUPLICATE:
+            return f'<circle class="duplicate" cx="{x}" cy="{y}" r="{r - 2}"/>'
         case Mark.UNTRUSTED:
             return (
                 f'<path class="untrusted" d="M{x} {y - r - 2}l{r + 2} {2 * r + 2}h-{2 * r + 4}z"/>'
@@ -278,7 +312,8 @@ def _label(lane: Lane, y: float) -> str:
         return ""
     said = Counter(point.label for point in troubles)
     whole = ", ".join(label if times == 1 else f"{label} × {times}" for label, times in said.items())
-    shown = whole if len(whole) <= LABEL_CHARACTERS_MAX else whole[: LABEL_CHARACTERS_MAX - 1] + "…"
     is_returned = all(point.mark is Mark.RETURNED for point in troubles)
     kind = "label back-label" if is_returned else "label"
-    return f'<text class="{kind}" x="{x}" y="{y + 4}"><title>{escape(whole)}</title>{escape(shown)}</text>'
+    return (
+        f'<text class="{kind}" x="{x}" y="{y + 4}"><title>{escape(whole)}</title>{escape(_cut(whole))}</text>'
+    )

@@ -26,12 +26,16 @@ from stagepost.remp.receipts.status_records import (
 )
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict.trace import Point, Trace, trace_of
+from stagepost.remp.verdict.words import end_words
 from stagepost.topics.batch import Read
-from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
 from stagepost.topics.topic import partition_of
+from stagepost.trace.index import MATCHES_MAX, PREFIX_DIGITS_MIN, MessageIds, MessageIndex, RecordSpan
+from stagepost.trace.indexed_records import ID_DIGITS
+from stagepost.trace.kept_proofs import proved_end
+from stagepost.trace.reasons import why
+from stagepost.trace.way import read_way, span_records
 
-PREFIX_DIGITS_MIN = 8
-ID_DIGITS = 64
 RECORDS_MAX = 100_000
 """Records of one message, at most: far more than all its validators send in its life."""
 
@@ -50,37 +54,100 @@ class NotOneMessage(StagepostError):
         self.message_ids = message_ids
 
 
-def read_trace(data: Path, prefix: str, as_of_ms: int) -> Trace:
-    """Return the trace of the one message whose id begins with `prefix`; `NotOneMessage` if there is none, or
-    more than one.
+class NotAMessageId(NotOneMessage):
+    """The text cannot begin a message id."""
+
+    def __init__(self, text: str, *, digits: str) -> None:
+        super().__init__(f"{text[: ID_DIGITS + 1]!r} is not a message id", {}, advice=f"give {digits}")
+
+
+def read_trace(data: Path, text: str, as_of_ms: int, outbox: Path | None = None) -> Trace:
+    """Return the trace of the one message that `text` names: by any of its ids, at least eight of the first digits of
+    one, or its idempotency key. `NotOneMessage` if there is none, or more than one.
+
+    `outbox` is the folder of a publisher whose topic of delivery events lies outside of the data folder.
     """
-    prefix = require_prefix(prefix)
+    with MessageIndex(data, outbox) as index:
+        index.catch_up()
+        found = index.find(text)
+        if len(found) > 1:
+            raise _ambiguous(found, text, index)
+        if not found:
+            return _read_by_content(data, require_prefix(text), as_of_ms)
+        ids = found[0].led_by(text)
+        spans = list(index.spans(ids))
+    return _trace_of(ids, spans, data, as_of_ms)
+
+
+def _ambiguous(found: list[MessageIds], text: str, index: MessageIndex) -> NotOneMessage:
+    counts = {one.main: sum(1 for span in index.spans(one) for _ in span_records(span)) for one in found}
+    more = "at least " if len(found) >= MATCHES_MAX else ""
+    return NotOneMessage(
+        f"{more}{len(found)} messages begin with {text}", counts, advice="give more digits of the id"
+    )
+
+
+def _trace_of(ids: MessageIds, spans: list[RecordSpan], data: Path, as_of_ms: int) -> Trace:
+    statuses = [span for span in spans if span.topic == STATUSES_TOPIC and span.key in ids.message_ids[:1]]
+    folder = next((span.folder for span in statuses if span.folder == data), None)
+    folder = folder or next((span.folder for span in statuses), data)
+    records = [
+        status_record(one, span.partition)
+        for span in statuses
+        if span.folder == folder
+        for one in span_records(span)
+    ]
+    if len(records) > RECORDS_MAX:
+        raise StorageError(
+            f"more than {RECORDS_MAX} records are of message {ids.main}",
+            advice="read the topic",
+            limit=RECORDS_MAX,
+        )
+    identifier = bytes.fromhex(ids.main)
+    has_receipts = bool(records) or (folder / SETS_FILE).exists()
+    sets = ValidatorSets.load(folder / SETS_FILE) if has_receipts else ValidatorSets({})
+    proved = proved_end(folder, identifier) if ids.message_ids else None
+    trace = trace_of(identifier, records, sets, as_of_ms, proved=proved)
+    way = read_way(ids, spans, data)
+    return msgspec.structs.replace(
+        trace,
+        way=way,
+        dmq_id=trace.dmq_id or next(iter(ids.dmq_ids), None),
+        delivery_id=trace.delivery_id or next(iter(ids.delivery_ids), None),
+    )
+
+
+def _read_by_content(data: Path, prefix: str, as_of_ms: int) -> Trace:
+    """Return the trace of a message whose id stands inside records that are filed under another key."""
+    if not (data / TOPICS_FOLDER / STATUSES_TOPIC / TOPIC_FILE).exists():
+        raise nothing_found(prefix, str(data))
     sets = ValidatorSets.load(data / SETS_FILE)
-    records = records_of_key(data, prefix) if len(prefix) == ID_DIGITS else topic_records(data)
-    message_id, found = only_one(matching(records, prefix), prefix, str(data))
-    return trace_of(bytes.fromhex(message_id), found, sets, as_of_ms)
+    message_id, found = only_one(matching(topic_records(data), prefix), prefix, str(data))
+    identifier = bytes.fromhex(message_id)
+    return trace_of(identifier, found, sets, as_of_ms, proved=proved_end(data, identifier))
 
 
 def require_prefix(prefix: str) -> str:
     """Return the prefix in small letters; refuse a text that cannot begin an id."""
     if _PREFIX.fullmatch(prefix.lower()) is None:
-        raise NotOneMessage(
-            f"{prefix[: ID_DIGITS + 1]!r} is not a message id",
-            {},
-            advice=f"give {PREFIX_DIGITS_MIN} to {ID_DIGITS} of its hexadecimal digits, the first ones",
-        )
+        digits = f"{PREFIX_DIGITS_MIN} to {ID_DIGITS} of its hexadecimal digits, the first ones"
+        raise NotAMessageId(prefix, digits=digits)
     return prefix.lower()
+
+
+def nothing_found(prefix: str, source: str) -> NotOneMessage:
+    return NotOneMessage(
+        f"no record in {source} is of a message that begins with {prefix}",
+        {},
+        advice="check the id and the data folder; if the message was just sent, try again",
+    )
 
 
 def only_one(
     found: dict[str, list[StatusRecord]], prefix: str, source: str
 ) -> tuple[str, list[StatusRecord]]:
     if not found:
-        raise NotOneMessage(
-            f"no receipt in {source} is of a message that begins with {prefix}",
-            {},
-            advice="look whether the id and the data folder belong together; a message that was just sent may need a moment",
-        )
+        raise nothing_found(prefix, source)
     if len(found) > 1:
         raise NotOneMessage(
             f"{len(found)} messages begin with {prefix}",
@@ -116,37 +183,23 @@ def matching(records: Iterable[StatusRecord], prefix: str) -> dict[str, list[Sta
 
 
 class TraceTail:
-    """The trace of one message as its topic grows; no record is read twice. `prefix` is in small letters."""
+    """The trace of one message as its topics grow. `text` names it as for `read_trace`."""
 
-    def __init__(self, data: Path, prefix: str) -> None:
+    def __init__(self, data: Path, text: str, outbox: Path | None = None) -> None:
         self._data = data
-        self._prefix = prefix
-        self._reader = open_topic(data, STATUSES_TOPIC).reader()
-        only = [partition_of(prefix.encode(), self._reader.partitions)]
-        partitions = only if len(prefix) == ID_DIGITS else range(self._reader.partitions)
-        self._offsets = dict.fromkeys(partitions, 0)
-        self._found: dict[str, list[StatusRecord]] = {}
+        self._text = text
+        self._outbox = outbox
 
     def trace(self, as_of_ms: int) -> Trace | None:
         """Return the trace so far; None while there is no record of the message. `NotOneMessage` if several
-        ids begin with the prefix.
+        messages match.
         """
-        for message_id, records in matching(self._fresh(), self._prefix).items():
-            self._found.setdefault(message_id, []).extend(records)
-        if not self._found:
+        try:
+            return read_trace(self._data, self._text, as_of_ms, self._outbox)
+        except NotOneMessage as error:
+            if error.message_ids or isinstance(error, NotAMessageId):
+                raise
             return None
-        message_id, records = only_one(self._found, self._prefix, str(self._data))
-        return trace_of(
-            bytes.fromhex(message_id), records, ValidatorSets.load(self._data / SETS_FILE), as_of_ms
-        )
-
-    def _fresh(self) -> Iterator[StatusRecord]:
-        for partition, known in self._offsets.items():
-            start = max(known, self._reader.start_offset(partition))
-            for batch in self._reader.batches(partition, start):
-                yield from (status_record(one, partition) for one in batch)
-                start = batch.next_offset
-            self._offsets[partition] = start
 
 
 # The records
@@ -229,8 +282,23 @@ def trace_object(trace: Trace) -> dict[str, Any]:
         **row,
         "delivery_id": trace.delivery_id,
         "dmq_id": trace.dmq_id,
+        "words": trace.words,
+        "why": why(trace),
+        "topic": trace.way.topic,
+        "ids": [{"layer": layer, "id": one} for layer, one in trace.way.names],
+        "steps": [
+            {
+                "lane": lane.name,
+                "mark": step.mark.name.lower(),
+                "words": step.label,
+                "at_ms": step.timestamp_ms,
+            }
+            for lane in trace.way.lanes
+            for step in lane.points
+        ],
         "receipts_bad": bad,
         "as_of_ms": trace.as_of_ms,
+        "end": end_words(trace.verdict),
         "all_receipts": [
             {"lane": lane.name, **_receipt_object(point)} for lane in trace.lanes for point in lane.points
         ],

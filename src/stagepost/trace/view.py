@@ -4,22 +4,25 @@ with its proof.
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from markupsafe import Markup
 
 from stagepost.errors import ErrorCode
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.remp.receipts.receipt import Quarantined
-from stagepost.remp.receipts.status import Status
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
-from stagepost.remp.verdict.trace import Mark, Point, Trace, block_named, signatures_valid
-from stagepost.remp.verdict.words import verdict_words
+from stagepost.remp.verdict.trace import Point, Trace, block_named
+from stagepost.remp.verdict.words import end_words
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.trace.drawing import draw_trace
-from stagepost.trace.words import span, tone
+from stagepost.trace.reasons import counts, missing, why
+from stagepost.trace.words import tone
 
 HEX_GROUP = 8
 HEX_GROUPS_OF_LINE = 8
@@ -46,15 +49,18 @@ class ReceiptRow(NamedTuple):
     refused: str | None
 
 
-def trace_view(trace: Trace) -> dict[str, Any]:
+def trace_view(trace: Trace, data: Path) -> dict[str, Any]:
     shard, master_seqno = block_named(trace)
     where = [f"shard {shard}"] if shard is not None else []
     where += [f"master block {master_seqno}"] if master_seqno is not None else []
     return {
         "trace": trace,
         "message_id": trace.message_id.hex(),
-        "words": verdict_words(trace.verdict),
-        "tone": tone(None if trace.verdict is None else trace.verdict.verdict),
+        "words": trace.words,
+        "why": why(trace),
+        "payload": None if trace.way.payload is None else payload_view(trace.way.payload),
+        "seal": seal_of(trace, data),
+        "tone": _tone(trace),
         "where": " · ".join(where),
         "stations": stations(trace),
         "counts": counts(trace),
@@ -64,20 +70,46 @@ def trace_view(trace: Trace) -> dict[str, Any]:
             _row(lane.name, point, trace.first_ms or 0) for lane in trace.lanes for point in lane.points
         ],
         "unreadable": trace.unreadable,
+        "steps": sorted(
+            ((step, lane.name) for lane in trace.way.lanes for step in lane.points),
+            key=lambda one: one[0].timestamp_ms,
+        ),
     }
 
 
 def stations(trace: Trace) -> list[Station]:
     verdict, first_ms = trace.verdict, trace.first_ms
-    if verdict is None or first_ms is None:
+    if first_ms is None:
         return []
-    times = [
-        ("Sent", verdict.sent_ms),
+    times = _stations_before(trace)
+    if verdict is None:
+        return _reached(times, first_ms, has_ended=trace.way.has_ended)
+    times += [
+        ("To validators" if times else "Sent", verdict.sent_ms),
         ("Queued", verdict.queued_ms),
         ("Included", verdict.included_ms),
         ("Accepted", verdict.accepted_ms),
         ("Final", verdict.finalized_ms),
     ]
+    return _reached(times, first_ms, has_ended=trace.proved is not None)
+
+
+def _stations_before(trace: Trace) -> list[tuple[str, int | None]]:
+    """Return the stages of the delivery, with the first time of each; none without records of the delivery."""
+    if not trace.way.lanes:
+        return []
+    times: dict[str, int] = {}
+    for lane in trace.way.lanes:
+        for step in lane.points:
+            word = step.label.split(",")[0].split(" ")[0]
+            times.setdefault(word, step.timestamp_ms)
+    wanted = [("Published", "published"), ("Sent", "sent"), ("On the network", "accepted")]
+    if "acknowledged" in times or trace.verdict is None:
+        wanted.append(("Acknowledged", "acknowledged"))
+    return [(name, times.get(word)) for name, word in wanted]
+
+
+def _reached(times: list[tuple[str, int | None]], first_ms: int, *, has_ended: bool) -> list[Station]:
     reached = max((place for place, (_, at_ms) in enumerate(times) if at_ms is not None), default=-1)
     found = []
     for place, (name, at_ms) in enumerate(times):
@@ -86,47 +118,9 @@ def stations(trace: Trace) -> list[Station]:
         elif place < reached:
             state = "passed"
         else:
-            state = "ahead" if trace.is_open else "missed"
+            state = "missed" if has_ended else "ahead"
         found.append(Station(name, None if at_ms is None else at_ms - first_ms, state))
     return found
-
-
-def counts(trace: Trace) -> list[str]:
-    """Return how many validators have which last status, and how many signatures are valid, as texts."""
-    parts: list[str] = []
-    members = [lane for lane in trace.lanes if lane.name[:1] == "V" and " " not in lane.name]
-    if members:
-        lasts = [lane.last for lane in members if lane.last is not None]
-        accepted = sum(point.mark in (Mark.ON_ITS_WAY, Mark.FINAL) for point in lasts)
-        timed_out = sum(point.receipt.status.status is Status.TIMEOUT for point in lasts)
-        parts.append(f"{accepted} of {len(members)} validators accepted")
-        numbers = {
-            "rejected": sum(point.mark is Mark.NEVER for point in lasts) - timed_out,
-            "timed out": timed_out,
-            "returned": sum(point.mark is Mark.RETURNED for point in lasts),
-            "queued": sum(point.mark is Mark.QUEUED for point in lasts),
-            "silent": len(members) - len(lasts),
-        }
-        parts += [f"{count} {word}" for word, count in numbers.items() if count]
-    valid, count = signatures_valid(trace)
-    return [*parts, f"{valid} of {count} signatures valid"]
-
-
-def missing(trace: Trace) -> str:
-    """Return the validators that an open message waits for, and how long it may wait; empty if it is not
-    open.
-    """
-    verdict = trace.verdict
-    if verdict is None or not trace.is_open:
-        return ""
-    parts = []
-    if verdict.silent and verdict.validators is not None:
-        names = ", ".join(f"V{index + 1}" for index in verdict.silent)
-        parts.append(f"{len(verdict.silent)} of {verdict.validators} silent ({names})")
-    if trace.as_of_ms is not None and trace.first_ms is not None:
-        open_for = span(max(0, trace.as_of_ms - trace.first_ms))
-        parts.append(f"open {open_for} of {span(trace.message_timeout_ms)}")
-    return "; ".join(parts)
 
 
 def _row(lane: str, point: Point, first_ms: int) -> ReceiptRow:
@@ -199,8 +193,67 @@ def _raw(position: str, data: Path) -> str | None:
     return None
 
 
+PAYLOAD_SHOWN_BYTES = 2_048
+"""Bytes, at most, of a payload that pages show."""
+
+
+def payload_view(payload: bytes) -> dict[str, Any]:
+    """Return a payload for people: as JSON or text where it is such, and as hex, at most `PAYLOAD_SHOWN_BYTES`."""
+    shown = payload[:PAYLOAD_SHOWN_BYTES]
+    try:
+        text: str | None = shown.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is not None and not all(one.isprintable() or one in "\n\t" for one in text):
+        text = None
+    form = "hex"
+    if text is not None:
+        form = "text"
+        try:
+            text = json.dumps(decode_foreign(shown, Any), indent=1, ensure_ascii=False)
+            form = "JSON"
+        except msgspec.MsgspecError:
+            pass
+    return {
+        "form": form,
+        "text": text,
+        "hex": hex_lines(shown),
+        "bytes": len(payload),
+        "is_cut": len(payload) > PAYLOAD_SHOWN_BYTES,
+    }
+
+
 def hex_lines(data: bytes) -> str:
     digits = data.hex()
     groups = [digits[at : at + HEX_GROUP] for at in range(0, len(digits), HEX_GROUP)]
     lines = [groups[at : at + HEX_GROUPS_OF_LINE] for at in range(0, len(groups), HEX_GROUPS_OF_LINE)]
     return "\n".join(" ".join(line) for line in lines)
+
+
+def seal_of(trace: Trace, data: Path) -> dict[str, Any]:
+    """Return what a page shows of the proof: the end, the block, how many signed, and how to check it oneself."""
+    proved, digits = trace.proved, trace.message_id.hex()
+    return {
+        "end": end_words(trace.verdict),
+        "is_proved": proved is not None,
+        "block": None if proved is None else proved.block,
+        "signers": None if proved is None else proved.signers,
+        "validators": None if proved is None else proved.validators,
+        "commands": (
+            f"stagepost prove {digits} --data {shlex.quote(str(data))} --out proof.json",
+            "stagepost verify proof.json --genesis network.json",
+        ),
+    }
+
+
+def _tone(trace: Trace) -> str:
+    """Return the colour of the verdict: that of an end only with a proof, else that of a claim."""
+    if trace.verdict is None and trace.way.words:
+        is_bad = trace.way.words in ("Failed", "Refused")
+        return "bad" if is_bad else "good" if trace.way.words.startswith("Acknowledged") else "open"
+    found = tone(None if trace.verdict is None else trace.verdict.verdict)
+    return found if trace.proved is not None else _OF_CLAIMS.get(found, found)
+
+
+_OF_CLAIMS = {"final": "good", "bad": "warn"}
+"""Colours of claims, by the colour that the same verdict has with a proof."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from stagepost.ground.files.durations import format_duration
+from stagepost.ground.files.durations import format_duration, format_milliseconds
 from stagepost.remp.verdict.verdict import Conclusion
 
 THIN_SPACE = "\u202f"
@@ -15,6 +15,7 @@ NOTHING = "–"
 
 _TONES = {
     Conclusion.FINALIZED.value: "final",
+    Conclusion.EXECUTED_AS.value: "bad",
     Conclusion.ACCEPTED.value: "good",
     Conclusion.INCLUDED.value: "good",
     Conclusion.QUEUED.value: "open",
@@ -46,14 +47,8 @@ def number(value: float | int | None) -> str:
 
 
 def span(milliseconds: float | None) -> str:
-    """Return a length of time as text: `44 ms`, `1.23 s`, `4m 2s`."""
-    if milliseconds is None:
-        return NOTHING
-    if abs(milliseconds) < 1_000:
-        return f"{milliseconds:.0f} ms"
-    if abs(milliseconds) < 10_000:
-        return f"{milliseconds / 1_000:.2f} s"
-    return format_duration(milliseconds / 1_000)
+    """Return a length of time as text, or the sign for nothing."""
+    return NOTHING if milliseconds is None else format_milliseconds(milliseconds)
 
 
 def ago(time_ms: int | None, now_ms: int) -> str:
