@@ -1,0 +1,1 @@
+"""Founding, joining and changing a network of validators and full nodes, by files that operators exchange."""

@@ -1,0 +1,138 @@
+"""Member card: the public part of one member of a network, signed with the member's own key.
+
+{"stagepost_member": 1, "name": "validator-1", "public_key": "<64 hex>", "host": "10.0.0.1", "port": 4001,
+ "is_validator": true, "signature": "<128 hex>"}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from stagepost.errors import ConfigFaults, FileFault
+from stagepost.full_node.network import NetworkMember
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.files.small_files import read_small_file
+from stagepost.ground.wire.foreign_json import decode_foreign
+
+CARD_VERSION = 1
+CARD_BYTES_MAX = 4_096
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
+HOST = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
+HEX_KEY = re.compile(r"[0-9a-f]{64}")
+HEX_SIGNATURE = re.compile(r"[0-9a-f]{128}")
+PORT_MAX = 65_535
+
+_DOMAIN = b"stagepost member card\x00"
+
+T = TypeVar("T")
+
+
+class MemberCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    stagepost_member: int = CARD_VERSION
+    name: str
+    public_key: str
+    host: str
+    port: int
+    is_validator: bool
+    signature: str = ""
+
+    @property
+    def key(self) -> bytes:
+        return bytes.fromhex(self.public_key)
+
+    @property
+    def member(self) -> NetworkMember:
+        return NetworkMember(self.name, self.public_key, self.host, self.port, self.is_validator)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        return signed_form(_DOMAIN, msgspec.structs.replace(self, signature=""))
+
+
+def make_card(seed: bytes, name: str, host: str, port: int, *, is_validator: bool) -> MemberCard:
+    """Return the card of the member with this secret; `ConfigFaults` for a name or an address that no card can hold."""
+    card = MemberCard(
+        name=name,
+        public_key=ed25519.public_key(seed).hex(),
+        host=host,
+        port=port,
+        is_validator=is_validator,
+    )
+    signed = msgspec.structs.replace(card, signature=ed25519.sign(seed, card.signed_bytes).hex())
+    faults = faults_in_card(signed)
+    if faults:
+        raise ConfigFaults({"the member card": faults})
+    return signed
+
+
+def faults_in_card(card: MemberCard) -> list[FileFault]:
+    """Return everything that is wrong in a card. Its signature is checked last, and only where the rest is right."""
+    faults = []
+    if card.stagepost_member != CARD_VERSION:
+        faults.append(
+            FileFault(
+                "stagepost_member", f"is {card.stagepost_member}; this release reads version {CARD_VERSION}"
+            )
+        )
+    if NAME.fullmatch(card.name) is None:
+        faults.append(
+            FileFault("name", f"{card.name!r} is not 1 to 40 lower-case letters, digits and inner hyphens")
+        )
+    if HOST.fullmatch(card.host) is None:
+        faults.append(FileFault("host", f"{card.host!r} is not a host name or an address"))
+    if not 1 <= card.port <= PORT_MAX:
+        faults.append(FileFault("port", f"{card.port} is not 1 to {PORT_MAX}"))
+    if HEX_KEY.fullmatch(card.public_key) is None:
+        faults.append(FileFault("public_key", "is not 64 lower-case hexadecimal digits"))
+    if HEX_SIGNATURE.fullmatch(card.signature) is None:
+        faults.append(FileFault("signature", "is not 128 lower-case hexadecimal digits"))
+    if not faults and not ed25519.verify(card.key, card.signed_bytes, bytes.fromhex(card.signature)):
+        faults.append(
+            FileFault(
+                "signature", "is not that of public_key: the card was changed, or made by somebody else"
+            )
+        )
+    return faults
+
+
+def faults_among(members: Iterable[NetworkMember]) -> list[FileFault]:
+    """Return where two members share a name, a key or an address, each of which one member has alone."""
+    faults = []
+    seen: dict[tuple[str, str], str] = {}
+    for member in members:
+        address = f"{member.host}:{member.port}"
+        for entry in (("name", member.name), ("public_key", member.public_key), ("address", address)):
+            if entry in seen:
+                faults.append(
+                    FileFault(entry[0], f"{entry[1]} is that of {seen[entry]} and of {member.name}")
+                )
+            seen.setdefault(entry, member.name)
+    return faults
+
+
+def load_card(path: Path) -> MemberCard:
+    """Read the card at `path`; `ConfigFaults` names everything that is wrong in it."""
+    card = load_json(path, CARD_BYTES_MAX, "a member card", MemberCard)
+    faults = faults_in_card(card)
+    if faults:
+        raise ConfigFaults({str(path): faults})
+    return card
+
+
+def load_json(path: Path, bytes_max: int, what: str, kind: type[T]) -> T:
+    """Read a small JSON file of one kind; `ConfigFaults` if it is not one."""
+    content, _ = read_small_file(path, bytes_max, what)
+    try:
+        return decode_foreign(content, kind)
+    except msgspec.MsgspecError as error:
+        raise ConfigFaults({str(path): [FileFault("the file", f"is not {what}: {error}")]}) from error
+
+
+def signed_form(domain: bytes, content: msgspec.Struct) -> bytes:
+    """Return the bytes that a signature covers: the purpose of the file, then its JSON in the order of its fields."""
+    return domain + msgspec.json.encode(content)

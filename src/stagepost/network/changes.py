@@ -1,0 +1,259 @@
+"""Changes of a network: the proposal of a next validator set or configuration, and a member's approval of it.
+
+A proposal names the network and the configuration upon which it stands, so that it can be used once and there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import msgspec
+
+from stagepost.chain.agreement.votes import quorum
+from stagepost.chain.configuration import Configuration, ValidatorSet, fault_in_change
+from stagepost.errors import ConfigFaults, DecodeError, FileFault
+from stagepost.full_node.network import NetworkMember, RempNetwork
+from stagepost.ground.crypto import ed25519
+from stagepost.network.cards import HEX_SIGNATURE, MemberCard, faults_among, faults_in_card, signed_form
+from stagepost.network.founding import SET_LIFETIME_MS, set_of, shard_session_size
+
+PROPOSAL_VERSION = 1
+PROPOSAL_BYTES_MAX = 1024 * 1024
+APPROVAL_BYTES_MAX = 4_096
+
+_PROPOSAL_DOMAIN = b"stagepost network proposal\x00"
+_APPROVAL_DOMAIN = b"stagepost network approval\x00"
+
+
+class SetChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Wish of the proposer. `shard_validators` and `session_lifetime_ms` None keep what follows or stands; `from_ms` is
+    when the next set begins to serve.
+    """
+
+    from_ms: int
+    add: tuple[MemberCard, ...] = ()
+    remove: tuple[str, ...] = ()
+    shard_validators: int | None = None
+    session_lifetime_ms: int | None = None
+
+
+class ChangeProposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`network`: hash of the genesis; `base`: hash of the configuration in force; `configuration`: the proposed one;
+    `added`: cards of members that the network file does not hold yet.
+    """
+
+    stagepost_proposal: int = PROPOSAL_VERSION
+    network: str
+    base: str
+    configuration: str
+    added: tuple[MemberCard, ...] = ()
+    proposer: str
+    signature: str = ""
+
+    @property
+    def hash(self) -> str:
+        return sha256(self.signed_bytes).hexdigest()
+
+    @property
+    def signed_bytes(self) -> bytes:
+        return signed_form(_PROPOSAL_DOMAIN, msgspec.structs.replace(self, signature=""))
+
+    @property
+    def proposed(self) -> Configuration:
+        return Configuration.decode(bytes.fromhex(self.configuration))
+
+
+class ChangeApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Agreement of a member to one proposal, for other operators to see."""
+
+    stagepost_approval: int = PROPOSAL_VERSION
+    proposal: str
+    member: str
+    signature: str = ""
+
+    @property
+    def signed_bytes(self) -> bytes:
+        return signed_form(_APPROVAL_DOMAIN, msgspec.structs.replace(self, signature=""))
+
+
+def propose(network: RempNetwork, base: Configuration, change: SetChange, seed: bytes) -> ChangeProposal:
+    """Return the signed proposal of a change upon `base`; `ConfigFaults` with everything that stands against it."""
+    proposer = member_with(network, ed25519.public_key(seed))
+    by_name = {member.name: member for member in (*network.members, *(card.member for card in change.add))}
+    faults = [
+        FileFault(
+            "remove", f"{name} is not a member of this network; members are {', '.join(sorted(by_name))}"
+        )
+        for name in change.remove
+        if name not in by_name
+    ]
+    if faults:
+        raise ConfigFaults({"the proposal": faults})
+    gone = {by_name[name].key for name in change.remove}
+    present = {one.public_key for one in base.current.validators} - gone
+    staying = [member for member in by_name.values() if member.key in present]
+    added = [card.member for card in change.add if card.is_validator and card.key not in gone | present]
+    configuration = _changed(base, [*staying, *added], change)
+    proposal = ChangeProposal(
+        network=network.chain.hash.hex(),
+        base=base.hash.hex(),
+        configuration=configuration.encode().hex(),
+        added=tuple(card for card in change.add if card.member not in network.members),
+        proposer=proposer.name,
+    )
+    signed = msgspec.structs.replace(proposal, signature=ed25519.sign(seed, proposal.signed_bytes).hex())
+    faults = faults_in_proposal(signed, network, base)
+    if faults:
+        raise ConfigFaults({"the proposal": faults})
+    return signed
+
+
+def _changed(base: Configuration, members: list[NetworkMember], change: SetChange) -> Configuration:
+    keys = {one.public_key for one in base.current.validators}
+    is_same_set = keys == {member.key for member in members}
+    following = (
+        base.next
+        if is_same_set
+        else ValidatorSet(change.from_ms, change.from_ms + SET_LIFETIME_MS, set_of(members))
+    )
+    lifetime = change.session_lifetime_ms
+    size = change.shard_validators
+    if size is None:
+        derived = base.shard_validators == shard_session_size(len(keys))
+        size = shard_session_size(len(members)) if derived else base.shard_validators
+    return msgspec.structs.replace(
+        base,
+        next=following,
+        shard_validators=size,
+        master_lifetime_ms=base.master_lifetime_ms if lifetime is None else lifetime,
+        shard_lifetime_ms=base.shard_lifetime_ms if lifetime is None else lifetime,
+    )
+
+
+def faults_in_proposal(
+    proposal: ChangeProposal, network: RempNetwork, base: Configuration
+) -> list[FileFault]:
+    """Return everything that stands against a proposal in this network, whose configuration in force is `base`."""
+    faults = []
+    if proposal.stagepost_proposal != PROPOSAL_VERSION:
+        found = proposal.stagepost_proposal
+        faults.append(FileFault("stagepost_proposal", f"is {found}; this release reads {PROPOSAL_VERSION}"))
+    if proposal.network != network.chain.hash.hex():
+        faults.append(
+            FileFault("network", f"is {proposal.network}, another network than {network.chain.hash.hex()}")
+        )
+    if proposal.base != base.hash.hex():
+        faults.append(
+            FileFault(
+                "base",
+                f"stands upon configuration {proposal.base}; in force is {base.hash.hex()}: propose it anew",
+            )
+        )
+    faults += faults_in_cards(proposal)
+    if not faults:
+        faults += faults_among(joined(network, proposal).members)
+    faults += _faults_in_signature(proposal.proposer, proposal.signature, proposal.signed_bytes, network)
+    try:
+        configuration = proposal.proposed
+    except (DecodeError, ValueError) as error:
+        return [*faults, FileFault("configuration", f"cannot be read: {error}")]
+    fault = fault_in_change(base, configuration)
+    if fault is not None:
+        faults.append(FileFault("configuration", fault))
+    return faults + _faults_in_next_set(proposal, configuration, network, base)
+
+
+def faults_in_cards(proposal: ChangeProposal) -> list[FileFault]:
+    """Return everything that is wrong in the cards of a proposal's new members."""
+    return [
+        FileFault(f"added {card.name}: {fault.where}", fault.text)
+        for card in proposal.added
+        for fault in faults_in_card(card)
+    ]
+
+
+def _faults_in_next_set(
+    proposal: ChangeProposal, configuration: Configuration, network: RempNetwork, base: Configuration
+) -> list[FileFault]:
+    if configuration.current != base.current:
+        return [FileFault("configuration", "changes the set in force; a proposal names the next set alone")]
+    if configuration.next is None:
+        return []
+    present = {one.public_key for one in base.current.validators}
+    following = {one.public_key for one in configuration.next.validators}
+    known = {one.key for one in network.members if one.is_validator}
+    known |= {card.key for card in proposal.added if card.is_validator}
+    faults = [
+        FileFault("next set", f"key {key.hex()} is not that of a validator with a card")
+        for key in sorted(following - known)
+    ]
+    needed = quorum(len(present))
+    if len(present & following) < needed:
+        text = f"keeps {len(present & following)} of {len(present)} validators; {needed} must stay: change it in steps"
+        faults.append(FileFault("next set", text))
+    return faults
+
+
+def faults_in_reach(proposal: ChangeProposal, network: RempNetwork) -> list[FileFault]:
+    """Return the validators of the proposed set that this network file has no address of: a node that votes for them could
+    not reach them.
+    """
+    following = proposal.proposed.next
+    known = set(network.public_keys)
+    names = {card.key: card.name for card in proposal.added}
+    return [
+        FileFault(
+            "next set",
+            f"{names.get(one.public_key, one.public_key.hex())} is not in the network file: run "
+            "`stagepost network set members` on every machine and restart its node first",
+        )
+        for one in (() if following is None else following.validators)
+        if one.public_key not in known
+    ]
+
+
+def approve(proposal: ChangeProposal, network: RempNetwork, seed: bytes) -> ChangeApproval:
+    """Return the approval of the member with this secret; the caller has checked the proposal."""
+    approval = ChangeApproval(
+        proposal=proposal.hash, member=member_with(network, ed25519.public_key(seed)).name
+    )
+    return msgspec.structs.replace(approval, signature=ed25519.sign(seed, approval.signed_bytes).hex())
+
+
+def faults_in_approval(
+    approval: ChangeApproval, proposal: ChangeProposal, network: RempNetwork
+) -> list[FileFault]:
+    """Return why this is not an approval of this proposal by a validator of the network."""
+    if approval.proposal != proposal.hash:
+        return [FileFault("proposal", f"approves {approval.proposal}, another proposal than {proposal.hash}")]
+    return _faults_in_signature(approval.member, approval.signature, approval.signed_bytes, network)
+
+
+def approving(approvals: Sequence[ChangeApproval], network: RempNetwork, base: Configuration) -> list[str]:
+    """Return the names of the validators in force among those who approved, each once."""
+    present = {one.public_key for one in base.current.validators}
+    names = {one.member for one in approvals}
+    return sorted(member.name for member in network.members if member.name in names and member.key in present)
+
+
+def joined(network: RempNetwork, proposal: ChangeProposal) -> RempNetwork:
+    """Return the network with the proposal's new members behind the others: the places of members never change."""
+    held = set(network.members)
+    added = tuple(card.member for card in proposal.added if card.member not in held)
+    return msgspec.structs.replace(network, members=(*network.members, *added))
+
+
+def member_with(network: RempNetwork, public_key: bytes) -> NetworkMember:
+    """Return the member with this key; `ConfigError` if there is none."""
+    return network.members[network.place_of(public_key)]
+
+
+def _faults_in_signature(name: str, signature: str, signed: bytes, network: RempNetwork) -> list[FileFault]:
+    member = next((one for one in network.members if one.name == name), None)
+    if member is None:
+        return [FileFault("signature", f"is that of {name}, who is not a member of this network")]
+    is_valid = HEX_SIGNATURE.fullmatch(signature) is not None and ed25519.verify(
+        member.key, signed, bytes.fromhex(signature)
+    )
+    return [] if is_valid else [FileFault("signature", f"is not that of {name}")]

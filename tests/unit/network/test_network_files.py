@@ -1,0 +1,319 @@
+"""Cards, the founding of a network, proposals and approvals: what is made is accepted, and what is changed is refused."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stagepost.chain.configuration import Configuration
+from stagepost.chain.genesis import first_states
+from stagepost.errors import ConfigError, ConfigFaults, StorageError
+from stagepost.full_node.network import RempNetwork, load_network
+from stagepost.network.approvals import (
+    APPROVED_FOLDER,
+    APPROVED_MAX,
+    ApprovedProposals,
+    withdraw,
+    write_approved,
+)
+from stagepost.network.cards import MemberCard, faults_in_card, load_card, make_card
+from stagepost.network.changes import (
+    ChangeApproval,
+    ChangeProposal,
+    SetChange,
+    approve,
+    approving,
+    faults_in_approval,
+    faults_in_proposal,
+    faults_in_reach,
+    joined,
+    propose,
+)
+from stagepost.network.founding import FoundingTerms, found_network, shard_session_size
+
+NOW_MS = 1_790_000_000_000
+LATER_MS = NOW_MS + 600_000
+
+
+def seed_of(name: str) -> bytes:
+    return sha256(name.encode()).digest()
+
+
+def card(name: str, port: int, *, is_validator: bool = True) -> MemberCard:
+    return make_card(seed_of(name), name, "10.0.0.1", port, is_validator=is_validator)
+
+
+def cards(validators: int) -> dict[str, MemberCard]:
+    found = {f"v{n}.json": card(f"v{n}", 4_000 + n) for n in range(1, validators + 1)}
+    return {**found, "full.json": card("full", 5_000, is_validator=False)}
+
+
+def founded(validators: int = 4) -> RempNetwork:
+    return found_network(cards(validators), FoundingTerms(name="n", network_magic=7, begins_ms=NOW_MS))
+
+
+def added(network: RempNetwork, *names: str, remove: tuple[str, ...] = ()) -> ChangeProposal:
+    new = tuple(card(name, 6_000 + place) for place, name in enumerate(names))
+    change = SetChange(from_ms=LATER_MS, add=new, remove=remove)
+    return propose(network, network.chain.configuration, change, seed_of("v1"))
+
+
+def texts(faults: object) -> str:
+    return repr(faults)
+
+
+# Cards
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("name", "v2", "signature"),
+        ("name", "No Blanks", "name"),
+        ("host", "10.0.0.2", "signature"),
+        ("host", "a b", "host"),
+        ("port", 4_002, "signature"),
+        ("port", 0, "port"),
+        ("port", 65_536, "port"),
+        ("is_validator", False, "signature"),
+        ("public_key", "00" * 32, "signature"),
+        ("public_key", "AB", "public_key"),
+        ("signature", "00" * 64, "signature"),
+        ("stagepost_member", 2, "stagepost_member"),
+    ],
+)
+def test_a_card_with_one_field_changed_is_refused(field: str, value: object, said: str) -> None:
+    good = card("v1", 4_001)
+    assert faults_in_card(good) == []
+    assert [one.where for one in faults_in_card(msgspec.structs.replace(good, **{field: value}))] == [said]
+
+
+def test_a_card_file_names_all_its_faults(tmp_path: Path) -> None:
+    path = tmp_path / "member.json"
+    path.write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(card("v1", 4_001), port=0, host="", name=""))
+    )
+    with pytest.raises(ConfigFaults) as refused:
+        load_card(path)
+    assert [one.where for one in refused.value.faults[str(path)]] == ["name", "host", "port"]
+
+
+def test_a_key_that_is_no_point_of_the_curve_signs_no_card() -> None:
+    """A key of small order would accept signatures that nobody made."""
+    weak = msgspec.structs.replace(card("v1", 4_001), public_key="01" + "00" * 31)
+    assert [one.where for one in faults_in_card(weak)] == ["signature"]
+
+
+# Founding
+
+
+def test_the_same_cards_give_the_same_network_in_any_order(tmp_path: Path) -> None:
+    some = cards(4)
+    terms = FoundingTerms(name="n", network_magic=7, begins_ms=NOW_MS)
+    network = found_network(some, terms)
+    assert found_network(dict(reversed(some.items())), terms) == network
+    network.write(tmp_path / "network.json")
+    assert load_network(tmp_path / "network.json") == network
+    assert first_states(network.chain).master.configuration == network.chain.configuration
+    assert [one.name for one in network.members] == ["v1", "v2", "v3", "v4", "full"]
+
+
+def test_founding_names_every_fault_at_once() -> None:
+    some = {
+        "a": card("v1", 4_001),
+        "b": card("v1", 4_002),
+        "c": card("v2", 4_001),
+        "d": make_card(seed_of("v2"), "v3", "10.0.0.9", 1, is_validator=True),
+    }
+    with pytest.raises(ConfigFaults) as refused:
+        found_network(some, FoundingTerms(name="", network_magic=-1, begins_ms=NOW_MS))
+    (faults,) = refused.value.faults.values()
+    assert {one.where for one in faults} == {
+        *("name", "public_key", "address", "members", "network_magic", "configuration")
+    }
+
+
+@pytest.mark.parametrize(
+    ("validators", "size"),
+    [(1, 0), (4, 0), (6, 0), (7, 5), (9, 5), (10, 5), (11, 7), (21, 11), (22, 11), (23, 13), (100, 51)],
+)
+def test_shard_sessions_are_half_of_the_set_odd_and_at_least_five(validators: int, size: int) -> None:
+    assert shard_session_size(validators) == size
+    assert size == 0 or (size % 2 == 1 and size >= max(5, validators / 2))
+
+
+def test_a_network_with_cells_says_that_messages_need_no_expiry() -> None:
+    network = found_network(
+        cards(4), FoundingTerms(name="n", network_magic=7, begins_ms=NOW_MS, takes_cells=True)
+    )
+    assert network.chain.configuration.takes_cells
+    assert not network.chain.configuration.must_expire
+
+
+# Proposals
+
+
+def test_a_proposal_adds_members_and_is_accepted_once_its_members_are_known() -> None:
+    network = founded()
+    proposal = added(network, "v5", "v6", "v7")
+    base = network.chain.configuration
+    assert faults_in_proposal(proposal, network, base) == []
+    assert len(faults_in_reach(proposal, network)) == 3
+    after = joined(network, proposal)
+    assert faults_in_reach(proposal, after) == []
+    assert after.members[: len(network.members)] == network.members
+    assert joined(after, proposal) == after
+    following = proposal.proposed.next
+    assert following is not None
+    assert len(following.validators) == 7
+    assert proposal.proposed.shard_validators == 5
+    assert faults_in_proposal(proposal, after, base) == []
+
+
+def test_a_set_without_a_quorum_of_the_old_one_is_refused() -> None:
+    network = founded(7)
+    assert added(network, remove=("v1", "v2")).proposed.next is not None
+    with pytest.raises(ConfigFaults, match="keeps 4 of 7 validators; 5 must stay"):
+        added(network, remove=("v1", "v2", "v3"))
+
+
+def test_a_key_is_replaced_by_another_card() -> None:
+    network = founded()
+    proposal = added(network, "v2b", remove=("v2",))
+    following = proposal.proposed.next
+    assert following is not None
+    keys = {one.public_key for one in following.validators}
+    assert card("v2b", 6_000).key in keys
+    assert card("v2", 4_002).key not in keys
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"network": "00" * 32}, "another network"),
+        ({"base": "00" * 32}, "propose it anew"),
+        ({"proposer": "v2"}, "is not that of v2"),
+        ({"proposer": "nobody"}, "not a member"),
+        ({"configuration": "00"}, "cannot be read"),
+        ({"configuration": "zz"}, "cannot be read"),
+        ({"added": ()}, "not that of a validator with a card"),
+        ({"signature": "00" * 64}, "is not that of v1"),
+        ({"stagepost_proposal": 2}, "this release reads"),
+    ],
+)
+def test_a_proposal_with_one_field_changed_is_refused(change: dict[str, object], said: str) -> None:
+    network = founded()
+    changed = msgspec.structs.replace(added(network, "v5"), **change)
+    assert said in texts(faults_in_proposal(changed, network, network.chain.configuration))
+
+
+def test_a_proposal_that_changes_the_set_in_force_is_refused() -> None:
+    """Signed by a member, so only the rule is left to refuse it."""
+    network = founded()
+    base = network.chain.configuration
+    proposal = added(network, "v5")
+    following = proposal.proposed.next
+    assert following is not None
+    taken = msgspec.structs.replace(base, current=following)
+    forged = msgspec.structs.replace(proposal, configuration=taken.encode().hex())
+    assert "the next set alone" in texts(faults_in_proposal(forged, network, base))
+
+
+def test_members_that_take_a_name_key_or_address_of_others_are_refused() -> None:
+    network = founded()
+    for stolen in (
+        make_card(seed_of("x"), "v2", "10.0.0.8", 1, is_validator=True),
+        make_card(seed_of("x"), "x", "10.0.0.1", 4_002, is_validator=True),
+    ):
+        with pytest.raises(ConfigFaults, match="is that of v2"):
+            propose(
+                network,
+                network.chain.configuration,
+                SetChange(from_ms=LATER_MS, add=(stolen,)),
+                seed_of("v1"),
+            )
+
+
+def test_a_stranger_proposes_and_approves_nothing() -> None:
+    network = founded()
+    with pytest.raises(ConfigError, match="not the key of a member"):
+        propose(network, network.chain.configuration, SetChange(from_ms=LATER_MS), seed_of("x"))
+    with pytest.raises(ConfigError, match="not the key of a member"):
+        approve(added(network, "v5"), network, seed_of("x"))
+
+
+def test_a_change_of_nothing_is_refused() -> None:
+    network = founded()
+    with pytest.raises(ConfigFaults, match="it is the one in force"):
+        propose(network, network.chain.configuration, SetChange(from_ms=LATER_MS), seed_of("v1"))
+
+
+def test_approvals_count_once_for_validators_in_force_and_for_their_proposal_alone() -> None:
+    network = founded()
+    base = network.chain.configuration
+    proposal, other = added(network, "v5"), added(network, "v6")
+    approvals = [approve(proposal, network, seed_of(name)) for name in ("v1", "v1", "v2", "full")]
+    assert all(faults_in_approval(one, proposal, network) == [] for one in approvals)
+    assert approving(approvals, network, base) == ["v1", "v2"]
+    assert "another proposal" in texts(faults_in_approval(approvals[0], other, network))
+    relabelled = ChangeApproval(proposal=proposal.hash, member="v3", signature=approvals[0].signature)
+    assert "is not that of v3" in texts(faults_in_approval(relabelled, proposal, network))
+
+
+# Approved proposals in a data folder
+
+
+def wanted_by(data: Path, network: RempNetwork, base: Configuration) -> list[bytes]:
+    return [one.hash for one in ApprovedProposals(data, network).wanted(base)]
+
+
+def test_a_validator_wants_what_was_approved_until_it_is_withdrawn_or_took_effect(tmp_path: Path) -> None:
+    network = founded()
+    base = network.chain.configuration
+    proposal = added(network, "v5")
+    reader = ApprovedProposals(tmp_path, joined(network, proposal))
+    assert reader.wanted(base) == []
+    write_approved(tmp_path, proposal)
+    assert [one.hash for one in reader.wanted(base)] == [proposal.proposed.hash]
+    assert reader.wanted(proposal.proposed) == []
+    assert withdraw(tmp_path, proposal)
+    assert not withdraw(tmp_path, proposal)
+    assert reader.wanted(base) == []
+
+
+def test_a_validator_does_not_vote_for_members_that_it_cannot_reach(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = founded()
+    proposal = added(network, "v5")
+    write_approved(tmp_path, proposal)
+    reader = ApprovedProposals(tmp_path, network)
+    assert reader.wanted(network.chain.configuration) == []
+    assert reader.wanted(network.chain.configuration) == []
+    assert [one.message.count("network set members") for one in caplog.records] == [1]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"stagepost_proposal":1}', b"[" * 5_000, b"\xff"])
+def test_files_that_are_not_proposals_are_left_out_and_named(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = founded()
+    proposal = added(network, "v5")
+    write_approved(tmp_path, proposal)
+    (tmp_path / APPROVED_FOLDER / "a.json").write_bytes(content)
+    assert wanted_by(tmp_path, joined(network, proposal), network.chain.configuration) == [
+        proposal.proposed.hash
+    ]
+    assert "a.json" in caplog.text
+
+
+def test_the_folder_of_approved_proposals_is_bounded(tmp_path: Path) -> None:
+    network = founded()
+    for number in range(APPROVED_MAX):
+        write_approved(tmp_path, added(network, f"w{number}"))
+    with pytest.raises(StorageError, match=str(APPROVED_MAX)):
+        write_approved(tmp_path, added(network, "one-more"))
+    write_approved(tmp_path, added(network, "w0"))
