@@ -9,7 +9,8 @@ with Client.connect() as client:                      # the nodes that run in st
 from __future__ import annotations
 
 from stagepost.client.blocking import Client
-from stagepost.client.client import AsyncClient, Sent
+from stagepost.client.client import AsyncClient, DeliveryProgress, Sent
+from stagepost.client.receiving import Received
 from stagepost.dmq.endpoints.local_client import ClientLimits
 from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage, sign_message
@@ -23,11 +24,13 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ClientLimits",
+    "DeliveryProgress",
     "DmqMessage",
     "ListenLimits",
     "MessageStream",
     "MessageVerdict",
     "Reason",
+    "Received",
     "RefusedByFullNode",
     "Rejected",
     "Sent",

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from stagepost.client.client import TOPIC, AsyncClient, Sent, StageName, TierName
+from stagepost.client.client import (
+    TOPIC,
+    AsyncClient,
+    DeliveryProgress,
+    DeliveryStageName,
+    Sent,
+    StageName,
+    TierName,
+)
 from stagepost.dmq.endpoints.local_client import ClientLimits
 from stagepost.dmq.endpoints.message_stream import MessageStream
 from stagepost.dmq.message import DmqMessage
@@ -21,11 +29,23 @@ from stagepost.remp.verdict.message_verdict import MessageVerdict
 from stagepost.remp.verdict.trace import Trace
 
 if TYPE_CHECKING:
+    from stagepost.client.receiving import Received, ReceivedStream
     from stagepost.delivery.config import ReliablePublisherConfig
 
 T = TypeVar("T")
 
 THREAD_END_S = 10.0
+
+
+Item = TypeVar("Item", covariant=True)
+
+
+class ClosableStream(Protocol[Item]):
+    def __aiter__(self) -> AsyncIterator[Item]: ...
+
+    def __anext__(self) -> Awaitable[Item]: ...
+
+    async def aclose(self) -> None: ...
 
 
 class Client:
@@ -88,15 +108,51 @@ class Client:
         tier: TierName | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
+        expires: bool = True,
     ) -> Sent:
         """Send as `AsyncClient.send` does."""
-        return self._run(self._open().send(data, topic=topic, tier=tier, key=key, timeout_s=timeout_s))
+        sending = self._open().send(
+            data, topic=topic, tier=tier, key=key, timeout_s=timeout_s, expires=expires
+        )
+        return self._run(sending)
 
+    def receive(self, *topics: str, idle_timeout_s: float | None = None) -> Iterator[Received]:
+        """Yield messages as `AsyncClient.receive` does; `ack()` and `reject(text)` are plain calls."""
+        inner = self._open()
+
+        async def begin() -> ReceivedStream:
+            stream = inner.receive(*topics, idle_timeout_s=idle_timeout_s)
+            return await stream.__aenter__()
+
+        return self._items(self._run(begin()))
+
+    @overload
     def wait_for(
         self, message_id: str | bytes, stage: StageName, timeout_s: float | None = None
-    ) -> MessageVerdict:
+    ) -> MessageVerdict: ...
+
+    @overload
+    def wait_for(
+        self, message_id: str | bytes, stage: DeliveryStageName, timeout_s: float | None = None
+    ) -> DeliveryProgress: ...
+
+    def wait_for(
+        self,
+        message_id: str | bytes,
+        stage: StageName | DeliveryStageName,
+        timeout_s: float | None = None,
+    ) -> MessageVerdict | DeliveryProgress:
         """Wait as `AsyncClient.wait_for` does."""
-        return self._run(self._open().wait_for(message_id, stage, timeout_s))
+        inner = self._open()
+
+        async def wait() -> MessageVerdict | DeliveryProgress:
+            return await inner.wait_for(message_id, stage, timeout_s)
+
+        return self._run(wait())
+
+    def prove(self, message_id: str | bytes, *, timeout_s: float | None = None) -> bytes | None:
+        """Fetch the proof of a message's end as `AsyncClient.prove` does."""
+        return self._run(self._open().prove(message_id, timeout_s=timeout_s))
 
     def trace(self, message_id: str | bytes, *, timeout_s: float | None = None) -> Trace:
         """Fetch a trace as `AsyncClient.trace` does."""
@@ -108,12 +164,12 @@ class Client:
         async def begin() -> MessageStream:
             return inner.listen(idle_timeout_s=idle_timeout_s)
 
-        return self._messages(self._run(begin()))
+        return self._items(self._run(begin()))
 
-    def _messages(self, stream: MessageStream) -> Iterator[DmqMessage]:
+    def _items(self, stream: ClosableStream[T]) -> Iterator[T]:
         try:
-            while (message := self._run(_next_or_none(stream))) is not None:
-                yield message
+            while (item := self._run(_next_or_none(stream))) is not None:
+                yield item
         except LocalProtocolError:
             if not self._has_ended:
                 raise
@@ -169,7 +225,7 @@ def _closed() -> LocalProtocolError:
     return LocalProtocolError("this client was closed", advice="connect again")
 
 
-async def _next_or_none(stream: MessageStream) -> DmqMessage | None:
+async def _next_or_none(stream: ClosableStream[T]) -> T | None:
     return await anext(stream, None)
 
 

@@ -6,11 +6,12 @@ Which nodes a client is to be connected with: as told, or as the notes in data f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
 
@@ -39,11 +40,13 @@ from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
 from stagepost.remp.message import MESSAGES_TOPIC
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
-from stagepost.remp.verdict.trace import Trace
+from stagepost.remp.verdict.trace import EXTERNAL_LAYER, Trace
 
 if TYPE_CHECKING:
+    from stagepost.client.receiving import ReceivedStream
     from stagepost.delivery.config import ReliablePublisherConfig
     from stagepost.delivery.shell.client_sending import ClientSending
+    from stagepost.trace.layer_topics import DeliveryEventsLog
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -94,6 +97,23 @@ TOPIC = "default"
 
 TierName = Literal["best-effort", "queued", "acked"]
 StageName = Literal["queued", "optimistic", "accepted", "final"]
+DeliveryStageName = Literal["stored", "sent", "acked"]
+LOOK_EVERY_S = 0.1
+"""Seconds between two looks at the topics of a data folder, while somebody waits for a stage of a delivery."""
+
+
+class DeliveryProgress(msgspec.Struct, frozen=True):
+    """The result of a wait for a stage of a delivery. `str` gives the state in words, `why` the reason for it."""
+
+    message_id: str
+    awaited: DeliveryStageName
+    words: str
+    why: str
+    is_reached: bool
+    has_ended: bool
+
+    def __str__(self) -> str:
+        return self.words
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -127,7 +147,9 @@ class AsyncClient:
         full_node: FullNodeFacts | None = None,
         network: Network | None = None,
         publishing: Publishing | None = None,
+        data: Path | None = None,
     ) -> None:
+        self._data = data
         self._local = None if node is None else LocalClient(node, limits, clock)
         self._external: ExternalMessages | None = None
         if full_node is not None:
@@ -136,7 +158,10 @@ class AsyncClient:
             )
         self._publishing = publishing
         self._sendings: dict[ReliablePublisherConfig | None, ClientSending] = {}
+        self._events: list[DeliveryEventsLog] = []
+        self._streams: list[ReceivedStream] = []
         self._limits = limits
+        self._clock = clock
         self._is_closed = False
 
     @classmethod
@@ -183,6 +208,7 @@ class AsyncClient:
                 full_node=places.full_node,
                 network=network,
                 publishing=None if keys is None else Publishing(keys, publisher, places.data),
+                data=places.data,
             )
         )
 
@@ -196,57 +222,161 @@ class AsyncClient:
         tier: TierName | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
+        expires: bool = True,
     ) -> Sent:
         """Hand over `data`. With a tier it is published by way of the DMQ node, for which `keys` are needed; without one it
         is an external message for the full node, or a best effort where there is none.
 
         `RefusedByFullNode` if the full node does not pass it on, `DeliveryError` if it cannot be delivered as asked.
         `topic` and `key` are those of reliable delivery.
+
+        An external message of the embedded chain that names no expiry gets one when it is first sent: a minute later, or
+        as late as a DMQ message by way of the DMQ node, which may send it much later; then its id is not known yet.
+        `expires=False` leaves it without, for networks that allow it: then nobody can ever prove that it will not be
+        executed.
         """
         self._require_open()
         limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
         if tier is None and self._external is not None:
+            if expires:
+                data = _with_expiry(data, self._clock)
             taken = await self._external.submit(data, limit_s)
             return Sent(taken.message_id.hex(), is_new=taken.is_new)
         chosen = Tier(tier or "best-effort")
+        if expires and topic == MESSAGES_TOPIC:
+            data = _as_draft(data)
         delivery_id = await self._publisher(chosen).send(data, topic, chosen, key, timeout_s)
         return Sent(_external_id(data, topic) or delivery_id, delivery_id, chosen)
 
+    def receive(self, *topics: str, idle_timeout_s: float | None = None) -> ReceivedStream:
+        """Return a stream of the messages that others send on `topics` of reliable delivery, each once. Each has
+        `payload`, `topic`, `sender`, `message_id`, and is answered with `ack()` or `reject(text)`.
+
+        The answer is signed with the pool's `keys`, with which the client must be connected. The stream ends after
+        `idle_timeout_s` without a message.
+        """
+        self._require_open()
+        publishing, local = self._needed_for_publishing()
+        from stagepost.client.receiving import ReceivedStream
+        from stagepost.delivery.transports.dmq import DmqTransport
+
+        node = local.node
+        transport = DmqTransport(
+            node.socket_path,
+            node.network_magic,
+            publishing.keys,
+            profile=node.profile.name,
+            node_data=publishing.node_data,
+        )
+        stream = ReceivedStream(transport, topics or (TOPIC,), idle_timeout_s)
+        self._streams.append(stream)
+        return stream
+
+    @overload
     async def wait_for(
         self, message_id: str | bytes, stage: StageName, timeout_s: float | None = None
-    ) -> MessageVerdict:
+    ) -> MessageVerdict: ...
+
+    @overload
+    async def wait_for(
+        self, message_id: str | bytes, stage: DeliveryStageName, timeout_s: float | None = None
+    ) -> DeliveryProgress: ...
+
+    async def wait_for(
+        self,
+        message_id: str | bytes,
+        stage: StageName | DeliveryStageName,
+        timeout_s: float | None = None,
+    ) -> MessageVerdict | DeliveryProgress:
         """Wait until the external message has come as far as `stage`, has ended otherwise, or the time is over: the value
-        says which (`is_reached`, `has_ended`), and `missing` who has said nothing. `ProtocolTimeout` only if the full
-        node itself is silent. A restart of the full node is waited out."""
+        says which (`is_reached`, `has_ended`), `missing` who has said nothing, and `proof` holds the proof of an end. `ProtocolTimeout` only if the full
+        node itself is silent. A restart of the full node is waited out.
+
+        The stages `stored`, `sent` and `acked` are those of a delivery, which the topics of the client's data folder tell."""
         limit_s = self._limits.wait_timeout_s if timeout_s is None else timeout_s
+        if stage == "stored" or stage == "sent" or stage == "acked":
+            return await self._wait_for_delivery(_text_of(message_id), stage, limit_s)
         return await self._full_node().wait_for(id_bytes(message_id), Awaited(stage), limit_s)
 
-    async def trace(self, message_id: str | bytes, *, timeout_s: float | None = None) -> Trace:
-        """Every receipt of the external message so far, lane by lane, with its verdict."""
+    async def prove(self, message_id: str | bytes, *, timeout_s: float | None = None) -> bytes | None:
+        """Return the proof of the external message's end as the content of a proof file, which anybody can check offline;
+        None as long as the end is not known."""
         limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
-        return await self._full_node().trace(id_bytes(message_id), limit_s)
+        return await self._full_node().proof(id_bytes(message_id), limit_s)
+
+    async def trace(self, message_id: str | bytes, *, timeout_s: float | None = None) -> Trace:
+        """Return the record of the message so far: its way from the program and every receipt, lane by lane, with the
+        verdict. With a data folder `message_id` may be any of its ids, the first digits of one, or its idempotency key."""
+        limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
+        recorded = await self._recorded(_text_of(message_id))
+        if recorded is None:
+            return await self._full_node().trace(id_bytes(message_id), limit_s)
+        is_external = any(layer == EXTERNAL_LAYER for layer, _ in recorded.way.names)
+        if self._external is None or not is_external:
+            return recorded
+        trace = await self._external.trace(recorded.message_id, limit_s)
+        return msgspec.structs.replace(trace, way=recorded.way)
+
+    async def _recorded(self, text: str) -> Trace | None:
+        """Return what the topics of the data folder tell of a message; None if they tell nothing."""
+        from stagepost.trace.reading import NotOneMessage, read_trace
+
+        if self._data is None or not self._data.is_dir():
+            return None
+        now_ms = int(self._clock.unix_s() * 1_000)
+        try:
+            return await asyncio.to_thread(read_trace, self._data, text, now_ms)
+        except NotOneMessage as error:
+            if error.message_ids:
+                raise
+            return None
+
+    async def _wait_for_delivery(
+        self, text: str, stage: DeliveryStageName, limit_s: float
+    ) -> DeliveryProgress:
+        self._require_open()
+        if self._data is None:
+            raise LocalProtocolError(
+                "this client knows no data folder, and only its topics tell of deliveries",
+                advice="connect with data=, the data folder of the DMQ node",
+            )
+        until = self._clock.mono_s() + limit_s
+        while True:
+            found = await self._recorded(text)
+            progress = _progress(text, found, stage)
+            if progress.is_reached or progress.has_ended or self._clock.mono_s() >= until:
+                return progress
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def _full_node(self) -> ExternalMessages:
         self._require_open()
         if self._external is None:
             raise LocalProtocolError(
-                "this client is not connected with a full node, which alone knows of external messages",
+                "this client is not connected to a full node, and only a full node takes external messages",
                 advice="connect with full_node=, the full node's data folder",
             )
         return self._external
 
-    def _publisher(self, tier: Tier) -> ClientSending:
+    def _needed_for_publishing(self) -> tuple[Publishing, LocalClient]:
         if self._publishing is None or self._local is None:
             raise LocalProtocolError(
-                "this client cannot publish: that takes a DMQ node and the keys of a pool",
-                advice="connect with keys=, a folder of `stagepost keys new`, and the node's socket or data folder",
+                "this client cannot publish: publishing needs a DMQ node and the keys of a pool",
+                advice="connect with keys=, a folder with a pool's keys, and the node's socket or data folder",
             )
-        from stagepost.delivery.shell.client_sending import ON_DISK, ClientSending
+        return self._publishing, self._local
 
-        node, publishing = self._local.node, self._publishing
+    def _publisher(self, tier: Tier) -> ClientSending:
+        publishing, local = self._needed_for_publishing()
+        from stagepost.delivery.shell.client_sending import ON_DISK, ClientSending
+        from stagepost.trace.layer_topics import events_log
+
+        node = local.node
         # Nobody waits for what is queued: unless told otherwise it outlives this program, in the command line's outbox.
         config = publishing.config or (ON_DISK if tier is Tier.QUEUED else None)
         if config not in self._sendings:
+            events = events_log(publishing.node_data, None if config is None else config.queue_path)
+            if events is not None:
+                self._events.append(events)
             self._sendings[config] = ClientSending(
                 node.socket_path,
                 node.network_magic,
@@ -254,6 +384,7 @@ class AsyncClient:
                 publishing.keys,
                 config,
                 publishing.node_data,
+                events,
             )
         return self._sendings[config]
 
@@ -263,7 +394,7 @@ class AsyncClient:
     def _dmq(self) -> LocalClient:
         if self._local is None:
             raise LocalProtocolError(
-                "this client is connected with a full node alone",
+                "this client is connected to a full node only",
                 advice="connect with the socket or the data folder of a DMQ node",
             )
         return self._local
@@ -285,9 +416,13 @@ class AsyncClient:
     async def close(self) -> None:
         """End every listening iterator and say goodbye to the node."""
         self._is_closed = True
+        for stream in self._streams:
+            await stream.aclose()
         sendings, self._sendings = self._sendings, {}
         for sending in sendings.values():
             await sending.close()
+        for events in self._events:
+            await asyncio.to_thread(events.close)
         if self._external is not None:
             await self._external.close()
         if self._local is not None:
@@ -311,6 +446,33 @@ class AsyncClient:
     def _require_open(self) -> None:
         if self._is_closed:
             raise LocalProtocolError("this client was closed", advice="connect again")
+
+
+def _text_of(message_id: str | bytes) -> str:
+    return message_id if isinstance(message_id, str) else message_id.hex()
+
+
+def _progress(text: str, found: Trace | None, stage: DeliveryStageName) -> DeliveryProgress:
+    if found is None:
+        return DeliveryProgress(text, stage, "Not known yet", "no record tells of the message", False, False)
+    way = found.way
+    is_reached = stage in way.reached
+    return DeliveryProgress(found.message_id.hex(), stage, way.words, way.why, is_reached, way.has_ended)
+
+
+def _with_expiry(data: bytes, clock: Clock) -> bytes:
+    from stagepost.chain.messages import with_expiry
+
+    return with_expiry(data, int(clock.unix_s() * 1_000))
+
+
+def _as_draft(data: bytes) -> bytes:
+    """Return what an outbox keeps of an external message that names no expiry; anything else as it is."""
+    from stagepost.chain.messages import draft_of
+    from stagepost.delivery.transports.dmq import TTL_S
+
+    draft = draft_of(data, int(TTL_S))
+    return data if draft is None else draft.encode()
 
 
 def _external_id(data: bytes, topic: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.chain.contracts import primes_body
-from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.messages import CanonicalMessage, MessageDraft
 from stagepost.client import AsyncClient, Client
 from stagepost.client.client import find_places
 from stagepost.delivery import (
@@ -21,6 +21,7 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.config import OUTBOX_DIR
 from stagepost.delivery.envelope import read_data_envelope
+from stagepost.delivery.transports.dmq import TTL_S
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError, StorageError
@@ -85,9 +86,9 @@ def test_a_client_of_a_dmq_node_alone_knows_no_external_messages_and_needs_keys_
 ) -> None:
     path = tmp_path / "run" / "node.socket"
     with node_in_background(path), Client.connect(path, MAGIC) as client:
-        with pytest.raises(LocalProtocolError, match="not connected with a full node"):
+        with pytest.raises(LocalProtocolError, match="not connected to a full node"):
             client.wait_for("ab" * 32, "final", timeout_s=1)
-        with pytest.raises(LocalProtocolError, match="not connected with a full node"):
+        with pytest.raises(LocalProtocolError, match="not connected to a full node"):
             client.trace("ab" * 32)
         with pytest.raises(LocalProtocolError, match="cannot publish"):
             client.send(b"hello")
@@ -98,7 +99,7 @@ def test_a_full_nodes_client_neither_submits_nor_listens() -> None:
     from stagepost.ground.loop.clock import SystemClock
 
     client = AsyncClient(None, ClientLimits(), SystemClock())
-    with pytest.raises(LocalProtocolError, match="full node alone"):
+    with pytest.raises(LocalProtocolError, match="to a full node only"):
         client.listen()
 
 
@@ -166,13 +167,27 @@ def test_tiers_are_those_of_the_publisher(node: SmallNode, tmp_path: Path) -> No
 def test_an_external_message_by_way_of_dmq_keeps_its_own_id(node: SmallNode, tmp_path: Path) -> None:
     from hashlib import sha256
 
-    message = CanonicalMessage(bytes(32), primes_body(10)).encode()
+    message = CanonicalMessage(bytes(32), primes_body(10), 2_000_000_000).encode()
     with Client.connect(node.socket_path, MAGIC, keys=tmp_path / "alice") as client:
         sent = client.send(message, topic=MESSAGES_TOPIC, tier="queued")
         assert sent.message_id == sha256(message).hexdigest()
         assert sent.delivery_id not in (None, sent.message_id)
         other = client.send(b"no message of the chain", topic=MESSAGES_TOPIC, tier="queued")
         assert other.message_id == other.delivery_id
+
+
+def test_an_external_message_without_expiry_is_queued_as_a_draft_unless_told_otherwise(
+    node: SmallNode, tmp_path: Path
+) -> None:
+    message = CanonicalMessage(bytes(32), primes_body(10)).encode()
+    with Client.connect(node.socket_path, MAGIC, keys=tmp_path / "alice") as client:
+        sent = client.send(message, topic=MESSAGES_TOPIC, tier="queued")
+        assert sent.message_id == sent.delivery_id, "the first transmission makes the id"
+        client.send(message, topic=MESSAGES_TOPIC, tier="queued", expires=False)
+        wait_until(lambda: len(node.messages) == 2)
+    drafted, told = (read_data_envelope(one.body) for one in node.messages)
+    assert MessageDraft.decode(drafted.payload) == MessageDraft(bytes(32), primes_body(10), int(TTL_S))
+    assert told.payload == message
 
 
 def test_an_acknowledged_send_returns_when_the_critical_peer_has_it(node: SmallNode, tmp_path: Path) -> None:
