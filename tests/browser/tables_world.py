@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import duckdb
-
 from rigs.dashboard_world import message_id
 from rigs.remp_world import session_name, source_of
-from stagepost.pipeline.tables.manifest import LIVES, RECORDS, Batch, Manifest, Reports, write_manifest
+from stagepost.pipeline.tables.manifest import (
+    MESSAGES,
+    QUARANTINE,
+    RECEIPTS,
+    RECORDS,
+    Batch,
+    Manifest,
+    Reports,
+)
+from tests.worlds.dmq.mithril_traffic import Traffic
+from tests.worlds.pipeline.observatory_oracle import observatory_tables
+from tests.worlds.pipeline.written_tables import write_lake
 
 _MESSAGE = (
     "message_id", "verdict", "sent_ms", "queued_ms", "included_ms", "accepted_ms", "finalized_ms", "rejected_ms",
     "timeout_ms", "session_id", "validators", "queued_at", "rejected_by", "silent", "delivery_id", "dmq_id",
     "receipts", "receipts_bad",
 )  # fmt: skip
-_TEXTS = {
-    "message_id", "verdict", "session_id", "delivery_id", "dmq_id", "stage", "shard", "error", "source_id", "reason", "topic",
-    "kind", "role", "session_hint", "block_id", "mc_block_id", "key", "origin", "pool_id", "status", "tier", "verdict_alive", "verdict_over",
-}  # fmt: skip
 _RECORD = (
     "topic", "partition", "offset", "arrived_ms", "session_hint", "reason", "message_id", "signed_hash", "kind", "timestamp_ms",
     "source_id", "role", "error", "block_id", "block_seqno", "shard", "wc", "mc_block_id", "mc_block_seqno", "value",
@@ -67,7 +71,7 @@ def write_tables(folder: Path, now_ms: int, count: int = 240, seed: int = 3) -> 
             record = dict.fromkeys(_RECORD)
             record |= {
                 "topic": "stagepost.remp.statuses", "partition": 0, "offset": 3 * number + who, "arrived_ms": sent + 40,
-                "message_id": identifier, "signed_hash": 3 * number + who, "kind": "PutIntoQueue", "timestamp_ms": sent + 30 + who,
+                "message_id": identifier, "signed_hash": f"{3 * number + who:032x}", "kind": "PutIntoQueue", "timestamp_ms": sent + 30 + who,
                 "source_id": source_of(who).hex(), "role": "validator",
                 "reason": "RECEIPT_SIGNATURE" if random.random() < 0.01 else None,
             }  # fmt: skip
@@ -87,40 +91,37 @@ def write_tables(folder: Path, now_ms: int, count: int = 240, seed: int = 3) -> 
         for at in buckets
         for stage, p50 in (("queued", 44), ("included", 240), ("accepted", 530), ("finalized", 1_230))
     ]  # fmt: skip
-    files = {
-        "validators": _write(folder, "validators", validators),
-        "stage_latency": _write(folder, "stage_latency", stages),
-        "rejections": _write(folder, "rejections", rejections),
-    }
-    bad = sum(record["reason"] is not None for record in records)
+    bad = [record for record in records if record["reason"] is not None]
+    passing = [record for record in records if record["reason"] is None]
+    total = Batch(
+        rows=len(records),
+        passing=len(passing),
+        quarantined={"RECEIPT_SIGNATURE": len(bad)},
+        greatest_arrival_ms=now_ms,
+        counted=len(passing),
+    )
     lives = [
-        {name: value for name, value in row.items() if name != "verdict"}
+        row
         | {"verdict_alive": row["verdict"], "verdict_over": row["verdict"], "first_seen_ms": row["sent_ms"]}
-        | {"receipts_before": 0, "generation": 1}
         for row in messages
     ]
-    batch = Batch(
-        {RECORDS: _write(folder, RECORDS, records), LIVES: _write(folder, LIVES, lives)},
-        rows=len(records),
-        passing=len(records) - bad,
-        quarantined={"RECEIPT_SIGNATURE": bad},
-        greatest_arrival_ms=now_ms,
-    )
-    reports = Reports(files, now_ms, 240_000)
-    write_manifest(folder, Manifest(batches=[batch], reports=reports))
+    rows = {
+        RECORDS: _with_columns(RECORDS, records),
+        RECEIPTS: _with_columns(RECEIPTS, passing),
+        QUARANTINE: _with_columns(QUARANTINE, bad),
+        MESSAGES: lives,
+        "validators": validators,
+        "stage_latency": stages,
+        "rejections": rejections,
+        **observatory_tables(Traffic(40, 8, seed)),
+    }
+    write_lake(folder, rows, Manifest(total=total, reports=Reports(now_ms, 240_000, are_all_made=True)))
     return messages
 
 
-def _write(folder: Path, name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    columns = {
-        column: "INTEGER[]" if isinstance(value, list) else "VARCHAR" if column in _TEXTS else "BIGINT"
-        for column, value in rows[0].items()
-    }
-    columns |= {"value": "BLOB"} if "value" in columns else {}
-    with duckdb.connect(":memory:") as connection:
-        declared = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
-        connection.execute(f"CREATE TABLE t ({declared})")
-        places = ", ".join("?" * len(columns))
-        connection.executemany(f"INSERT INTO t VALUES ({places})", [list(row.values()) for row in rows])
-        connection.execute(f"COPY t TO '{folder / name}.parquet' (FORMAT parquet)")
-    return [f"{name}.parquet"]
+def _with_columns(table: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without what the table has no column for."""
+    from stagepost.pipeline.schemas import STORED
+
+    names = STORED[table].fieldNames()
+    return [{name: value for name, value in row.items() if name in names} for row in rows]

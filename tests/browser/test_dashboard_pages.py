@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -37,7 +39,19 @@ except ModuleNotFoundError:
 pytestmark = pytest.mark.xdist_group("browser")
 
 ROOT = Path(__file__).parents[2]
-ALL_PAGES = ("/", "/live", "/messages", "/queues", "/validators", "/peers", "/analytics", "/login")
+ALL_PAGES = (
+    "/",
+    "/live",
+    "/messages",
+    "/queues",
+    "/validators",
+    "/peers",
+    "/observatory",
+    "/analytics",
+    "/login",
+)
+MEASURED_PAGES = tuple(path for path in ALL_PAGES if path != "/observatory")
+"""Pages whose width and weight have been measured."""
 
 
 class Dashboard:
@@ -99,7 +113,7 @@ def opened(
 
     def pass_own(route: Any) -> None:
         dashboard.asked.append(route.request.url)
-        if route.request.url.endswith("/plotly.js") and not with_charts:
+        if "/plotly.js" in route.request.url and not with_charts:
             route.fulfill(body="", content_type="text/javascript")
         elif route.request.url.startswith(dashboard.server.base):
             route.continue_()
@@ -178,7 +192,8 @@ def test_a_rejected_message_says_why_in_every_lane(context: BrowserContext, dash
     labels = page.locator("svg.trace .label")
     assert labels.count() == 7
     assert "contract error 52" in (labels.first.text_content() or "")
-    assert page.locator(".rail li.missed").count() == 3
+    assert page.locator(".rail li.ahead").count() == 3, "only a proof says never"
+    assert "not known yet" in page.inner_text(".seal")
 
 
 def test_a_returned_message_has_arcs_back_to_the_queue(context: BrowserContext, dashboard: Dashboard) -> None:
@@ -233,6 +248,20 @@ def test_the_largest_trace_is_drawn_whole(context: BrowserContext, dashboard: Da
     )
     assert outside == 0
     assert count(page, "table.receipts tbody tr") == 2_000
+
+
+def test_a_narrow_screen_scrolls_the_receipts_in_their_own_box(
+    context: BrowserContext, dashboard: Dashboard
+) -> None:
+    page = page_at(context, dashboard, f"/trace/{dashboard.ids['forged']}")
+    page.set_viewport_size({"width": 420, "height": 800})
+
+    widths = page.evaluate(
+        """() => { const box = document.querySelector('table.receipts').parentElement;
+        return [document.documentElement.scrollWidth, box.scrollWidth, box.clientWidth]; }"""
+    )
+    assert widths[0] <= 420, "the page itself does not scroll sideways"
+    assert widths[1] > widths[2], "the table is wider than its box"
 
 
 def test_every_mark_has_a_title(context: BrowserContext, dashboard: Dashboard) -> None:
@@ -389,6 +418,7 @@ def test_keys_reach_search_rows_and_help(context: BrowserContext, dashboard: Das
     page.keyboard.press("?")
     assert page.locator("dialog#keys").is_visible()
     page.keyboard.press("Escape")
+    page.locator("dialog#keys").wait_for(state="hidden")
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("k")
@@ -396,8 +426,11 @@ def test_keys_reach_search_rows_and_help(context: BrowserContext, dashboard: Das
     assert chosen == ids_on(page)[0]
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/trace/{chosen}")
+    page.wait_for_load_state()
     page.keyboard.press("/")
+    page.wait_for_function("document.activeElement.matches('.search input')")
     page.keyboard.type(dashboard.ids["forged"][:12])
+    assert page.input_value(".search input") == dashboard.ids["forged"][:12]
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/trace/{dashboard.ids['forged']}")
 
@@ -466,6 +499,169 @@ def test_queues_offer_changes_only_with_keys(context: BrowserContext, dashboard:
     assert page.locator("table.rows").first.locator("tbody tr").count() == 12
     assert page.locator("button:text('Flush')").is_disabled()
     assert "--keys DIR" in page.inner_text(".actions")
+
+
+WIDTHS = (390, 768, 1_280)
+PLACES = """() => {
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  const hidden = [...document.querySelectorAll('nav[aria-label="Pages"] a')].filter(one => {
+    const box = one.getBoundingClientRect();
+    return box.width < 8 || box.height < 8 || box.left < 0 || box.right > innerWidth + 1;
+  }).map(one => one.textContent);
+  return [wide, hidden];
+}"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_fits_and_every_page_can_be_reached(
+    browser: Browser, dashboard: Dashboard, width: int
+) -> None:
+    context = opened(browser, dashboard, with_charts=False)
+    for path in (*MEASURED_PAGES, f"/trace/{dashboard.ids['forged']}"):
+        page = context.new_page()
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(dashboard.server.base + path, wait_until="load")
+        wide, hidden = page.evaluate(PLACES)
+        assert wide <= 0, f"{path} is {wide} px wider than {width}"
+        assert hidden == [], path
+        page.close()
+    context.close()
+
+
+TRANSFERRED = """() => performance.getEntriesByType('navigation').concat(performance.getEntriesByType('resource'))
+  .reduce((sum, one) => sum + one.transferSize, 0)"""
+
+
+def test_pages_are_light_and_the_chart_library_comes_only_where_it_is_used(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    for path in MEASURED_PAGES:
+        context = browser.new_context()
+        page = context.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.goto(dashboard.server.base + path, wait_until="load")
+        has_charts = page.locator("[data-chart]").count() > 0
+        if has_charts:
+            page.locator("[data-drawn]").first.wait_for()
+        size = page.evaluate(TRANSFERRED)
+        assert size <= (1_600_000 if has_charts else 300_000), (path, size)
+        assert any("/plotly.js" in url for url in asked) is has_charts, path
+        context.close()
+
+
+ONE_BUCKET = """(counts) => {
+  const holder = document.getElementById('chart-data');
+  const made = JSON.parse(holder.textContent).map(chart => chart.is_time
+    ? { ...chart, series: chart.series.map(series => ({ ...series,
+        x: [...Array(counts).keys()].map(n => 1800000000000 + n * 60000), y: [...Array(counts).keys()].map(n => 1 + n % 7) })) }
+    : chart);
+  holder.textContent = JSON.stringify(made);
+  document.querySelectorAll('[data-drawn]').forEach(one => delete one.dataset.drawn);
+  charts();
+  return made.filter(chart => chart.is_time).map(chart => `[data-chart="${chart.key}"]`).join(', ');
+}"""
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 500])
+def test_charts_with_few_and_many_buckets_have_readable_axes(
+    context: BrowserContext, dashboard: Dashboard, buckets: int
+) -> None:
+    page = page_at(context, dashboard, "/analytics")
+    page.locator("[data-drawn]").nth(5).wait_for()
+    of_time = page.evaluate(ONE_BUCKET, buckets)
+    page.locator("[data-drawn]").nth(5).wait_for()
+    labels = page.eval_on_selector_all("[data-chart] .xtick text", "all => all.map(one => one.textContent)")
+    assert not [one for one in labels if re.search(r"\.[0-9]{3}", one)], "no parts of a second on an axis"
+    overlaps = page.eval_on_selector_all(
+        of_time,
+        """all => all.flatMap(chart => {
+          const boxes = [...chart.querySelectorAll('.xtick text')].map(one => one.getBoundingClientRect());
+          boxes.sort((a, b) => a.left - b.left);
+          const legend = chart.querySelector('.legend')?.getBoundingClientRect();
+          const plot = chart.querySelector('.plot')?.getBoundingClientRect();
+          return boxes.slice(1).filter((box, n) => box.left < boxes[n].right - 1).map(() => 'ticks')
+            .concat(legend && boxes.some(box => box.top < legend.bottom && box.bottom > legend.top) ? ['legend'] : []);
+        })""",
+    )
+    assert overlaps == []
+
+
+def test_a_living_demo_is_broken_and_mended_from_its_page(browser: Browser, tmp_path: Path) -> None:
+    """Every fault is set and taken back from the page, of a real process; `check` in another process says the same."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "stagepost.cli.main", "demo", "--live", "--no-spark"),
+            *("--port", "0", "--data", str(tmp_path / "demo")),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    try:
+        assert process.stderr is not None
+        told = [process.stderr.readline() for _ in range(4)]
+        link = re.search(r"open (http://\S+)/login\?token=(\S+)", "".join(told))
+        assert link is not None, told
+        context = browser.new_context(viewport={"width": 1_280, "height": 800})
+        context.set_default_timeout(90_000)
+        _break_and_mend(context.new_page(), link[1], link[2], tmp_path / "demo")
+        context.close()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _break_and_mend(page: Page, base: str, token: str, data: Path) -> None:
+    def says(health: str, *words: str) -> None:
+        page.locator(".tile.health .figure", has_text=health).wait_for()
+        for word in words:
+            page.locator(".tile.health .note", has_text=word).wait_for()
+
+    def press(name: str) -> None:
+        page.get_by_role("button", name=name, exact=True).click()
+        page.wait_for_url(f"{base}/demo")
+        page.evaluate("document.activeElement.blur()")
+
+    page.goto(f"{base}/login?token={token}")
+    page.goto(f"{base}/demo")
+    says("good")
+    press("Kill validator-3")
+    press("Kill validator-4")
+    says("bad", "validator-3", "validator-4", "no quorum")
+    assert _checked(data) == 2
+    press("Take back: Kill validator-3")
+    press("Take back: Kill validator-4")
+    says("good")
+    press("Fill the outbox")
+    says("bad", "outbox 60 of 60")
+    press("Take back: Fill the outbox")
+    says("good")
+    press("Cut a link")
+    page.goto(f"{base}/peers")
+    page.locator("tr", has_text="validator-1").locator("text=not linked").first.wait_for()
+    page.goto(f"{base}/demo")
+    press("Take back: Cut a link")
+    press("Forge receipts")
+    page.goto(f"{base}/")
+    page.locator("#health tr", has_text="RECEIPT_SIGNATURE").wait_for()
+    page.goto(f"{base}/demo")
+    press("Take back: Forge receipts")
+    says("good")
+    page.goto(f"{base}/live")
+    before = page.locator("#live-messages tbody tr").count()
+    page.locator("#live-messages tbody tr").nth(before).wait_for()
+    assert _checked(data) in (0, 1)
+
+
+def _checked(data: Path) -> int:
+    """Return the exit code of `stagepost check`."""
+    command = [sys.executable, "-m", "stagepost.cli.main", "check", "--data", str(data), "--queue-size", "60"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(command, capture_output=True, env=environment, check=False).returncode
 
 
 def test_nothing_is_requested_from_another_host_and_nobody_complains(

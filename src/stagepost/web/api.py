@@ -6,7 +6,7 @@ Connections of the nodes that run here, for the API and the page.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Any
@@ -15,21 +15,23 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from stagepost.dmq.mithril.body import EPOCH_MAX, NamesAsOf
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
 from stagepost.pipeline.tables.export import Exported, FileFormat
 from stagepost.pipeline.tables.filter import NAMES, MessageFilter
-from stagepost.remp.verdict.words import verdict_words
-from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix, trace_object
-from stagepost.web.access.forms import require_own_form
+from stagepost.trace.reading import NotAMessageId, NotOneMessage, read_trace, trace_object
+from stagepost.web.access.forms import require_right_to_act
 from stagepost.web.access.problems import problem_response
 from stagepost.web.export import MEDIA_TYPES, exported, written
 from stagepost.web.figures import as_objects, sessions_of
-from stagepost.web.listing import Cursor, Source, page_of
+from stagepost.web.listing import Cursor, ListSource, page_of
 from stagepost.web.live import read_event_id
+from stagepost.web.observatory import ROWS_MAX, TABLES, beacon_rows, epoch_rows, pool_rows
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object, run_queue_command
 from stagepost.web.sources import Sources, UnreadableSource
 from stagepost.web.stream import ROWS_AT_BEGIN_MAX, ROWS_OF_EVENT_MAX, STREAMS_MAX, Streams
+from stagepost.web.tables import Asking
 
 
 def peers_object(sources: Sources) -> list[dict[str, Any]]:
@@ -70,7 +72,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 _DELIVERY_ID = re.compile(r"[0-9a-f]{8,64}(@[0-9]{1,19})?", re.ASCII)
 
-MessageId = Annotated[str, Path(description="a message id, or at least eight of its first digits")]
+MessageId = Annotated[
+    str, Path(description="any id of a message, at least eight of its first digits, or its idempotency key")
+]
 
 
 def wanted_filter(
@@ -90,7 +94,9 @@ def wanted_filter(
 
 
 Wanted = Annotated[MessageFilter, Depends(wanted_filter)]
-SourceGiven = Annotated[Source, Query(description="the newest messages, or the whole history in the tables")]
+SourceGiven = Annotated[
+    ListSource, Query(description="the newest messages, or the whole history in the tables")
+]
 
 
 class NoSuchMessage(StagepostError):
@@ -119,6 +125,11 @@ def router() -> APIRouter:
     )
     add("/validators", validators, summary="Delays, silence and disagreement, by session and validator")
     add("/peers", peers, summary="Connections of the nodes that run here")
+    add("/observatory/epochs", observed_epochs, summary="Mithril on DMQ by stake: epochs, the newest first")
+    add("/observatory/beacons", observed_beacons, summary="Adoption and quorum of the beacons of one epoch")
+    add(
+        "/observatory/pools", observed_pools, summary="Pools of one epoch: signed, silent, late, equivocating"
+    )
     add(
         "/stream",
         stream,
@@ -138,7 +149,7 @@ def router() -> APIRouter:
 def messages(
     request: Request,
     wanted: Wanted,
-    source: SourceGiven = Source.LIVE,
+    source: SourceGiven = ListSource.LIVE,
     before: Annotated[str | None, Query(description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_ROWS_MAX)] = 50,
 ) -> dict[str, Any]:
@@ -167,7 +178,9 @@ def receipts(
     if to is None:
         return JSONResponse(found["all_receipts"])
     if to is FileFormat.PARQUET:
-        raise ConfigError("the receipts of one message come as csv or jsonl", advice="choose one of them")
+        raise ConfigError(
+            "the receipts of one message are written as csv or jsonl", advice="choose one of them"
+        )
     rows = found["all_receipts"]
     if to is FileFormat.CSV:
         rows = [{name: row.get(name) for name in RECEIPT_COLUMNS} for row in rows]
@@ -180,7 +193,7 @@ def queues(request: Request) -> dict[str, Any]:
 
 
 async def flush(request: Request) -> dict[str, Any]:
-    await require_own_form(request)
+    await require_right_to_act(request)
     return await run_queue_command(_sources(request), "flush")
 
 
@@ -190,7 +203,7 @@ async def replay(
         str | None, Query(description="of a dead letter, as ID or ID@SEQUENCE; all without one")
     ] = None,
 ) -> dict[str, Any]:
-    await require_own_form(request)
+    await require_right_to_act(request)
     return await run_queue_command(_sources(request), "replay", require_delivery_id(delivery_id))
 
 
@@ -203,6 +216,45 @@ def validators(request: Request) -> list[dict[str, Any]]:
 
 def peers(request: Request) -> list[dict[str, Any]]:
     return peers_object(_sources(request))
+
+
+EpochGiven = Annotated[int, Query(ge=0, le=EPOCH_MAX, description="epoch in which beacons are signed")]
+RowsMax = Annotated[int, Query(ge=1, le=ROWS_MAX)]
+
+
+def _asked(request: Request, question: Callable[[Asking], list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return rows; null in a row means that the figure is not known. Without tables, say so in a note."""
+
+    def ask(asking: Asking) -> list[dict[str, Any]] | Nothing:
+        if not all(asking.has(table) for table in TABLES):
+            return Nothing("the tables have no observatory yet", "run the pipeline to its end once")
+        return question(asking)
+
+    found = _sources(request).tables.ask(ask)
+    if isinstance(found, Unreadable):
+        raise UnreadableSource(found)
+    if isinstance(found, Nothing):
+        return {"rows": [], "note": found.text}
+    return {"rows": found}
+
+
+def observed_epochs(request: Request, limit: RowsMax = 100) -> dict[str, Any]:
+    return _asked(request, lambda asking: epoch_rows(asking, limit))
+
+
+def observed_beacons(
+    request: Request,
+    epoch: EpochGiven,
+    names_as_of: Annotated[
+        NamesAsOf, Query(description="release by which entities are named")
+    ] = NamesAsOf.SINCE_2630,
+    limit: RowsMax = 1_000,
+) -> dict[str, Any]:
+    return _asked(request, lambda asking: beacon_rows(asking, epoch, names_as_of, limit))
+
+
+def observed_pools(request: Request, epoch: EpochGiven, limit: RowsMax = ROWS_MAX) -> dict[str, Any]:
+    return _asked(request, lambda asking: pool_rows(asking, epoch, "true", limit))
 
 
 async def stream(
@@ -225,9 +277,9 @@ async def stream(
         seen = read_event_id(last_event_id)
         if seen is None:
             raise StagepostError(
-                "Last-Event-ID is none of ours",
+                "Last-Event-ID is not a valid event id",
                 code=ErrorCode.PROTOCOL_REQUEST,
-                advice="leave it out to begin now",
+                advice="leave it out to begin with the newest rows",
             )
     events = streams.events(wanted, seen, max_rows, begin)
     return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
@@ -238,16 +290,15 @@ def export(
     wanted: Wanted,
     to: FileFormat = FileFormat.CSV,
     table: Exported = Exported.MESSAGES,
-    source: SourceGiven = Source.LIVE,
+    source: SourceGiven = ListSource.LIVE,
 ) -> Response:
     parts = exported(_sources(request), table, wanted, source, to)
     return _file(parts, to, f"{table}.{to}")
 
 
 def traced(sources: Sources, message_id: str) -> dict[str, Any]:
-    trace = read_trace(sources.settings.data, require_prefix(message_id), sources.now_ms())
-    found = trace_object(trace)
-    return {**found, "words": verdict_words(trace.verdict)}
+    trace = read_trace(sources.settings.data, message_id, sources.now_ms(), sources.outbox_folder)
+    return trace_object(trace)
 
 
 def require_delivery_id(text: str | None) -> str | None:
@@ -257,7 +308,7 @@ def require_delivery_id(text: str | None) -> str | None:
     if _DELIVERY_ID.fullmatch(text.lower()) is None:
         raise NoSuchMessage(
             f"{text[:DELIVERY_ID_DIGITS]!r} is not a delivery id",
-            advice="give 8 to 64 of its digits, for one of several copies with @ and its sequence behind them",
+            advice="give 8 to 64 of its digits, followed by @ and a sequence for one of several dead letters",
         )
     return text.lower()
 
@@ -272,11 +323,9 @@ def _file(parts: Iterator[bytes], form: FileFormat, name: str) -> StreamingRespo
 def status_for(error: StagepostError) -> HTTPStatus | None:
     """Return the HTTP status of an error where the place tells more than the code."""
     if isinstance(error, NotOneMessage):
-        if error.message_ids:
-            return HTTPStatus.CONFLICT
-        return (
-            HTTPStatus.UNPROCESSABLE_ENTITY if "is not a message id" in error.text else HTTPStatus.NOT_FOUND
-        )
+        if isinstance(error, NotAMessageId):
+            return HTTPStatus.UNPROCESSABLE_ENTITY
+        return HTTPStatus.CONFLICT if error.message_ids else HTTPStatus.NOT_FOUND
     status: HTTPStatus | None = getattr(error, "status", None)
     return status
 

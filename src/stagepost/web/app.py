@@ -22,10 +22,12 @@ from starlette.exceptions import HTTPException
 from stagepost import __version__
 from stagepost.delivery.shell import metrics as delivery_metrics
 from stagepost.errors import ErrorCode, StagepostError
+from stagepost.full_node.node_health import health_gauges
 from stagepost.ground.telemetry.metrics import BUILD_INFO
 from stagepost.ground.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE
+from stagepost.ground.telemetry.status import FullNodePage
 from stagepost.web import api, pages
-from stagepost.web.access.guard import Guard, Refused, wants_page
+from stagepost.web.access.guard import Guard, RefusedRequest, wants_page
 from stagepost.web.access.security import LoginLimit, Sessions
 from stagepost.web.access.settings import WebSettings, require_safe_address
 from stagepost.web.outcomes import Nothing, Unreadable
@@ -38,10 +40,13 @@ if TYPE_CHECKING:
 
 
 def metrics_text(sources: Sources) -> bytes:
-    """The outbox, if there is one to read: whoever publishes may be a program that serves no metrics."""
+    """Return the health of the folder, and its outbox, if there is one to read: the publisher may be a program that serves no metrics."""
     registry = CollectorRegistry()
     info = Gauge(BUILD_INFO.name, BUILD_INFO.about, ["version", "python"], registry=registry)
     info.labels(__version__, platform.python_version()).set(1)
+    members = [seen.status for seen in sources.members() if isinstance(seen.status, FullNodePage)]
+    now_s = sources.now_ms() / 1_000
+    health_gauges(registry, sources.health(), members[0] if members else None, now_s)
     content = sources.outbox()
     if isinstance(content, Nothing):
         return generate_latest(registry)
@@ -126,10 +131,12 @@ def healthz() -> dict[str, bool]:
 
 
 def readyz(request: Request) -> JSONResponse:
-    parts = request.app.state.sources.readiness()
+    sources: Sources = request.app.state.sources
+    parts, report = sources.readiness(), sources.health()
     is_ready = all(part["ready"] for part in parts.values())
     status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-    return JSONResponse({"ready": is_ready, "parts": parts}, status)
+    answer = {"ready": is_ready, "health": report.health.value, "text": report.text, "parts": parts}
+    return JSONResponse(answer, status)
 
 
 def metrics(request: Request) -> Response:
@@ -155,8 +162,8 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not served at {request.url.path[:200]}",
     }
     text = texts.get(status, str(error.detail))
-    refused = Refused(
-        status, text, code=ErrorCode.PROTOCOL_REQUEST, advice="/openapi.json lists what there is"
+    refused = RefusedRequest(
+        status, text, code=ErrorCode.PROTOCOL_REQUEST, advice="/openapi.json lists all paths"
     )
     response = await _refused(request, refused)
     for name, value in (error.headers or {}).items():
@@ -169,5 +176,5 @@ async def _malformed(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     text = f"{where}: {first['msg'].lower()}"
-    refused = Refused(HTTPStatus.UNPROCESSABLE_ENTITY, text, code=ErrorCode.PROTOCOL_REQUEST)
+    refused = RefusedRequest(HTTPStatus.UNPROCESSABLE_ENTITY, text, code=ErrorCode.PROTOCOL_REQUEST)
     return await _refused(request, refused)

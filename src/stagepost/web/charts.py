@@ -72,18 +72,17 @@ _STAGE_TONES = {"queued": "quiet", "included": "orange", "accepted": "green", "f
 
 
 def run_of(sources: Sources, manifest: Manifest) -> Run:
-    written_ms = int((sources.tables.folder / "manifest.json").stat().st_mtime * 1_000)
     found = sources.tables.ask(_input_range)
     least_ms, most_ms = (None, None) if isinstance(found, Nothing | Unreadable) else found
     newest_ms = max((kept.arrived_ms for kept in sources.book.all(sources.now_ms())[:1]), default=None)
     behind_ms = None if newest_ms is None or most_ms is None else max(0, newest_ms - most_ms)
     return Run(
-        written_ms,
+        manifest.written_ms,
         None if manifest.reports is None else manifest.reports.as_of_ms,
         least_ms,
         most_ms,
-        sum(batch.rows for batch in manifest.batches),
-        sum(sum(batch.quarantined.values()) for batch in manifest.batches),
+        manifest.total.rows,
+        sum(manifest.total.quarantined.values()),
         behind_ms is not None and behind_ms > STALE_MS,
         behind_ms,
     )

@@ -15,7 +15,7 @@ from stagepost.errors import ConfigError
 from stagepost.pipeline.tables.export import Exported, FileFormat, query_of
 from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.pipeline.tables.reader import csv_cell
-from stagepost.web.listing import COLUMNS, Source, live_messages, tables_query
+from stagepost.web.listing import COLUMNS, ListSource, live_messages, tables_query
 from stagepost.web.message_book import row_of
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources, UnreadableSource
@@ -27,7 +27,9 @@ EXPORT_TIME_MAX_S = 600.0
 
 _PARQUET_TYPES = {
     **dict.fromkeys(COLUMNS, "BIGINT"),
-    **dict.fromkeys(("message_id", "verdict", "session_id", "delivery_id", "dmq_id"), "VARCHAR"),
+    **dict.fromkeys(
+        ("message_id", "verdict", "session_id", "delivery_id", "dmq_id", "proof", "executed_as"), "VARCHAR"
+    ),
     **dict.fromkeys(("queued_at", "rejected_by", "silent"), "INTEGER[]"),
     "validators": "INTEGER",
 }
@@ -41,13 +43,13 @@ MEDIA_TYPES = {
 
 
 def exported(
-    sources: Sources, table: Exported, wanted: MessageFilter, source: Source, form: FileFormat
+    sources: Sources, table: Exported, wanted: MessageFilter, source: ListSource, form: FileFormat
 ) -> Iterator[bytes]:
     """Yield the file in parts. Everything that can be refused is refused before the first part."""
-    if source is Source.LIVE:
+    if source is ListSource.LIVE:
         if table is Exported.RECEIPTS:
             raise ConfigError(
-                "receipts of many messages come from the tables",
+                "receipts of many messages are in the tables only",
                 advice="ask with source=tables, or for one message: /api/v1/messages/ID/receipts?to=csv",
             )
         if isinstance(sources.tail.state, Unreadable):

@@ -93,8 +93,8 @@ def lately(book: MessageBook, now_ms: int) -> Lately:
     )
 
 
-class Seat(msgspec.Struct, frozen=True):
-    """Validator in one session. Times count from the first receipt of a message."""
+class SessionSeat(msgspec.Struct, frozen=True):
+    """Validator in one session. Times count from the first SentToValidators of a message of that session."""
 
     validator: str
     index: int
@@ -116,7 +116,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
     from_ms: int | None
     to_ms: int | None
     messages: int
-    seats: list[Seat]
+    seats: list[SessionSeat]
 
 
 def sessions_of(book: MessageBook, now_ms: int) -> list[SessionFigures]:
@@ -138,23 +138,29 @@ def sessions_of(book: MessageBook, now_ms: int) -> list[SessionFigures]:
 def _figures(book: MessageBook, session: Session, messages: Sequence[Kept]) -> SessionFigures:
     silent, differs = Counter[int](), Counter[int]()
     spoke: Counter[bytes] = Counter()
+    delays: dict[tuple[bytes, Stage], list[int]] = defaultdict(list)
     for kept in messages:
         assert kept.verdict is not None, "they are grouped by their verdicts' sessions"
         silent.update(kept.verdict.silent)
         if kept.verdict.verdict in (Conclusion.FINALIZED.value, Conclusion.ACCEPTED.value):
             differs.update(kept.verdict.rejected_by)
         spoke.update(kept.signers)
+        sent_ms = kept.sent_ms
+        if sent_ms is not None:
+            for reached, at_ms in kept.stage_ms.items():
+                delays[reached].append(at_ms - sent_ms)
     seats = []
     for validator in session.validators:
-        delays = book.delays.get(validator.key_id, {})
         seats.append(
-            Seat(
-                f"V{validator.index + 1}",
+            SessionSeat(
+                f"V{validator.index + 1}"
+                if book.sets is None
+                else book.sets.name_of(validator.key_id, validator.index),
                 validator.index,
                 validator.key_id.hex(),
                 spoke[validator.key_id],
-                {stage.value: quantile(delays.get(stage, ()), 0.5) for stage in STAGES},
-                {stage.value: quantile(delays.get(stage, ()), 0.95) for stage in STAGES},
+                {stage.value: quantile(delays.get((validator.key_id, stage), ()), 0.5) for stage in STAGES},
+                {stage.value: quantile(delays.get((validator.key_id, stage), ()), 0.95) for stage in STAGES},
                 silent[validator.index],
                 differs[validator.index],
                 book.bad_by_source.get(validator.key_id, 0),
@@ -183,7 +189,7 @@ HEAT = ((2.0, 5), (1.5, 4), (1.25, 3), (1.1, 2))
 """From so many times the session's median on, a cell is so warm: who differs is what people look for."""
 
 
-def heat(session: SessionFigures, seat: Seat, stage: str) -> int:
+def heat(session: SessionFigures, seat: SessionSeat, stage: str) -> int:
     own = seat.p50_ms[stage]
     usual = quantile((value for one in session.seats if (value := one.p50_ms[stage]) is not None), 0.5)
     if own is None or not usual:

@@ -18,12 +18,12 @@ _CURSOR = re.compile(r"([0-9]{1,18})-([0-9a-f]{64})", re.ASCII)
 COLUMNS = (
     "message_id", "verdict", "sent_ms", "queued_ms", "included_ms", "accepted_ms", "finalized_ms", "rejected_ms",
     "timeout_ms", "session_id", "validators", "queued_at", "rejected_by", "silent", "delivery_id", "dmq_id",
-    "receipts", "receipts_bad",
+    "receipts", "receipts_bad", "proof", "proof_block", "executed_as",
 )  # fmt: skip
 """Of the table `messages`: what exports hold, whichever source they come from."""
 
 
-class Source(StrEnum):
+class ListSource(StrEnum):
     """`live`: the newest messages, as of now. `tables`: the whole history, as of the last run of the pipeline."""
 
     LIVE = "live"
@@ -41,7 +41,8 @@ class Cursor(NamedTuple):
         found = _CURSOR.fullmatch(text)
         if found is None:
             raise ConfigError(
-                f"{text[:90]!r} is no cursor", advice="take the one that a page of the list gave"
+                f"{text[:90]!r} is not a valid cursor",
+                advice="use the cursor that a page of the list returned",
             )
         return cls(int(found[1]), found[2])
 
@@ -58,9 +59,9 @@ class Page(NamedTuple):
 
 
 def page_of(
-    sources: Sources, wanted: MessageFilter, source: Source, before: Cursor | None, limit: int
+    sources: Sources, wanted: MessageFilter, source: ListSource, before: Cursor | None, limit: int
 ) -> Page | Nothing | Unreadable:
-    if source is Source.TABLES:
+    if source is ListSource.TABLES:
         return _of_tables(sources, wanted, before, limit)
     if sources.tail.state is not None:
         return sources.tail.state
@@ -75,9 +76,7 @@ def live_messages(sources: Sources, wanted: MessageFilter) -> Iterator[Kept]:
     """Return the messages of the book that pass the filter, the newest first."""
     if wanted.topic is not None or wanted.pool is not None:
         name = "topic" if wanted.topic is not None else "pool"
-        raise ConfigError(
-            f"the filter {name} is about layers that only the tables know", advice="ask with source=tables"
-        )
+        raise ConfigError(f"the filter {name} works with the tables only", advice="ask with source=tables")
     now_ms = sources.now_ms()
     return (kept for kept in sources.book.all(now_ms) if is_wanted(kept, wanted, sources.book))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,8 +22,10 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
 from stagepost.topics.topic import OffsetGone
+from stagepost.trace.index import MessageIndex
+from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import status_record
-from stagepost.web.message_book import Heard, MessageBook, Told
+from stagepost.web.message_book import MessageBook, ShownRecord, Told
 from stagepost.web.outcomes import Nothing, Unreadable
 
 RECORDS_AT_START = 50_000
@@ -42,7 +45,7 @@ class LiveRow(NamedTuple):
 
     number: int
     place: tuple[int, int]
-    row: Heard | Told
+    row: ShownRecord | Told
     data: bytes
 
 
@@ -67,7 +70,7 @@ class Ring:
     def next_number(self) -> int:
         return self._next
 
-    def append(self, place: tuple[int, int], row: Heard | Told) -> None:
+    def append(self, place: tuple[int, int], row: ShownRecord | Told) -> None:
         data = msgspec.json.encode(row)
         with self._lock:
             self._rows.append(LiveRow(self._next, place, row, data))
@@ -110,6 +113,10 @@ def read_event_id(text: str) -> dict[int, int] | None:
     return dict(enumerate(map(int, parts)))
 
 
+INDEX_EVERY_S = 2.0
+"""Seconds, at least, from one look of the index at the topics to the next."""
+
+
 class Tail:
     """A thread. `state` says what a page has to say about it: None while it reads, else why it does not."""
 
@@ -134,7 +141,9 @@ class Tail:
         self._next: dict[int, int] | None = None
         self._cut: set[int] = set()
         self._sets_seen: tuple[int, int, int] | None = None
+        self._proofs = ProofTail(data, records_at_start)
         self._time_alone_ms = 0
+        self._index_fed = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status-tail", daemon=True)
 
@@ -153,6 +162,7 @@ class Tail:
                 if self.step():
                     continue
                 self.is_caught_up.set()
+                self._feed_index()
             except StagepostError as error:
                 self.state = Unreadable.of(error)
                 pause_s = FAULT_PAUSE_S
@@ -164,6 +174,19 @@ class Tail:
                 self.state = Unreadable("the topic of statuses could not be followed; the log says why")
                 pause_s = FAULT_PAUSE_S
             self._stop.wait(pause_s)
+
+    def _feed_index(self) -> None:
+        """Keep the index of messages up to date, so that nobody who looks for an id waits for it."""
+        now = time.monotonic()
+        if now - self._index_fed < INDEX_EVERY_S or not self._data.is_dir():
+            return
+        self._index_fed = now
+        try:
+            with MessageIndex(self._data) as index:
+                index.catch_up()
+        except StagepostError as error:
+            # Whoever looks for an id gets the same error with its reason.
+            log.warning("message index not written", extra={"reason": error.text})
 
     def step(self) -> bool:
         """Read one batch of each partition; return whether there was any record."""
@@ -186,9 +209,14 @@ class Tail:
         has_found = False
         for partition in range(reader.partitions):
             has_found |= self._follow(reader, partition, self._next)
+        for message_id, end in self._proofs.step():
+            self._book.proved(message_id.hex(), end)
+            has_found = True
         self.state = None
         now_ms = self._now_ms()
-        if not has_found and now_ms - self._time_alone_ms >= TIME_ALONE_S * 1_000:
+        if has_found:
+            self._tell(next(iter(self._next.items())), now_ms)
+        elif now_ms - self._time_alone_ms >= TIME_ALONE_S * 1_000:
             self._time_alone_ms = now_ms
             self._tell(next(iter(self._next.items())), now_ms, everything=True)
         return has_found

@@ -20,8 +20,7 @@ from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, chec
 from stagepost.remp.receipts.status import Stage, Status
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.validator_sets import Role, ValidatorSets
-from stagepost.remp.verdict.state import MessageState
-from stagepost.remp.verdict.trace import ENDED
+from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict, evaluate
 from stagepost.remp.verdict.words import verdict_words
 
@@ -31,15 +30,15 @@ RECEIPTS_OF_ONE_MAX = 20_000
 BAD_OF_ONE_MAX = 10_000
 STRANGERS_KEPT = 2_000
 """Records by signers that the sets do not know yet: looked at again when the sets change."""
-DELAYS_KEPT = 400
 AGAIN_AFTER_MS = 1_000
 """Time alone can end a message: a verdict on an open one is worked out again after so long."""
 
+SENT_KIND = "SentToValidators"
 _ID_DIGITS = 64
 _STAGES = (Stage.QUEUED, Stage.INCLUDED, Stage.ACCEPTED)
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ShownRecord(msgspec.Struct, frozen=True):
     """Record as lists and streams show it. `source` is in words; `refused` is None for a receipt that counts."""
 
     position: str
@@ -66,6 +65,7 @@ class Told(msgspec.Struct, frozen=True):
     first_ms: int | None
     final_after_ms: int | None
     is_open: bool
+    is_proved: bool
     type: str = "verdict"
 
 
@@ -74,7 +74,7 @@ class Kept:
 
     __slots__ = (
         "arrived_ms", "bad", "delivery_id", "dmq_id", "error", "first_ms", "is_cut", "is_dirty", "kinds",
-        "message_id", "said", "signers", "state", "verdict", "verdict_as_of_ms",
+        "message_id", "said", "signers", "stage_ms", "state", "verdict", "verdict_as_of_ms",
     )  # fmt: skip
 
     def __init__(self, message_id: str, *, is_cut: bool) -> None:
@@ -87,10 +87,12 @@ class Kept:
         self.delivery_id: str | None = None
         self.kinds: set[str] = set()
         self.signers: set[bytes] = set()
+        self.stage_ms: dict[tuple[bytes, Stage], int] = {}
+        """First time at which each validator reported each stage."""
         self.error = ""
         self.is_cut = is_cut
         self.is_dirty = True
-        self.said: str | None = None
+        self.said: tuple[str, bool] | None = None
         self.verdict: Verdict | None = None
         self.verdict_as_of_ms = 0
 
@@ -100,8 +102,14 @@ class Kept:
         return (self.arrived_ms if self.first_ms is None else self.first_ms), self.message_id
 
     @property
+    def sent_ms(self) -> int | None:
+        """First time at which a full node reported SentToValidators; None if no such receipt was read."""
+        times = (at_ms for (_, kind), at_ms in self.state.full_node_first_ms.items() if kind == SENT_KIND)
+        return min(times, default=None)
+
+    @property
     def is_open(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict not in ENDED
+        return self.verdict is not None and self.verdict.is_open
 
     @property
     def words(self) -> str:
@@ -121,9 +129,9 @@ class MessageBook:
         self.records = 0
         self.bad_by_reason: dict[str, int] = defaultdict(int)
         self.bad_by_source: dict[bytes, int] = defaultdict(int)
-        self.delays: dict[bytes, dict[Stage, deque[int]]] = {}
         self.spoken: dict[bytes, int] = {}
         self._messages: dict[str, Kept] = {}
+        self._ends: dict[str, ProvedEnd] = {}
         self._messages_max = messages_max
         self._receipts = 0
         self._dirty: set[str] = set()
@@ -144,7 +152,7 @@ class MessageBook:
                 if isinstance(receipt, Receipt):
                     self._enter(record, receipt, check(receipt, sets, record.arrived_ms), is_cut=True)
 
-    def add(self, record: StatusRecord, *, is_cut: bool = False) -> Heard:
+    def add(self, record: StatusRecord, *, is_cut: bool = False) -> ShownRecord:
         """`is_cut`: the topic holds records before this one that nobody will read here."""
         assert self.sets is not None, "receipts are checked against sets"
         receipt = read_record(record)
@@ -155,7 +163,18 @@ class MessageBook:
         with self.lock:
             return self._enter(record, receipt, outcome, is_cut=is_cut)
 
-    def _refuse(self, record: StatusRecord, fault: Quarantined) -> Heard:
+    def proved(self, message_id: str, end: ProvedEnd) -> None:
+        """Note the end that a checked proof shows, also of a message whose receipts are still to come."""
+        with self.lock:
+            self._ends[message_id] = end
+            while len(self._ends) > self._messages_max:
+                del self._ends[next(iter(self._ends))]
+            kept = self._messages.get(message_id)
+            if kept is not None:
+                kept.state.proved = end
+                self._touch(kept)
+
+    def _refuse(self, record: StatusRecord, fault: Quarantined) -> ShownRecord:
         self.records += 1
         self.bad_by_reason[fault.reason] += 1
         key = (record.key or "").lower()
@@ -163,7 +182,7 @@ class MessageBook:
         if kept is not None:
             self._note_bad(kept, record)
         message_id = key if len(key) == _ID_DIGITS else None
-        return Heard(
+        return ShownRecord(
             record.position,
             message_id,
             None,
@@ -179,13 +198,14 @@ class MessageBook:
 
     def _enter(
         self, record: StatusRecord, receipt: Receipt, outcome: Counting | Quarantined, *, is_cut: bool
-    ) -> Heard:
+    ) -> ShownRecord:
         self.records += 1
         message_id = receipt.message_id.hex()
         kept = self._messages.get(message_id)
         if kept is None:
             kept = self._messages[message_id] = Kept(message_id, is_cut=is_cut)
             kept.arrived_ms = record.arrived_ms or receipt.timestamp_ms
+            kept.state.proved = self._ends.get(message_id)
         self._touch(kept)
         if isinstance(outcome, Quarantined):
             self._note_bad(kept, record)
@@ -198,7 +218,7 @@ class MessageBook:
             self._count(kept, record, outcome)
         self._make_room()
         kind = receipt.kind
-        return Heard(
+        return ShownRecord(
             record.position,
             message_id,
             receipt.timestamp_ms,
@@ -234,9 +254,9 @@ class MessageBook:
             kept.signers.add(receipt.source_id)
             self.spoken[receipt.source_id] = max(receipt.timestamp_ms, self.spoken.get(receipt.source_id, 0))
             if kind.stage in _STAGES:
-                delays = self.delays.setdefault(receipt.source_id, {})
-                of_stage = delays.setdefault(kind.stage, deque(maxlen=DELAYS_KEPT))
-                of_stage.append(receipt.timestamp_ms - kept.first_ms)
+                reached = receipt.source_id, kind.stage
+                at_ms = kept.stage_ms.get(reached, receipt.timestamp_ms)
+                kept.stage_ms[reached] = min(at_ms, receipt.timestamp_ms)
 
     def _touch(self, kept: Kept) -> None:
         kept.is_dirty = True
@@ -272,7 +292,7 @@ class MessageBook:
         _, validator = memberships.get(read_hash(hint) or b"") or max(
             memberships.values(), key=lambda found: found[0].age_key
         )
-        return f"V{validator.index + 1}"
+        return sets.name_of(source_id, validator.index)
 
     def get(self, message_id: str, now_ms: int) -> Kept | None:
         with self.lock:
@@ -303,8 +323,9 @@ class MessageBook:
                 wanted |= {kept.message_id for kept in self._messages.values() if kept.is_open}
             for message_id in sorted(wanted):
                 kept = self.judged(self._messages[message_id], now_ms)
-                if kept.words != kept.said:
-                    kept.said = kept.words
+                said = kept.words, kept.state.proved is not None
+                if said != kept.said:
+                    kept.said = said
                     yield told(kept, now_ms)
 
 
@@ -318,6 +339,7 @@ def told(kept: Kept, now_ms: int) -> Told:
         kept.first_ms,
         None if verdict is None else kept.after_ms(verdict.finalized_ms),
         kept.is_open,
+        kept.state.proved is not None,
     )
 
 

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from stagepost import __version__
 from stagepost.delivery.stores.outbox import OutboxContent
+from stagepost.dmq.mithril.body import EPOCH_MAX, NamesAsOf
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.pipeline.tables.filter import KIND_NAMES, NAMES, OUTCOMES, MessageFilter
 from stagepost.pipeline.tables.manifest import Manifest
@@ -22,22 +23,24 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.verdict.trace import Trace
 from stagepost.remp.verdict.words import WORDS
 from stagepost.trace.drawing import draw_trace
+from stagepost.trace.kept_proofs import keeps_proofs
 from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix
 from stagepost.trace.view import receipt_view, trace_view
 from stagepost.trace.words import FILTERS, ago
-from stagepost.web.access.forms import read_form, require_own_form
-from stagepost.web.access.guard import Guard, Refused
+from stagepost.web.access.forms import read_form, require_own_form, require_right_to_act
+from stagepost.web.access.guard import Guard, RefusedRequest
 from stagepost.web.access.problems import status_of
 from stagepost.web.access.security import COOKIE, SESSION_LIFE_S, Sessions
 from stagepost.web.api import require_delivery_id, status_for
 from stagepost.web.charts import charts_of, run_of
 from stagepost.web.figures import heat, lately, sessions_of
-from stagepost.web.listing import Cursor, Page, Source, page_of
+from stagepost.web.listing import Cursor, ListSource, Page, page_of
 from stagepost.web.live import event_id
+from stagepost.web.observatory import POOLS_SHOWN, Observed, adoption_charts, observed
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import ENTRIES_SHOWN, entry_object, outbox_figures, run_queue_command
 from stagepost.web.sources import Remembered, Sources
-from stagepost.web.static_files import plotly_marks, versions
+from stagepost.web.static_files import plotly_address, plotly_marks, versions
 from stagepost.web.stream import row_filter
 
 FRAGMENT_HEADER = "x-fragment"
@@ -54,6 +57,7 @@ NAVIGATION = (
     ("/queues", "Queues"),
     ("/validators", "Validators"),
     ("/peers", "Peers"),
+    ("/observatory", "Observatory"),
     ("/analytics", "Analytics"),
 )
 
@@ -86,13 +90,16 @@ def page(
     session: str | None = request.scope.get("stagepost.session")
     is_new = with_form and session is None and not request.scope.get("stagepost.by_token")
     if is_new:
-        session = sessions.begin()
+        session = sessions.begin(may_act=False)
     now_ms = sources.now_ms()
     text = (
         _templates()
         .get_template(template)
         .render(
-            navigation=NAVIGATION,
+            navigation=(
+                *NAVIGATION,
+                *((("/demo", "Break it"),) if hasattr(request.app.state, "demo") else ()),
+            ),
             path=request.url.path,
             is_fragment=FRAGMENT_HEADER in request.headers,
             versions=versions(),
@@ -100,7 +107,7 @@ def page(
             now_ms=now_ms,
             ago=lambda time_ms: ago(time_ms, now_ms),
             data=str(sources.settings.data),
-            has_token=sources.settings.token_hash is not None,
+            may_act=_may_act(request),
             form_word="" if session is None else sessions.form_word(session),
             **context,
         )
@@ -109,6 +116,11 @@ def page(
     if is_new and session is not None:
         set_cookie(response, session, is_secure=sources.settings.has_tls)
     return response
+
+
+def _may_act(request: Request) -> bool:
+    sessions: Sessions = request.app.state.sessions
+    return sessions.may_act(request.scope.get("stagepost.session"))
 
 
 def set_cookie(response: Response, session: str, *, is_secure: bool) -> None:
@@ -150,6 +162,7 @@ def router() -> APIRouter:
     html.add_api_route("/queues/{verb}", empty_queue, methods=["POST"])
     html.add_api_route("/validators", validators)
     html.add_api_route("/peers", peers)
+    html.add_api_route("/observatory", observatory)
     html.add_api_route("/analytics", analytics)
     html.add_api_route("/login", login_page)
     html.add_api_route("/login", login, methods=["POST"])
@@ -178,6 +191,7 @@ def overview(request: Request) -> HTMLResponse:
         outbox=outbox,
         outbox_figures=figures,
         readiness=sources.readiness(),
+        health=sources.health(),
         open_outcomes=OPEN_OUTCOMES,
         refused_outcomes=REFUSED_OUTCOMES,
         outcome_words={**WORDS, "queued": "Queued"},
@@ -193,7 +207,7 @@ def live(request: Request) -> HTMLResponse:
     is_wanted = row_filter(wanted, sources)
     since = sources.ring.newest(LIVE_ROWS_AT_FIRST * 20)
     rows = [row.row for row in since.rows if is_wanted(row) and row.row.type == "receipt"]
-    recent = page_of(sources, wanted, Source.LIVE, None, LIVE_MESSAGES_SHOWN) if fault is None else None
+    recent = page_of(sources, wanted, ListSource.LIVE, None, LIVE_MESSAGES_SHOWN) if fault is None else None
     return page(
         request,
         "live.html",
@@ -214,7 +228,9 @@ def live(request: Request) -> HTMLResponse:
 
 
 def messages(
-    request: Request, source: Annotated[Source, Query()] = Source.LIVE, before: Annotated[str, Query()] = ""
+    request: Request,
+    source: Annotated[ListSource, Query()] = ListSource.LIVE,
+    before: Annotated[str, Query()] = "",
 ) -> HTMLResponse:
     sources = _sources(request)
     wanted, shown, fault = _try_filter(request)
@@ -225,7 +241,7 @@ def messages(
             found = page_of(sources, wanted, source, cursor, sources.settings.page_rows)
         except StagepostError as error:
             fault = error
-    kept = {**shown, **({} if source is Source.LIVE else {"source": source.value})}
+    kept = {**shown, **({} if source is ListSource.LIVE else {"source": source.value})}
     following = found.next if isinstance(found, Page) else None
     return page(
         request,
@@ -252,12 +268,15 @@ def messages(
 
 
 def search(request: Request, q: Annotated[str, Query()] = "") -> RedirectResponse:
-    """An id goes to its trace, anything else to the list, which says what is wrong with it."""
-    text = q.strip().lower()
+    """An id of any layer, or an idempotency key, goes to its trace, anything else to the list, which says what is wrong
+    with it."""
+    text = q.strip()
     try:
         return RedirectResponse(f"/trace/{require_prefix(text)}", HTTPStatus.SEE_OTHER)
     except NotOneMessage:
-        return RedirectResponse(f"/messages?{urlencode({'id': text})}", HTTPStatus.SEE_OTHER)
+        if text and _sources(request).knows(text):
+            return RedirectResponse(f"/trace/{quote(text, safe='')}", HTTPStatus.SEE_OTHER)
+        return RedirectResponse(f"/messages?{urlencode({'id': text.lower()})}", HTTPStatus.SEE_OTHER)
 
 
 # Trace
@@ -265,7 +284,7 @@ def search(request: Request, q: Annotated[str, Query()] = "") -> RedirectRespons
 
 def _read(request: Request, message_id: str) -> Trace:
     sources = _sources(request)
-    return read_trace(sources.settings.data, message_id, sources.now_ms())
+    return read_trace(sources.settings.data, message_id, sources.now_ms(), sources.outbox_folder)
 
 
 def trace(request: Request, message_id: str) -> Response:
@@ -275,13 +294,17 @@ def trace(request: Request, message_id: str) -> Response:
     except NotOneMessage as error:
         status = status_for(error) or HTTPStatus.NOT_FOUND
         return page(request, "not_one.html", status, error=error, prefix=message_id[:64])
-    if len(message_id) != len(found.message_id) * 2:
+    if message_id != found.message_id.hex():
         return RedirectResponse(f"/trace/{found.message_id.hex()}", HTTPStatus.SEE_OTHER)
     whole = found.message_id.hex()
     return page(
         request,
         "trace.html",
-        **trace_view(found),
+        **trace_view(found, sources.settings.data),
+        hides_payload=sources.settings.token_hash is not None
+        and not request.scope.get("stagepost.by_token")
+        and not _may_act(request),
+        is_followed=found.is_open or (found.proved is None and keeps_proofs(sources.settings.data)),
         command=f"stagepost trace {whole[:16]} --data {sources.settings.data}",
         stream=f"/api/v1/stream?id={whole}",
         event_id=event_id(sources.ring.next_offsets),
@@ -300,9 +323,9 @@ def receipt(request: Request, message_id: str, position: str) -> HTMLResponse:
     found = _read(request, message_id)
     proof = receipt_view(found, position, _sources(request).settings.data)
     if proof is None:
-        raise Refused(
+        raise RefusedRequest(
             HTTPStatus.NOT_FOUND,
-            f"no receipt of this message stands at {position[:40]}",
+            f"this message has no receipt at {position[:40]}",
             code=ErrorCode.MSG_BAD_ID,
             advice="the list of its receipts names their places",
         )
@@ -330,14 +353,15 @@ def _queues_page(request: Request, outcome: dict[str, Any] | None) -> HTMLRespon
         dead=[entry_object(one) for one in content.dead_letters[-ENTRIES_SHOWN:][::-1]],
         nodes=sources.nodes(),
         has_keys=sources.settings.keys is not None,
+        can_send=sources.settings.keys is not None and _may_act(request),
         outcome=outcome,
     )
 
 
 async def empty_queue(request: Request, verb: str) -> HTMLResponse:
-    form = await require_own_form(request)
+    form = await require_right_to_act(request)
     if verb not in ("flush", "replay"):
-        raise Refused(
+        raise RefusedRequest(
             HTTPStatus.NOT_FOUND, f"a queue cannot be {verb[:20]}ed", code=ErrorCode.PROTOCOL_REQUEST
         )
     message = require_delivery_id(form.get("delivery_id")) if verb == "replay" else None
@@ -360,13 +384,15 @@ def validators(request: Request) -> HTMLResponse:
         heat=heat,
         charts=charts,
         chart_data=_chart_data(charts),
-        plotly_marks=plotly_marks(),
+        plotly_marks=plotly_marks() if charts else (),
+        chart_library=plotly_address(),
         stages=("queued", "included", "accepted"),
     )
 
 
 def peers(request: Request) -> HTMLResponse:
-    return page(request, "peers.html", nodes=_sources(request).nodes())
+    sources = _sources(request)
+    return page(request, "peers.html", nodes=sources.nodes(), members=sources.members())
 
 
 def analytics(request: Request) -> HTMLResponse:
@@ -380,8 +406,32 @@ def analytics(request: Request) -> HTMLResponse:
         run=run_of(sources, state) if isinstance(state, Manifest) else None,
         charts=charts,
         chart_data=_chart_data(charts),
-        plotly_marks=plotly_marks(),
+        plotly_marks=plotly_marks() if charts else (),
+        chart_library=plotly_address(),
         folder=str(sources.tables.folder),
+    )
+
+
+def observatory(
+    request: Request,
+    epoch: Annotated[int | None, Query(ge=0, le=EPOCH_MAX)] = None,
+    names_as_of: Annotated[NamesAsOf, Query()] = NamesAsOf.SINCE_2630,
+) -> HTMLResponse:
+    found = observed(_sources(request), epoch, names_as_of)
+    charts = adoption_charts(found) if isinstance(found, Observed) else []
+    is_newest = names_as_of is NamesAsOf.SINCE_2630
+    return page(
+        request,
+        "observatory.html",
+        found=found,
+        charts=charts,
+        chart_data=_chart_data(charts),
+        plotly_marks=plotly_marks() if charts else (),
+        chart_library=plotly_address(),
+        names_as_of=names_as_of.value,
+        other_names=(NamesAsOf.UNTIL_2617 if is_newest else NamesAsOf.SINCE_2630).value,
+        names_query="" if is_newest else f"&names_as_of={names_as_of.value}",
+        shown=POOLS_SHOWN,
     )
 
 
@@ -392,23 +442,28 @@ def _chart_data(charts: Any) -> list[dict[str, Any]]:
 # Who may look
 
 
-def login_page(request: Request) -> HTMLResponse:
-    return page(request, "login.html", error=None)
+def login_page(request: Request) -> Response:
+    """Show the form, or log in the browser that follows the link with the token."""
+    token = request.query_params.get("token")
+    return page(request, "login.html", error=None) if token is None else _log_in(request, token)
 
 
 async def login(request: Request) -> Response:
+    return _log_in(request, (await read_form(request)).get("token", ""))
+
+
+def _log_in(request: Request, token: str) -> Response:
     sources = _sources(request)
-    form = await read_form(request)
     if sources.settings.token_hash is None:
         return RedirectResponse("/", HTTPStatus.SEE_OTHER)
     address = request.client.host if request.client else ""
     guard = Guard(request.app, sources.settings, request.app.state.sessions, request.app.state.login_limit)
     try:
-        guard.check_token(form.get("token", "").strip(), address)
-    except Refused as error:
+        guard.check_token(token.strip(), address)
+    except RefusedRequest as error:
         return page(request, "login.html", error.status, error=error)
     response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-    set_cookie(response, request.app.state.sessions.begin(), is_secure=sources.settings.has_tls)
+    set_cookie(response, request.app.state.sessions.begin(may_act=True), is_secure=sources.settings.has_tls)
     return response
 
 

@@ -6,27 +6,42 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from stagepost.delivery.stores.outbox import OutboxContent
 from stagepost.delivery.stores.reading import read_outbox
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
-from stagepost.errors import StagepostError, StorageError
-from stagepost.ground.files.data_folder import NODE_FILE
-from stagepost.ground.files.running_nodes import find_node
-from stagepost.ground.telemetry.status import DmqNodePage, node_status
+from stagepost.errors import StagepostError
+from stagepost.ground.telemetry.health import (
+    Health,
+    HealthFacts,
+    HealthReport,
+    NodeReading,
+    OutboxReading,
+    Unread,
+    judge,
+)
+from stagepost.ground.telemetry.status import DmqNodePage, FullNodePage, ValidatorPage
+from stagepost.trace.folder_health import (
+    dmq_folders,
+    dmq_page,
+    find_outbox,
+    missing_node,
+    node_readings,
+    nodes_below,
+    outbox_facts,
+    topic_readings,
+)
+from stagepost.trace.index import MessageIndex
 from stagepost.web.access.settings import WebSettings
 from stagepost.web.live import Pulse, Ring, Tail
 from stagepost.web.message_book import MessageBook
 from stagepost.web.outcomes import Nothing, Unreadable, attempt
-from stagepost.web.tables import Tables
+from stagepost.web.tables import TableQueries
 
-NODES_MAX = 32
 FRESH_S = 1.0
 """However many visitors ask: a node and an outbox are looked at once in so long."""
-OUTBOX_FOLDERS = ("outbox", "stagepost-outbox")
-"""Where an outbox may lie below the data folder, if none was named."""
 
 T = TypeVar("T")
 
@@ -36,6 +51,13 @@ class NodeSeen(NamedTuple):
 
     folder: Path
     status: DmqNodePage | Unreadable
+
+
+class MembersSeen(NamedTuple):
+    """A full node or validator that runs, or ran, on this machine: its folder, and what it tells."""
+
+    folder: Path
+    status: FullNodePage | ValidatorPage | Unreadable
 
 
 class Remembered(Generic[T]):
@@ -81,36 +103,39 @@ class Sources:
         self.ring = Ring()
         self.tail = Tail(settings.data, self.book, self.ring, self.now_ms)
         self.pulse = Pulse(self.ring)
-        self.tables = Tables(settings.tables_folder, settings.query_timeout_s)
+        self.tables = TableQueries(settings.tables_folder, settings.query_timeout_s)
         self.nodes = Remembered(self._nodes)
         self.outbox = Remembered(self._outbox)
+        self.members = Remembered(self._members)
+        self.health = Remembered(self._health)
 
     def _nodes(self) -> list[NodeSeen] | Nothing | Unreadable:
         data = self.settings.data
-        found = attempt(
-            lambda: [
-                path.parent
-                for path in (data / NODE_FILE, *sorted(data.glob(f"*/{NODE_FILE}")))
-                if path.exists()
-            ]
-        )
+        found = attempt(lambda: dmq_folders(data))
         if isinstance(found, Unreadable):
             return found
         if not found:
             return Nothing("no node runs here", f"start one: stagepost node dmq --data {data}")
-        return [NodeSeen(folder, attempt(lambda at=folder: _ask_node(at))) for folder in found[:NODES_MAX]]  # type: ignore[misc]
+        return [NodeSeen(folder, attempt(partial(dmq_page, folder))) for folder in found]
+
+    def _members(self) -> list[MembersSeen]:
+        """Return the full nodes and validators at and below the data folder."""
+        return [
+            MembersSeen(folder, Unreadable(page.text, page.advice) if isinstance(page, Unread) else page)
+            for folder, page in nodes_below(self.settings.data, with_dmq=False)
+            if not isinstance(page, DmqNodePage)
+        ]
 
     @property
     def outbox_folder(self) -> Path | None:
         """The folder that was named, else the first below the data folder that is there; `StorageError` if nobody may look."""
-        if self.settings.outbox is not None:
-            return self.settings.outbox
-        for name in OUTBOX_FOLDERS:
-            folder = self.settings.data / name
-            # A file that is gone while its log is left is a damaged outbox, and not the absence of one.
-            if any(_is_there(folder / file) for file in (OUTBOX_FILE, f"{OUTBOX_FILE}-wal")):
-                return folder
-        return None
+        return self.settings.outbox or find_outbox(self.settings.data)
+
+    def knows(self, text: str) -> bool:
+        """Return whether the index of messages has an id or key that `text` names."""
+        with MessageIndex(self.settings.data, self.outbox_folder) as index:
+            index.catch_up()
+            return bool(index.find(text))
 
     def _outbox(self) -> OutboxContent | Nothing | Unreadable:
         return attempt(self._read_outbox)
@@ -120,8 +145,45 @@ class Sources:
         folder = self.outbox_folder
         return Nothing("no outbox here", "name it with --outbox") if folder is None else read_outbox(folder)
 
+    def _health(self) -> HealthReport:
+        """Answer the question of `stagepost check` for this folder, from what the pages show."""
+        data, now_s = self.settings.data, self.now_ms() / 1_000
+        if not data.is_dir():
+            missing = Unread(f"there is no folder {data}", "give the data folder of a node with --data")
+            return judge(HealthFacts(sources={"data": missing}), now_s)
+        nodes = node_readings(data, with_dmq=False)
+        seen = self.nodes()
+        if isinstance(seen, Unreadable):
+            nodes.append(NodeReading(data.name, _unread(seen)))
+        elif isinstance(seen, list):
+            nodes += [NodeReading(one.folder.name, _unread_or(one.status)) for one in seen]
+        outbox = self.outbox()
+        reading: OutboxReading | Unread | None = None
+        if isinstance(outbox, Unreadable):
+            reading = _unread(outbox)
+        elif isinstance(outbox, OutboxContent):
+            reading = outbox_facts(outbox, self.settings.queue_size, now_s)
+        sources = {**missing_node(data, nodes), **self._files()}
+        return judge(HealthFacts(tuple(nodes), reading, sources), now_s)
+
+    def _files(self) -> dict[str, str | Unread]:
+        found: dict[str, str | Unread] = {}
+        topic, tables = self.tail.state, self.tables.state()
+        if isinstance(topic, Unreadable):
+            found["topic"] = _unread(topic)
+        elif topic is None:
+            found["topic"] = "readable"
+        else:
+            found |= topic_readings(self.settings.data)
+        if isinstance(tables, Unreadable):
+            found["tables"] = _unread(tables)
+        elif not isinstance(tables, Nothing):
+            found["tables"] = "readable"
+        return found
+
     def readiness(self) -> dict[str, dict[str, Any]]:
-        """Each part: ready, or the reason why not. What is not there at all is no fault."""
+        """Return each source with the reason if it could not be read, and each finding that is not well. A source that is not
+        there at all is no fault."""
         topic = self.tail.state
         nodes = self.nodes()
         outbox = self.outbox()
@@ -137,25 +199,19 @@ class Sources:
             silent = [seen for seen in nodes if isinstance(seen.status, Unreadable)]
             if silent:
                 parts["node"] = silent[0].status
-        return {name: _readiness(state) for name, state in parts.items()}
+        told = {name: _readiness(state) for name, state in parts.items()}
+        for finding in self.health().findings:
+            if finding.health is not Health.GOOD and told.get(finding.part, {"ready": True})["ready"]:
+                told[finding.part] = {"ready": False, "health": finding.health.value, "reason": finding.text}
+        return told
 
 
-def _is_there(path: Path) -> bool:
-    """Return whether something has this name; `StorageError` if that cannot be told."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise StorageError(
-            f"cannot look for {path}: {(error.strerror or str(error)).lower()}",
-            advice="check who may read the folder",
-        ) from error
-    return True
+def _unread(state: Unreadable) -> Unread:
+    return Unread(state.text, state.advice)
 
 
-def _ask_node(folder: Path) -> DmqNodePage:
-    return node_status(find_node(folder))
+def _unread_or(status: DmqNodePage | Unreadable) -> DmqNodePage | Unread:
+    return _unread(status) if isinstance(status, Unreadable) else status
 
 
 def _readiness(state: object) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import re
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.trace.drawing import STYLE
@@ -40,6 +41,21 @@ def plotly() -> bytes:
             advice="install the extra: pip install '.[web]'",
         )
     return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+
+
+@lru_cache
+def plotly_packed() -> bytes:
+    """The chart library as browsers take it: a third of its size."""
+    return gzip.compress(plotly(), 9, mtime=0)
+
+
+@lru_cache
+def plotly_address() -> str:
+    """Return the address of the library, with its version; empty if the package is not installed."""
+    try:
+        return f"/static/plotly.js?{_hash(plotly())}"
+    except (StagepostError, OSError):
+        return ""
 
 
 @lru_cache
@@ -78,8 +94,12 @@ def _js() -> Response:
     return Response(script(), media_type="text/javascript", headers={"Cache-Control": CACHE})
 
 
-def _charts() -> Response:
-    return Response(plotly(), media_type="text/javascript", headers={"Cache-Control": CACHE})
+def _charts(request: Request) -> Response:
+    headers = {"Cache-Control": CACHE, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(plotly_packed(), media_type="text/javascript", headers=headers)
+    return Response(plotly(), media_type="text/javascript", headers=headers)
 
 
 def _icon() -> Response:

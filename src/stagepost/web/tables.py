@@ -1,4 +1,4 @@
-"""The Spark tables of a folder, for pages: one reader as long as the manifest stays the same, each query with a time limit."""
+"""The tables of a folder, for pages: one reader as long as nothing is committed, each query with a time limit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
-from stagepost.pipeline.tables.manifest import MANIFEST_FILE, Manifest
+from stagepost.pipeline.tables.delta import LOG_FOLDER
+from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE, Manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
+from stagepost.web.access.settings import TABLES_FOLDER
 from stagepost.web.outcomes import Nothing, Unreadable, attempt
 
 if TYPE_CHECKING:
@@ -19,22 +21,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Tables:
+class TableQueries:
     """Any thread may ask. A query that takes too long is interrupted and says so."""
 
     def __init__(self, folder: Path, query_timeout_s: float) -> None:
         self.folder = folder
         self._timeout_s = query_timeout_s
         self._lock = threading.Lock()
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: int | None = None
         self._reader: Reader | None = None
 
     def state(self) -> Manifest | Nothing | Unreadable:
         """Return the manifest if there are tables to ask."""
-        if not (self.folder / MANIFEST_FILE).exists():
+        if (self.folder / FORMER_MANIFEST_FILE).is_file():
+            return attempt(lambda: _open(self.folder).manifest)  # which says how they are taken over
+        if not (self.folder / COMMITS / LOG_FOLDER).exists():
             return Nothing(
                 "no tables yet",
-                f"make them: stagepost pipeline run --once --data DIR --out {self.folder}",
+                f"make them: stagepost pipeline run --once --data {self.folder.parent}"
+                + ("" if self.folder.name == TABLES_FOLDER else f" --tables {self.folder}"),
             )
         return attempt(lambda: self._opened().manifest)
 
@@ -51,7 +56,8 @@ class Tables:
     @contextmanager
     def asking(self, timeout_s: float | None = None) -> Iterator[Asking]:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        cursor = self._opened().connection.cursor()
+        reader = self._opened()
+        cursor = reader.cursor()
         timer = threading.Timer(limit_s, cursor.interrupt)
         timer.daemon = True
         timer.start()
@@ -64,9 +70,9 @@ class Tables:
                 raise StagepostError(
                     f"the tables did not answer within {limit_s:g} s",
                     code=ErrorCode.PROTOCOL_TIMEOUT,
-                    advice="ask for less, or raise web.query_timeout_s",
+                    advice="use a narrower filter, or raise web.query_timeout_s",
                 ) from error
-            raise StorageError(
+            raise reader.damage(str(error)) or StorageError(
                 f"the tables in {self.folder} could not be read: {str(error).splitlines()[0]}",
                 advice="make them anew with `stagepost pipeline backfill`",
             ) from error
@@ -75,8 +81,8 @@ class Tables:
             cursor.close()
 
     def _opened(self) -> Reader:
-        facts = (self.folder / MANIFEST_FILE).stat()
-        seen = facts.st_mtime_ns, facts.st_size, facts.st_ino
+        # A commit adds a file to this folder.
+        seen = (self.folder / COMMITS / LOG_FOLDER).stat().st_mtime_ns
         with self._lock:
             if self._reader is None or seen != self._seen:
                 # The one before may still be asked something: it goes when nobody holds it any longer.
@@ -92,7 +98,7 @@ def _open(folder: Path) -> Reader:
         raise
     except ModuleNotFoundError as error:
         raise StorageError(
-            "the tables cannot be read: DuckDB is not installed",
+            f"the tables cannot be read: the package {error.name} is not installed",
             advice="install the extra: pip install '.[web]'",
         ) from error
     except Exception as error:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from stagepost.pipeline.tables.delta import LOG_FOLDER
 from stagepost.pipeline.tables.export import FileFormat
+from stagepost.pipeline.tables.manifest import COMMITS
 from stagepost.web.export import written
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
@@ -252,8 +254,9 @@ def test_every_source_that_cannot_be_read_is_said_on_its_page(tmp_path: Path) ->
     )
     (tmp_path / "outbox").mkdir()
     (tmp_path / "outbox" / "outbox.sqlite").write_text("this is no database")
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "manifest.json").write_text("{")
+    log = tmp_path / "tables" / COMMITS / LOG_FOLDER
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("{")
     world = DashboardWorld(tmp_path, NOW_MS)
     world.close()
     (tmp_path / "validator-sets.json").unlink()
@@ -266,6 +269,7 @@ def test_every_source_that_cannot_be_read_is_said_on_its_page(tmp_path: Path) ->
             "/queues",
             "/validators",
             "/peers",
+            "/observatory",
             "/analytics",
         )
         for path in pages:
@@ -275,7 +279,14 @@ def test_every_source_that_cannot_be_read_is_said_on_its_page(tmp_path: Path) ->
         parts = ready.json()["parts"]
         assert {name: part["ready"] for name, part in parts.items()} == dict.fromkeys(parts, False)
         assert all(part["reason"] for part in parts.values())
-        for path in ("messages", "messages?source=tables", "validators", "export", "export?source=tables"):
+        for path in (
+            "messages",
+            "messages?source=tables",
+            "validators",
+            "export",
+            "export?source=tables",
+            "observatory/epochs",
+        ):
             answer = client.get(f"/api/v1/{path}")
             assert answer.status_code in (400, 503), path
             assert answer.json()["code"] in CODES

@@ -13,20 +13,22 @@ import pytest
 
 from rigs.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
 from rigs.remp_world import session, sets_file
+from stagepost.pipeline.tables.delta import LOG_FOLDER
 from stagepost.pipeline.tables.filter import MessageFilter
+from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.topic import Record
 from stagepost.web import message_book
 from stagepost.web.access.settings import WebSettings
 from stagepost.web.app import metrics_text
 from stagepost.web.figures import heat, lately, quantile, sessions_of
-from stagepost.web.listing import Cursor, Page, Source, page_of
+from stagepost.web.listing import Cursor, ListSource, Page, page_of
 from stagepost.web.live import Ring, Tail, event_id, read_event_id
-from stagepost.web.message_book import Heard, MessageBook, Told
+from stagepost.web.message_book import MessageBook, ShownRecord, Told
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object
 from stagepost.web.sources import Remembered, Sources
-from stagepost.web.tables import Tables
+from stagepost.web.tables import TableQueries
 from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
 from tests.worlds.ground.damaged_files import UNREADABLE, change_row, made_unreadable
 
@@ -79,7 +81,7 @@ def test_a_damaged_topic_is_said_and_not_shown_as_nothing(world: DashboardWorld)
         sources.tail.is_caught_up.wait(0.05)
     sources.tail.stop()
     assert isinstance(sources.tail.state, Unreadable)
-    page = page_of(sources, MessageFilter(), Source.LIVE, None, 10)
+    page = page_of(sources, MessageFilter(), ListSource.LIVE, None, 10)
     assert isinstance(page, Unreadable)
     assert sources.readiness()["topic"]["ready"] is False
 
@@ -131,7 +133,7 @@ def test_a_record_that_is_no_receipt_is_heard_and_counted(world: DashboardWorld)
     identifier = world.finalized()
     world.append([Record(identifier.encode(), b"{"), Record(None, None), Record(b"key", b"\xff")])
     sources = read(world)
-    rows = [one.row for one in sources.ring.newest(10).rows if isinstance(one.row, Heard)]
+    rows = [one.row for one in sources.ring.newest(10).rows if isinstance(one.row, ShownRecord)]
     assert [row.refused for row in rows[-3:]] == ["RECEIPT_FORMAT"] * 3
     assert rows[-3].message_id == identifier
     kept = sources.book.get(identifier, NOW_MS)
@@ -198,7 +200,7 @@ def test_one_message_cannot_fill_the_book(world: DashboardWorld, monkeypatch: py
 
 
 def a_row(number: int) -> Told:
-    return Told(f"{number:064x}", "sent", "Sent", NOW_MS, NOW_MS, None, True)
+    return Told(f"{number:064x}", "sent", "Sent", NOW_MS, NOW_MS, None, True, False)
 
 
 def test_the_ring_forgets_the_oldest_and_says_how_many() -> None:
@@ -234,7 +236,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(world: DashboardWorld
     found: list[str] = []
     before: Cursor | None = None
     while True:
-        page = page_of(sources, MessageFilter(), Source.LIVE, before, 10)
+        page = page_of(sources, MessageFilter(), ListSource.LIVE, before, 10)
         assert isinstance(page, Page)
         assert page.total == 25
         found += [row["message_id"] for row in page.rows]
@@ -259,7 +261,7 @@ def test_the_filter_chooses(world: DashboardWorld, given: dict[str, str], expect
     names = ("finalized", "rejected", "returned", "open", "forged", "expired")
     ids = {getattr(world, name)(): name for name in names}
     sources = read(world)
-    page = page_of(sources, MessageFilter.read(given, NOW_MS / 1_000), Source.LIVE, None, 50)
+    page = page_of(sources, MessageFilter.read(given, NOW_MS / 1_000), ListSource.LIVE, None, 50)
     assert isinstance(page, Page)
     assert {ids[row["message_id"]] for row in page.rows} == expected
 
@@ -302,12 +304,18 @@ def test_quantiles_are_of_what_there_is() -> None:
 
 def test_tables_that_are_not_there_or_not_whole_are_told_apart(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
-    tables = Tables(tmp_path, 5)
+    tables = TableQueries(tmp_path, 5)
     assert isinstance(tables.state(), Nothing)
-    (tmp_path / "manifest.json").write_text("{")
+    (tmp_path / FORMER_MANIFEST_FILE).write_text("{")
+    former = tables.state()
+    assert isinstance(former, Unreadable)
+    assert "tables of a former release" in former.text
+    (tmp_path / FORMER_MANIFEST_FILE).unlink()
+    (tmp_path / COMMITS / LOG_FOLDER).mkdir(parents=True)
+    (tmp_path / COMMITS / LOG_FOLDER / f"{0:020d}.json").write_text("{")
     broken = tables.state()
     assert isinstance(broken, Unreadable)
-    assert "manifest" in broken.text
+    assert COMMITS in broken.text
 
 
 def test_a_query_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
@@ -315,7 +323,7 @@ def test_a_query_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     from tests.browser.tables_world import write_tables
 
     write_tables(tmp_path, NOW_MS, count=20)
-    tables = Tables(tmp_path, 0.05)
+    tables = TableQueries(tmp_path, 0.05)
     answer = tables.ask(
         lambda asking: asking.rows(
             "SELECT count(*) FROM range(100000000) a, range(100000) b WHERE a.range % 7 = b.range"

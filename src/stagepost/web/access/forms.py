@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from stagepost.errors import ErrorCode
-from stagepost.web.access.guard import Refused
+from stagepost.ground.files.audit import record_action
+from stagepost.web.access.guard import RefusedRequest
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -25,13 +26,38 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=FIELDS_MAX))
     except ValueError:
-        raise Refused(
+        raise RefusedRequest(
             HTTPStatus.BAD_REQUEST, f"a form has at most {FIELDS_MAX} fields", code=ErrorCode.PROTOCOL_REQUEST
         ) from None
 
 
+async def require_right_to_act(request: Request) -> dict[str, str]:
+    """Return the form of an action: a program has shown the token, or a browser that has shown it sends a form of our own
+    pages. Raise `RefusedRequest` with 403 otherwise. Record the action in the audit file; `StorageError` if that is
+    impossible."""
+    form = await require_own_form(request)
+    scope = request.scope
+    by_token = bool(scope.get("stagepost.by_token"))
+    if by_token or request.app.state.sessions.may_act(scope.get("stagepost.session")):
+        address = request.client.host if request.client else "unknown address"
+        named = form.get("delivery_id") or request.query_params.get("delivery_id") or ""
+        record_action(
+            request.app.state.sources.settings.data,
+            f"{request.method} {request.url.path} {named}".rstrip(),
+            through="api" if request.url.path.startswith("/api/") else "page",
+            who=f"{'token' if by_token else 'browser with the token'} from {address}",
+        )
+        return form
+    raise RefusedRequest(
+        HTTPStatus.FORBIDDEN,
+        "actions need the token of this dashboard",
+        code=ErrorCode.PROTOCOL_REQUEST,
+        advice="open the link that `stagepost serve` printed at its start, or log in at /login",
+    )
+
+
 async def require_own_form(request: Request) -> dict[str, str]:
-    """The form, if our own page sent it; 403 otherwise."""
+    """Return the form if our own page sent it; raise `RefusedRequest` with 403 otherwise."""
     form = await read_form(request)
     if request.scope.get("stagepost.by_token"):
         return form
@@ -41,9 +67,9 @@ async def require_own_form(request: Request) -> dict[str, str]:
     if not is_ours or not request.app.state.sessions.is_form_word(
         request.scope.get("stagepost.session"), word
     ):
-        raise Refused(
+        raise RefusedRequest(
             HTTPStatus.FORBIDDEN,
-            "changes are made from our own pages only, and this form is none of them or too old",
+            "this form does not come from a page of this dashboard, or is too old",
             code=ErrorCode.PROTOCOL_REQUEST,
             advice="load the page again; programs send `Authorization: Bearer TOKEN`",
         )

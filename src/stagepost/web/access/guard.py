@@ -26,7 +26,7 @@ LOOPBACK_NAMES = frozenset({LOOPBACK_HOST, "localhost", "[::1]", "::1"})
 HSTS = "max-age=31536000"
 
 
-class Refused(StagepostError):
+class RefusedRequest(StagepostError):
     """A request that is answered before anybody looks at what it wants."""
 
     def __init__(self, status: HTTPStatus, text: str, *, code: ErrorCode, advice: str = "") -> None:
@@ -60,7 +60,7 @@ class Guard:
             if not length.isdigit() or int(length) > BODY_BYTES_MAX:
                 raise _too_large()
             await self._app(scope, body.receive, send_guarded)
-        except Refused as refused:
+        except RefusedRequest as refused:
             if refused.status is HTTPStatus.UNAUTHORIZED and wants_page(scope["path"], headers):
                 await _to_login(scope, send_guarded)
                 return
@@ -90,50 +90,55 @@ class Guard:
         except ValueError:
             name = ""
         if name not in LOOPBACK_NAMES and name != self._settings.host:
-            raise Refused(
+            raise RefusedRequest(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "this address is for this machine alone",
+                "this address serves this machine only",
                 code=ErrorCode.PROTOCOL_REQUEST,
-                advice="ask for 127.0.0.1 or localhost",
+                advice="use 127.0.0.1 or localhost in the address",
             )
 
     def _identify(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """The session that the cookie names, if it is one of ours."""
         session = _cookie(headers)
         known = session if self._sessions.is_known(session) else None
-        wanted = self._settings.token_hash
         path = scope["path"]
-        if wanted is None or known is not None or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
+        if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return known
         kind, _, shown = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
+        if (
+            kind.lower() == "bearer"
+            and self._settings.token_hash is not None
+            and not self._sessions.may_act(known)
+        ):
             self.check_token(shown.strip(), _address(scope))
             scope["stagepost.by_token"] = True
             return None
-        raise Refused(
+        if not self._settings.reads_need_token or self._sessions.may_act(known):
+            return known
+        raise RefusedRequest(
             HTTPStatus.UNAUTHORIZED,
-            "a token is needed here",
+            "this address needs a token",
             code=ErrorCode.PROTOCOL_REQUEST,
             advice="send it as `Authorization: Bearer TOKEN`, or log in at /login",
         )
 
     def check_token(self, shown: str, address: str) -> None:
-        """Returns if it is the one; counts if it is not."""
-        wait_s = self._limit.wait_s(address)
-        if wait_s > 0:
-            raise TooManyLogins(wait_s)
-        assert self._settings.token_hash is not None, "asked only where there is one"
-        if not is_token(shown, self._settings.token_hash):
+        """Return if `shown` is the token, however many wrong ones came before; count the failure if it is not."""
+        wanted = self._settings.token_hash
+        if wanted is None or not is_token(shown, wanted):
+            wait_s = self._limit.wait_s(address)
+            if wait_s > 0:
+                raise TooManyLogins(wait_s)
             self._limit.failed(address)
-            raise Refused(
+            raise RefusedRequest(
                 HTTPStatus.UNAUTHORIZED,
-                "this is not the token",
+                "the token is not valid",
                 code=ErrorCode.PROTOCOL_REQUEST,
-                advice="it was shown once by `stagepost serve --new-token`; make a new one there",
+                advice="`stagepost serve --new-token` makes a new token and prints it once",
             )
 
 
-class TooManyLogins(Refused):
+class TooManyLogins(RefusedRequest):
     def __init__(self, wait_s: float) -> None:
         super().__init__(
             HTTPStatus.TOO_MANY_REQUESTS,
@@ -159,7 +164,7 @@ class _Body:
             async with asyncio.timeout_at(self._ends):
                 message = await self._receive()
         except TimeoutError:
-            raise Refused(
+            raise RefusedRequest(
                 HTTPStatus.REQUEST_TIMEOUT,
                 f"the body did not come within {BODY_WITHIN_S:g} s",
                 code=ErrorCode.PROTOCOL_TIMEOUT,
@@ -172,8 +177,8 @@ class _Body:
         return message
 
 
-def _too_large() -> Refused:
-    return Refused(
+def _too_large() -> RefusedRequest:
+    return RefusedRequest(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"the body of a request has at most {BODY_BYTES_MAX} bytes here",
         code=ErrorCode.PROTOCOL_SIZE,

@@ -23,6 +23,8 @@ TOKEN_FILE_MODE = 0o600
 TOKEN_FILE_BYTES_MAX = 4_096
 TOKEN_CHARACTERS_MAX = 256
 """Of what somebody shows: more is refused unread."""
+TOKEN_CHARACTERS_MIN = 16
+"""Characters of a token that an operator chooses: right tokens are never throttled, so a short one could be guessed."""
 
 SESSION_BYTES = 32
 SESSION_LIFE_S = 12 * 3_600.0
@@ -41,7 +43,8 @@ HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    # With no-referrer browsers send "Origin: null" with our own forms, which then look like those of a stranger.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -54,6 +57,17 @@ def new_token() -> str:
 def hash_of(token: str) -> bytes:
     """A random token of 256 bits cannot be guessed from it, so one plain hash is enough."""
     return sha256(token.encode()).digest()
+
+
+def chosen_token_hash(token: str) -> bytes:
+    """Return the hash of a token from the environment; `ConfigError` if it can be guessed."""
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise ConfigError(
+            f"a token of {len(token)} characters is too short: it can be guessed",
+            advice=f"use {TOKEN_CHARACTERS_MIN} or more random characters",
+            limit=TOKEN_CHARACTERS_MIN,
+        )
+    return hash_of(token)
 
 
 def is_token(shown: str, token_hash: bytes) -> bool:
@@ -91,34 +105,44 @@ def read_token_hash(data: Path) -> bytes | None:
             raise ValueError("not 32 bytes")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} holds no hash of a token", advice="make a new one: stagepost serve --new-token"
+            f"{path} does not hold the hash of a token", advice="make a new one: stagepost serve --new-token"
         ) from error
     return found
 
 
 class Sessions:
-    """Browsers that may look. Kept in memory as hashes, and only so many; the oldest goes first."""
+    """Browsers that may look, and those of them that may act because they have shown the token. Kept in memory as hashes,
+    and only so many of either kind; the oldest goes first."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, float] = OrderedDict()
+        self._lookers: OrderedDict[bytes, float] = OrderedDict()
+        self._actors: OrderedDict[bytes, float] = OrderedDict()
 
-    def begin(self) -> str:
+    def begin(self, *, may_act: bool) -> str:
         session = secrets.token_urlsafe(SESSION_BYTES)
-        self._known[hash_of(session)] = self._clock() + SESSION_LIFE_S
-        while len(self._known) > SESSIONS_MAX:
-            self._known.popitem(last=False)
+        sessions = self._actors if may_act else self._lookers
+        sessions[hash_of(session)] = self._clock() + SESSION_LIFE_S
+        while len(sessions) > SESSIONS_MAX:
+            sessions.popitem(last=False)
         return session
 
     def is_known(self, session: str | None) -> bool:
+        return self._is_in(self._lookers, session) or self.may_act(session)
+
+    def may_act(self, session: str | None) -> bool:
+        return self._is_in(self._actors, session)
+
+    def _is_in(self, sessions: OrderedDict[bytes, float], session: str | None) -> bool:
         if not session or len(session) > TOKEN_CHARACTERS_MAX:
             return False
-        ends = self._known.get(hash_of(session))
+        ends = sessions.get(hash_of(session))
         return ends is not None and self._clock() < ends
 
     def end(self, session: str) -> None:
-        self._known.pop(hash_of(session), None)
+        self._lookers.pop(hash_of(session), None)
+        self._actors.pop(hash_of(session), None)
 
     def form_word(self, session: str) -> str:
         """Return the word that a form of this session must carry: another site can neither read nor guess it."""
@@ -131,7 +155,9 @@ class Sessions:
 
 
 class LoginLimit:
-    """Failed logins within the last minute; beyond the limit nobody's token is looked at."""
+    """Failed logins within the last minute. Beyond the limit wrong tokens are answered with a time to wait; the right token
+    always passes, so nobody can lock out its owner. Guessing is hopeless without this limit, too: a token of ours has 256
+    random bits, and `TOKEN_CHARACTERS_MIN` bounds the others."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

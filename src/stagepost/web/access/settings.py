@@ -18,7 +18,11 @@ QUEUE_SIZE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """`token_hash` is SHA-256 of the token that visitors must show; None: nobody is asked."""
+    """Settings of one dashboard or HTTP address.
+
+    `token_hash` is SHA-256 of the token; without a token no action is possible. `open_reading` lets everybody read who
+    reaches the address; the token is then asked for actions only.
+    """
 
     data: Path
     tables: Path | None = None
@@ -27,6 +31,7 @@ class WebSettings:
     host: str = LOOPBACK_HOST
     port: int = PORT
     token_hash: bytes | None = None
+    open_reading: bool = False
     certificate: Path | None = None
     private_key: Path | None = None
     live_rows_max: int = 500
@@ -38,6 +43,10 @@ class WebSettings:
     @property
     def tables_folder(self) -> Path:
         return self.data / TABLES_FOLDER if self.tables is None else self.tables
+
+    @property
+    def reads_need_token(self) -> bool:
+        return self.token_hash is not None and not self.open_reading
 
     @property
     def has_tls(self) -> bool:
@@ -57,7 +66,7 @@ def require_safe_address(settings: WebSettings) -> None:
     """`ConfigError` for an address that others can reach, unless they must show a token over TLS."""
     if (settings.certificate is None) is not (settings.private_key is None):
         raise ConfigError(
-            "a TLS certificate and its private key belong together, and one of them is missing",
+            "of the TLS certificate and its private key one is missing",
             advice="give both --certificate and --private-key",
         )
     if is_loopback(settings.host):
@@ -65,16 +74,16 @@ def require_safe_address(settings: WebSettings) -> None:
     missing = [
         what
         for what, is_there in (
-            ("a token", settings.token_hash is not None),
+            ("a token", settings.reads_need_token),
             ("a TLS certificate", settings.has_tls),
         )
         if not is_there
     ]
     if missing:
         raise ConfigError(
-            f"{settings.host} can be reached by others, and {' and '.join(missing)} "
+            f"{settings.host} can be reached by other machines, and {' and '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} missing",
             advice="make a token with `stagepost serve --new-token`, give --certificate and --private-key, "
-            "or stay at 127.0.0.1",
+            "or listen on 127.0.0.1",
             found=settings.host,
         )

@@ -2,6 +2,7 @@
 
     POST /api/v1/messages        the message's bytes        202 with its id; the same bytes again: 202 with the same id
     GET  /api/v1/messages/{id}   its row of `messages`
+    GET  /api/v1/messages/{id}/proof   the proof of its end, once that is known
 
 What the full node does not pass on is a problem with our code: 422 for the message itself, 413 for its size, 503 and 429
 where another try may help.
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.local_client import AcceptedSubmission
 from stagepost.remp.message import MESSAGE_BYTES_MAX
-from stagepost.trace.reading import NotOneMessage
+from stagepost.trace.reading import NotAMessageId, NotOneMessage
 from stagepost.web.access.problems import problem_response
 
 PREFIX = "/api/v1"
@@ -36,6 +37,8 @@ class FullNodeHandle(Protocol):
     def submit(self, data: bytes) -> AcceptedSubmission: ...
 
     async def row(self, message_id: bytes) -> dict[str, Any]: ...
+
+    async def proof(self, message_id: bytes) -> bytes | None: ...
 
 
 def intake_router(full_node: FullNodeHandle) -> APIRouter:
@@ -63,6 +66,22 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
             return problem_response(error, HTTPStatus.NOT_FOUND)
         except StagepostError as error:
             return problem_response(error)
+
+    async def proof(message_id: str) -> Response:
+        try:
+            found = await full_node.proof(_id(message_id))
+        except NotOneMessage as error:
+            return problem_response(error, HTTPStatus.NOT_FOUND)
+        except StagepostError as error:
+            return problem_response(error)
+        if found is None:
+            unknown = StagepostError(
+                f"the end of message {message_id} is not known yet",
+                code=ErrorCode.NOT_READY,
+                advice="ask later; do not send the message again under another id",
+            )
+            return problem_response(unknown, HTTPStatus.NOT_FOUND)
+        return Response(found, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     problem: dict[str, Any] = {"application/problem+json": {}}
     router.add_api_route(
@@ -94,6 +113,14 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
         summary="How an external message stands",
         responses={404: {"description": "no receipt is of this message", "content": problem}},
     )
+    router.add_api_route(
+        "/messages/{message_id}/proof",
+        proof,
+        methods=["GET"],
+        response_class=JSONResponse,
+        summary="The proof of an external message's end, for anybody to check",
+        responses={404: {"description": "the end of the message is not known yet", "content": problem}},
+    )
     return router
 
 
@@ -123,7 +150,7 @@ async def _body(request: Request) -> bytes:
         found += piece
         if len(found) > MESSAGE_BYTES_MAX:
             raise StagepostError(
-                f"the body has more than {MESSAGE_BYTES_MAX} bytes, which no message has",
+                f"the body has more than {MESSAGE_BYTES_MAX} bytes, more than any message",
                 code=ErrorCode.MSG_BODY_SIZE,
                 limit=MESSAGE_BYTES_MAX,
             )
@@ -136,11 +163,7 @@ def _id(text: str) -> bytes:
     except ValueError:
         found = b""
     if not found:
-        raise NotOneMessage(
-            f"{text[: ID_DIGITS + 1]!r} is not a message id",
-            {},
-            advice=f"give its {ID_DIGITS} hexadecimal digits",
-        )
+        raise NotAMessageId(text, digits=f"its {ID_DIGITS} hexadecimal digits")
     return found
 
 

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from stagepost import __version__
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
-from stagepost.web.access.guard import Guard, Refused
+from stagepost.web.access.guard import Guard, RefusedRequest
 from stagepost.web.access.problems import problem_response
 from stagepost.web.access.security import LoginLimit, Sessions
 from stagepost.web.access.settings import WebSettings, require_safe_address
@@ -65,14 +65,18 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code)
     text = f"{request.method} {request.url.path[:200]}: {status.phrase.lower()}"
     advice = "POST /api/v1/messages, or GET /api/v1/messages/{id}"
-    response = problem_response(Refused(status, text, code=ErrorCode.PROTOCOL_REQUEST, advice=advice), status)
+    response = problem_response(
+        RefusedRequest(status, text, code=ErrorCode.PROTOCOL_REQUEST, advice=advice), status
+    )
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response
 
 
 async def _malformed(request: Request, error: Exception) -> Response:
-    fault = Refused(HTTPStatus.BAD_REQUEST, "the request is not understood", code=ErrorCode.PROTOCOL_REQUEST)
+    fault = RefusedRequest(
+        HTTPStatus.BAD_REQUEST, "the request cannot be read", code=ErrorCode.PROTOCOL_REQUEST
+    )
     return problem_response(fault, fault.status)
 
 

@@ -76,14 +76,16 @@ function follow(url, since, handlers, onState = () => {}) {
   return () => { isOver = true; if (source) source.abort(); };
 }
 
-// Parts that are fetched again whenever something is new, at most once in `everyMs`.
+// Parts that are fetched again whenever something is new, at most once in `everyMs`; those with `data-every`, always.
 function keepFresh(part, everyMs) {
-  let isDue = false;
+  const isAlways = Boolean(part.dataset.every);
+  let isDue = isAlways;
   let isBusy = false;
   async function refresh() {
-    if (isBusy || !isDue || document.hidden) return;
+    // What somebody types or is about to press stays where it is.
+    if (isBusy || !isDue || document.hidden || part.contains(document.activeElement)) return;
     isBusy = true;
-    isDue = false;
+    isDue = isAlways;
     try {
       const answer = await fetch(part.dataset.refresh, FRAGMENT);
       if (answer.ok) {
@@ -102,7 +104,7 @@ function keepFresh(part, everyMs) {
   setInterval(refresh, everyMs);
   document.addEventListener("visibilitychange", refresh);
   const news = () => { isDue = true; };
-  const stop = follow(part.dataset.stream, part.dataset.eventId, { rows: news, dropped: news });
+  const stop = part.dataset.stream ? follow(part.dataset.stream, part.dataset.eventId, { rows: news, dropped: news }) : null;
 }
 
 // The live page
@@ -180,7 +182,17 @@ async function toggleProof(row) {
   row.after(line);
 }
 
-// Charts: always fresh arrays, for one that is changed in place is drawn as nothing.
+// Charts: always fresh arrays, for one that is changed in place is drawn as nothing. Their library comes after the text,
+// and only where there is something to draw.
+
+const MARKERS_MAX = 60; // points; with more, lines alone can be told apart
+const HALF_HOUR_MS = 1800000;
+
+function loadCharts() {
+  const holder = document.getElementById("chart-data");
+  if (!holder || !JSON.parse(holder.textContent).length) return;
+  document.head.append(element("script", { src: holder.dataset.library, onload: charts }));
+}
 
 function charts() {
   const holder = document.getElementById("chart-data");
@@ -193,18 +205,24 @@ function charts() {
     if (!place) continue;
     const lies = chart.kind === "across";
     const short = (name) => (name.length > 44 ? `${name.slice(0, 43)}…` : name);
+    const points = Math.max(0, ...chart.series.map((series) => series.x.length));
+    const moments = new Set(chart.is_time ? chart.series.flatMap((series) => series.x) : []);
+    // One moment alone has no width: it gets an hour around it, and its bar a part of that.
+    const only = moments.size === 1 ? [...moments][0] : null;
+    const hasLegend = chart.series.length > 1;
     const traces = chart.series.map((series) => ({
       name: series.name, x: lies ? [...series.y] : chart.is_time ? series.x.map((ms) => new Date(ms).toISOString()) : [...series.x],
       y: lies ? series.x.map(short) : [...series.y], orientation: lies ? "h" : "v", hovertext: lies ? [...series.x] : undefined,
-      type: chart.kind === "line" ? "scatter" : "bar", mode: "lines+markers", marker: { color: colour(series.tone), size: 5 },
+      type: chart.kind === "line" ? "scatter" : "bar", mode: points > MARKERS_MAX ? "lines" : "lines+markers", width: only !== null && chart.kind !== "line" ? HALF_HOUR_MS / 2 : undefined, marker: { color: colour(series.tone), size: 5 },
       line: { color: colour(series.tone), width: 2, dash: series.name.endsWith("p95") ? "dot" : "solid" },
     }));
     const axis = { gridcolor: colour("soft"), linecolor: colour("rule"), zerolinecolor: colour("rule"), automargin: true };
     const layout = {
-      barmode: chart.is_stacked ? "stack" : "group", bargap: Math.max(...chart.series.map((series) => series.x.length)) > 4 ? 0.25 : 0.65, margin: { l: 44, r: 8, t: 8, b: 36 }, font, paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)", xaxis: lies ? { ...axis, rangemode: "tozero" } : { ...axis, type: chart.is_time ? "date" : "category" },
+      barmode: chart.is_stacked ? "stack" : "group", bargap: points > MARKERS_MAX ? 0.05 : points > 4 ? 0.25 : 0.65, margin: { l: 44, r: 12, t: hasLegend ? 34 : 8, b: 36 }, font, paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)", xaxis: lies ? { ...axis, rangemode: "tozero" } : { ...axis, type: chart.is_time ? "date" : "category", ...(chart.is_time ? { nticks: place.clientWidth < 420 ? 3 : 6, tickangle: 0 } : {}),
+        ...(only !== null ? { range: [only - HALF_HOUR_MS, only + HALF_HOUR_MS].map((ms) => new Date(ms).toISOString()) } : {}) },
       yaxis: lies ? { ...axis, type: "category", autorange: "reversed" } : { ...axis, ticksuffix: chart.unit ? ` ${chart.unit}` : "", rangemode: "tozero" },
-      legend: { orientation: "h", y: -0.18, yanchor: "top", x: 0 }, showlegend: chart.series.length > 1,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, showlegend: hasLegend,
     };
     window.Plotly.react(place, traces, layout, { displayModeBar: false, responsive: true }).then(() => { place.dataset.drawn = String(traces.length); });
   }
@@ -258,7 +276,7 @@ document.addEventListener("submit", (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   const root = document.getElementById("live");
   if (root) live(root);
-  document.querySelectorAll("[data-refresh][data-stream]").forEach((part) => keepFresh(part, part.id === "trace" ? 400 : 2000));
-  charts();
+  document.querySelectorAll("[data-refresh][data-stream], [data-refresh][data-every]").forEach((part) => keepFresh(part, part.id === "trace" ? 400 : 2000));
+  loadCharts();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", charts);
 });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from stagepost.errors import ConfigError, ErrorCode
+from stagepost.ground.files.audit import AUDIT_FILE
 from stagepost.web.access import security
 from stagepost.web.access.settings import WebSettings, require_safe_address
 
@@ -46,7 +48,7 @@ def test_any_other_address_needs_both_a_token_and_tls(host: str, has_token: bool
         certificate=Path("chain.pem") if has_tls else None,
         private_key=Path("key.pem") if has_tls else None,
     )
-    with pytest.raises(ConfigError, match="can be reached by others") as caught:
+    with pytest.raises(ConfigError, match="can be reached by other machines") as caught:
         require_safe_address(settings)
     assert caught.value.code is ErrorCode.CONFIG_INVALID
 
@@ -60,7 +62,7 @@ def test_with_both_another_address_is_served() -> None:
 
 
 def test_a_certificate_without_its_key_is_refused() -> None:
-    with pytest.raises(ConfigError, match="belong together"):
+    with pytest.raises(ConfigError, match="one is missing"):
         require_safe_address(WebSettings(Path("d"), certificate=Path("c")))
 
 
@@ -84,19 +86,21 @@ def test_no_token_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
     assert security.read_token_hash(tmp_path) is None
     for content in (b"", b"{}", b'{"sha256": "00"}', b'{"sha256": 5}'):
         (tmp_path / security.TOKEN_FILE).write_bytes(content)
-        with pytest.raises(ConfigError, match="no hash of a token"):
+        with pytest.raises(ConfigError, match="does not hold the hash of a token"):
             security.read_token_hash(tmp_path)
 
 
 def test_a_session_ends_and_the_oldest_goes_first() -> None:
     clock = Clock()
     sessions = security.Sessions(clock)
-    first = sessions.begin()
+    first = sessions.begin(may_act=True)
     assert sessions.is_known(first)
     for _ in range(security.SESSIONS_MAX - 1):
-        last = sessions.begin()
+        last = sessions.begin(may_act=True)
     assert sessions.is_known(first)
-    sessions.begin()
+    sessions.begin(may_act=False)
+    assert sessions.is_known(first)  # nobody without the token displaces somebody with it
+    sessions.begin(may_act=True)
     assert not sessions.is_known(first)
     clock.now += security.SESSION_LIFE_S
     assert not sessions.is_known(last)
@@ -104,7 +108,7 @@ def test_a_session_ends_and_the_oldest_goes_first() -> None:
 
 def test_a_form_word_belongs_to_its_session() -> None:
     sessions = security.Sessions(Clock())
-    mine, other = sessions.begin(), sessions.begin()
+    mine, other = sessions.begin(may_act=True), sessions.begin(may_act=False)
     assert sessions.is_form_word(mine, sessions.form_word(mine))
     assert not sessions.is_form_word(other, sessions.form_word(mine))
     assert not sessions.is_form_word(None, sessions.form_word(mine))
@@ -140,7 +144,10 @@ def locked_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def free_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(WebSettings(tmp_path_factory.mktemp("free"))) as found:
+    settings = WebSettings(
+        tmp_path_factory.mktemp("free"), token_hash=security.hash_of(TOKEN), open_reading=True
+    )
+    with served(settings) as found:
         yield found
 
 
@@ -201,20 +208,82 @@ def test_too_many_wrong_tokens_are_answered_with_the_time_to_wait(tmp_path: Path
     with served(settings) as server, httpx.Client(base_url=server.base, timeout=60) as own:
         for _ in range(security.LOGIN_FAILURES_MAX):
             assert own.post("/login", data={"token": "guess"}).status_code == 401
-        answer = own.get("/api/v1/queues", headers={"Authorization": f"Bearer {TOKEN}"})
+        answer = own.get("/api/v1/queues", headers={"Authorization": "Bearer guess"})
     assert answer.status_code == 429
     assert 0 < int(answer.headers["retry-after"]) <= security.LOGIN_WINDOW_S
     assert answer.json()["code"] == "MSG_TOO_FREQUENT"
 
 
-def test_changes_are_made_by_our_own_forms_only(free: Any, free_server: Served) -> None:
+def test_fifty_wrong_tokens_do_not_lock_out_the_right_one(tmp_path: Path) -> None:
+    settings = WebSettings(tmp_path, token_hash=security.hash_of(TOKEN))
+    with served(settings) as server, httpx.Client(base_url=server.base, timeout=60) as own:
+        statuses = [own.post("/login", data={"token": f"guess {number}"}).status_code for number in range(50)]
+        assert statuses == [401] * security.LOGIN_FAILURES_MAX + [429] * (50 - security.LOGIN_FAILURES_MAX)
+        shown = own.get("/api/v1/queues", headers={"Authorization": f"Bearer {TOKEN}"})
+        logged_in = own.post("/login", data={"token": TOKEN})
+    assert (shown.status_code, logged_in.status_code) == (200, 303)
+
+
+def test_a_short_token_of_the_operator_is_refused() -> None:
+    security.chosen_token_hash("x" * security.TOKEN_CHARACTERS_MIN)
+    with pytest.raises(ConfigError, match="can be guessed"):
+        security.chosen_token_hash("x" * (security.TOKEN_CHARACTERS_MIN - 1))
+
+
+def test_actions_need_the_token_where_reading_is_open(free: Any, free_server: Served) -> None:
     page = free.get("/queues")
-    word = page.text.split('name="form_word" value="')
-    assert len(word) == 1  # no outbox, no form
+    assert page.status_code == 200
+    session = page.headers["set-cookie"].split("=")[1].split(";")[0]
+    word = free_server.app.state.sessions.form_word(session)
+    answer = free.post("/api/v1/queues/flush", data={"form_word": word})
+    assert (answer.status_code, answer.json()["detail"]) == (403, "actions need the token of this dashboard")
+    assert free.post("/queues/replay", data={"form_word": word}).status_code == 403
+    by_token = free.post("/api/v1/queues/flush", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert (by_token.status_code, by_token.json()["code"]) == (503, "NOT_READY")  # there is no outbox
+
+
+def test_every_action_through_api_and_page_leaves_an_audit_line(tmp_path: Path) -> None:
+    settings = WebSettings(tmp_path, token_hash=security.hash_of(TOKEN), open_reading=True)
+    with served(settings) as server, httpx.Client(base_url=server.base, timeout=60) as own:
+        own.post("/api/v1/queues/flush", headers={"Authorization": "Bearer wrong"})
+        own.post("/api/v1/queues/replay?delivery_id=ab", headers={"Authorization": f"Bearer {TOKEN}"})
+        own.get("/login", params={"token": TOKEN})
+        word = server.app.state.sessions.form_word(own.cookies[security.COOKIE])
+        own.post("/queues/flush", data={"form_word": word})
+        own.post("/queues/flush", data={"form_word": "wrong"})
+        found = [json.loads(line) for line in (tmp_path / AUDIT_FILE).read_text().splitlines()]
+        assert [(one["who"], one["through"], one["what"]) for one in found] == [
+            ("token from 127.0.0.1", "api", "POST /api/v1/queues/replay ab"),
+            ("browser with the token from 127.0.0.1", "page", "POST /queues/flush"),
+        ]
+        (tmp_path / AUDIT_FILE).unlink()
+        (tmp_path / AUDIT_FILE).mkdir()
+        refused = own.post("/api/v1/queues/flush", headers={"X-Form-Word": word})
+        assert (refused.status_code, refused.json()["code"]) == (503, "STORAGE_UNAVAILABLE")
+
+
+def test_a_dashboard_without_a_token_acts_for_nobody(tmp_path: Path) -> None:
+    with served(WebSettings(tmp_path)) as server, httpx.Client(base_url=server.base, timeout=60) as own:
+        session = own.get("/queues").headers["set-cookie"].split("=")[1].split(";")[0]
+        word = server.app.state.sessions.form_word(session)
+        assert own.post("/queues/flush", data={"form_word": word}).status_code == 403
+
+
+def test_the_link_of_the_start_logs_a_browser_in(free: Any, free_server: Served) -> None:
+    assert free.get("/login", params={"token": "wrong"}).status_code == 401
+    answer = free.get("/login", params={"token": TOKEN})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert TOKEN not in answer.headers["set-cookie"]
+    session = answer.headers["set-cookie"].split("=")[1].split(";")[0]
+    assert free_server.app.state.sessions.may_act(session)
+
+
+def test_changes_are_made_by_our_own_forms_only(free: Any, free_server: Served) -> None:
+    free.get("/login", params={"token": TOKEN})
+    session = free.cookies[security.COOKIE]
     for path in ("/api/v1/queues/flush", "/api/v1/queues/replay", "/queues/flush", "/logout"):
         assert free.post(path).status_code == 403, path
         assert free.post(path, data={"form_word": "guess"}).status_code == 403, path
-    session = page.headers["set-cookie"].split("=")[1].split(";")[0]
     own = free_server.app.state.sessions.form_word(session)
     foreign = free.post(
         "/api/v1/queues/flush", data={"form_word": own}, headers={"Origin": "http://evil.example"}

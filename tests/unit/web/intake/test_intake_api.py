@@ -179,7 +179,7 @@ def test_a_page_of_another_site_cannot_reach_it_by_a_name_of_its_own(tmp_path: P
 @pytest.mark.parametrize("has_token", [False, True])
 def test_an_address_that_others_reach_needs_a_token_and_tls(tmp_path: Path, has_token: bool) -> None:
     settings = WebSettings(tmp_path, host="0.0.0.0", token_hash=hash_of("t") if has_token else None)
-    with pytest.raises(ConfigError, match="can be reached by others") as caught:
+    with pytest.raises(ConfigError, match="can be reached by other machines") as caught:
         over_http(tmp_path, lambda desk, client: asyncio.sleep(0), settings)
     assert caught.value.code is ErrorCode.CONFIG_INVALID
 
