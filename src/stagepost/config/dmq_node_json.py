@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagepost.config.settings import SETTINGS
+from stagepost.config.trace_options import read_trace_options
 from stagepost.dmq.topology import DIFFUSION_MODES, INITIATOR_ONLY
-from stagepost.errors import Fault
-from stagepost.ground.files.documents import NotADocument, Part, did_you_mean, read_object
+from stagepost.errors import FileFault
+from stagepost.ground.files.documents import DocumentPart, NotADocument, did_you_mean, read_object
 from stagepost.ground.files.expected import Expected, one_of, seconds, whole
 
 DMQ_CONFIG_FILE_BYTES_MAX = 1_048_576
 ACCEPTED_CONNECTIONS = "AcceptedConnectionsLimit"
+TRACE_OPTIONS = ("TraceOptions", "TraceOptionMetricsPrefix")
+NEW_TRACE_OPTIONS = ("Options", "MetricsPrefix")
+"""Names of the same two keys in dmq-node from autumn 2026 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +40,43 @@ _KEYS: Mapping[str, _Key] = {
     "PortNumber": _as_setting("node.port"),
     "LocalAddress": _as_setting("node.local_socket"),
     "NetworkMagic": _as_setting("node.network_magic"),
+    "CardanoNetworkMagic": _as_setting("node.cardano_network_magic"),
+    "CardanoNodeSocket": _as_setting("node.cardano_node_socket"),
+    "ShelleyGenesisFile": _as_setting("node.shelley_genesis_file"),
+    "ShelleyGenesisHash": _as_setting("node.shelley_genesis_hash"),
     "DiffusionMode": _Key("node.initiator_only", _initiator_only()),
     "PeerSharing": _as_setting("node.peer_sharing"),
+    "LedgerPeers": _as_setting("node.ledger_peers"),
     "ProtocolIdleTimeout": _as_setting("node.protocol_idle_timeout_s"),
     "ChurnInterval": _as_setting("node.churn_interval_s"),
-    "TargetNumberOfRootPeers": _as_setting("node.root_peers"),
     "TargetNumberOfKnownPeers": _as_setting("node.known_peers"),
     "TargetNumberOfEstablishedPeers": _as_setting("node.established_peers"),
     "TargetNumberOfActivePeers": _as_setting("node.active_peers"),
 }
+
+
+def _read_prefix(value: object) -> str:
+    """Dots become underscores, as Prometheus wants it."""
+    prefix = SETTINGS["node.metrics_prefix"].expected.read(value)
+    return str(prefix).replace(".", "_")
+
+
+_METRICS_PREFIX: Expected[str | None] = Expected("a prefix of metric names", _read_prefix)
 _ACCEPTED_CONNECTIONS: Mapping[str, _Key] = {
     "hardLimit": _Key("node.connections_hard", whole(1, 2**32 - 1)),
     "softLimit": _Key("node.connections_soft", whole(1, 2**32 - 1)),
     "delay": _Key("node.connections_delay_s", seconds(above_zero=False)),
 }
 WITHOUT_EFFECT: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("CardanoNetworkMagic", "CardanoNodeSocket", "ShelleyGenesisFile", "ShelleyGenesisHash"),
-        "stake and KES periods come from the pools file",
-    ),
+    "TargetNumberOfRootPeers": "every root peer of the topology is used",
     **dict.fromkeys(
         (
-            "LedgerPeers",
             "TargetNumberOfKnownBigLedgerPeers",
             "TargetNumberOfEstablishedBigLedgerPeers",
             "TargetNumberOfActiveBigLedgerPeers",
         ),
-        "ledger peers are not used",
+        "ledger peers count among the other peers",
     ),
-    **dict.fromkeys(("TraceOptions", "TraceOptionMetricsPrefix"), "logs and metrics have their own settings"),
 }
 
 
@@ -75,13 +87,13 @@ class DmqNodeSettings:
     values: Mapping[str, object]
     places: Mapping[str, str]
     notes: tuple[str, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[FileFault, ...]
 
 
 def parse_dmq_config(content: bytes) -> DmqNodeSettings:
-    faults: list[Fault] = []
+    faults: list[FileFault] = []
     try:
-        file = Part(read_object(content), faults)
+        file = DocumentPart(read_object(content), faults)
     except NotADocument as error:
         return DmqNodeSettings({}, {}, (), (error.fault,))
     values: dict[str, object] = {}
@@ -90,12 +102,29 @@ def parse_dmq_config(content: bytes) -> DmqNodeSettings:
     limits = file.part(ACCEPTED_CONNECTIONS)
     if limits is not None:
         _read(limits, _ACCEPTED_CONNECTIONS, values, places, is_required=True)
-    notes = [_note(name) for name in file.unknown([*_KEYS, ACCEPTED_CONNECTIONS])]
+    notes: list[str] = []
+    tracing, ignored = _tracing_keys(file)
+    for name in ignored:
+        notes.append(f"{name} has no effect here: {TRACE_OPTIONS[0]} is there, and goes before it")
+    options = file.part(tracing[0])
+    if options is not None:
+        read_trace_options(options, values, places, notes)
+    prefix = file.optional(tracing[1], _METRICS_PREFIX, None)
+    if prefix is not None:
+        values["node.metrics_prefix"], places["node.metrics_prefix"] = prefix, file.where(tracing[1])
+    notes += [_note(name) for name in file.unknown([*_KEYS, ACCEPTED_CONNECTIONS, *tracing, *ignored])]
     return DmqNodeSettings(values, places, tuple(notes), tuple(faults))
 
 
+def _tracing_keys(file: DocumentPart) -> tuple[tuple[str, str], list[str]]:
+    """Return the names of the two tracing keys in force, and those that are there in vain."""
+    if file.has(TRACE_OPTIONS[0]) or not any(map(file.has, NEW_TRACE_OPTIONS)):
+        return TRACE_OPTIONS, [name for name in NEW_TRACE_OPTIONS if file.has(name)]
+    return NEW_TRACE_OPTIONS, [name for name in TRACE_OPTIONS if file.has(name)]
+
+
 def _read(
-    part: Part,
+    part: DocumentPart,
     keys: Mapping[str, _Key],
     values: dict[str, object],
     places: dict[str, str],
@@ -119,4 +148,4 @@ def _note(name: str) -> str:
     why = WITHOUT_EFFECT.get(name)
     if why is not None:
         return f"{name} has no effect here: {why}"
-    return f"{name} is not known and has no effect{did_you_mean(name, [*_KEYS, *WITHOUT_EFFECT])}"
+    return f"{name} is not known and has no effect{did_you_mean(name, [*_KEYS, *TRACE_OPTIONS, *WITHOUT_EFFECT])}"

@@ -5,8 +5,9 @@ From a command line and its files to one `NodeConfig`, or to every fault of ever
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stagepost.config.dmq_node_json import DMQ_CONFIG_FILE_BYTES_MAX, parse_dmq_config
@@ -19,18 +20,29 @@ from stagepost.config.settings_file import (
     FaultsByFile,
     parse_settings,
 )
-from stagepost.dmq.node.config import LogConfig, NodeConfig, PeerTargets, UnsafeOverrides
+from stagepost.dmq.cardano.genesis import GENESIS_FILE_BYTES_MAX, ShelleyGenesis, parse_genesis
+from stagepost.dmq.cardano.ledger_peers import LedgerPeers
+from stagepost.dmq.cardano.peer_snapshot import SNAPSHOT_FILE_BYTES_MAX, parse_peer_snapshot
+from stagepost.dmq.node.config import CardanoAccess, LogConfig, NodeConfig, PeerTargets, UnsafeOverrides
 from stagepost.dmq.pools import POOLS_FILE_BYTES_MAX, parse_pools
 from stagepost.dmq.profiles import PROFILES
 from stagepost.dmq.topology import TOPOLOGY_FILE_BYTES_MAX, Topology, parse_topology
 from stagepost.dmq.validation import PUBLIC_MAGICS
-from stagepost.errors import ConfigFaults, Fault
+from stagepost.errors import ConfigFaults, FileFault
 from stagepost.ground.files.documents import did_you_mean
 from stagepost.ground.files.expected import UnexpectedValue
 from stagepost.ground.files.small_files import read_small_file
 from stagepost.ground.net.admission import AdmissionLimits
+from stagepost.ground.net.network import TcpAddress, parse_address
 
 DEFAULT = "default"
+_CARDANO_SETTINGS = (
+    "node.cardano_node_socket",
+    "node.cardano_network_magic",
+    "node.shelley_genesis_file",
+    "node.shelley_genesis_hash",
+    "node.ledger_peers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +60,6 @@ class ConfigRequest:
     flags: Mapping[str, Flag] = field(default_factory=dict)
     config_file: Path | None = None
     context: str | None = None
-    notes: tuple[str, ...] = ()
-    """What was said on the command line without effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +123,14 @@ class EffectiveConfig:
         """At the place that set the value, so that it is found there."""
         value = self.values[key]
         if value.is_default:
-            self.faults.add(COMMAND_LINE, Fault(key, text))
+            self.faults.add(COMMAND_LINE, FileFault(key, text))
         else:
-            self.faults.add(value.source, Fault(value.where, text))
+            self.faults.add(value.source, FileFault(value.where, text))
 
 
 def effective_config(request: ConfigRequest) -> EffectiveConfig:
     config = EffectiveConfig(
-        {key: Value(setting.default) for key, setting in SETTINGS.items()}, FaultsByFile(), [*request.notes]
+        {key: Value(setting.default) for key, setting in SETTINGS.items()}, FaultsByFile(), []
     )
     from_file = _from_settings_file(request, config)
     from_flags = _from_flags(request, config)
@@ -130,8 +140,21 @@ def effective_config(request: ConfigRequest) -> EffectiveConfig:
     config.values.update(_from_dmq_config(config))
     config.values.update(from_file)
     config.values.update(from_flags)
+    _place_data(config, Path.cwd())
     _check_together(config)
     return config
+
+
+def _place_data(config: EffectiveConfig, here: Path) -> None:
+    """Put the data beside the local socket where nobody named a folder and nothing can be written here: a
+    service of systemd begins in the root folder."""
+    data_dir = config.values["node.data_dir"]
+    can_be_written = os.access(here, os.W_OK, effective_ids=True)
+    if not data_dir.is_default or can_be_written or (here / str(data_dir.value)).exists():
+        return
+    beside = config.path("node.local_socket").parent / str(data_dir.value)
+    config.values["node.data_dir"] = Value(str(beside))
+    config.notes.append(f"{here} cannot be written; the data folder is {beside} (choose another with --data)")
 
 
 def _from_flags(request: ConfigRequest, config: EffectiveConfig) -> dict[str, Value]:
@@ -140,7 +163,7 @@ def _from_flags(request: ConfigRequest, config: EffectiveConfig) -> dict[str, Va
         try:
             values[key] = Value(SETTINGS[key].expected.read(flag.value), COMMAND_LINE, flag.name)
         except UnexpectedValue as error:
-            config.faults.add(COMMAND_LINE, Fault(flag.name, str(error)))
+            config.faults.add(COMMAND_LINE, FileFault(flag.name, str(error)))
     return values
 
 
@@ -149,7 +172,7 @@ def _from_settings_file(request: ConfigRequest, config: EffectiveConfig) -> dict
     if request.config_file is None and not path.exists():
         if request.context is not None:
             text = f"expected a file with [{CONTEXTS}.{request.context}], found no {SETTINGS_FILE}"
-            config.faults.add(COMMAND_LINE, Fault("--context", text))
+            config.faults.add(COMMAND_LINE, FileFault("--context", text))
         return {}
     try:
         content, _ = read_small_file(path, SETTINGS_FILE_BYTES_MAX, "a configuration file")
@@ -164,7 +187,7 @@ def _from_settings_file(request: ConfigRequest, config: EffectiveConfig) -> dict
     chosen = contexts.get(request.context)
     if chosen is None:
         hint = did_you_mean(request.context, contexts) or f"; it has {', '.join(contexts) or 'none'}"
-        config.faults.add(str(path), Fault(f"{CONTEXTS}.{request.context}", f"no such context{hint}"))
+        config.faults.add(str(path), FileFault(f"{CONTEXTS}.{request.context}", f"no such context{hint}"))
         return values
     prefix = f"{CONTEXTS}.{request.context}"
     return values | {key: Value(value, str(path), f"{prefix}.{key}") for key, value in chosen.items()}
@@ -193,7 +216,6 @@ def _check_together(config: EffectiveConfig) -> None:
         ("node.connections_soft", "node.connections_hard"),
         ("node.active_peers", "node.established_peers"),
         ("node.established_peers", "node.known_peers"),
-        ("node.root_peers", "node.known_peers"),
     )
     for low, high in pairs:
         if config.number(low) > config.number(high):
@@ -215,9 +237,11 @@ def load_node_config(request: ConfigRequest) -> NodeConfig:
     _require_what_a_node_needs(config)
     topology = read_topology(config)
     check_pools(config)
+    cardano = read_cardano_access(config)
+    snapshot = read_peer_snapshot(config, topology)
     config.faults.raise_if_any()
     assert topology is not None
-    return _node_config(config, topology)
+    return replace(_node_config(config, topology, cardano), ledger_snapshot=snapshot)
 
 
 def check_files(request: ConfigRequest) -> EffectiveConfig:
@@ -227,11 +251,14 @@ def check_files(request: ConfigRequest) -> EffectiveConfig:
     if config.values["node.topology"].is_default and not topology_path.exists():
         config.notes.append(f"no {topology_path} here; `stagepost node dmq` needs one")
     else:
-        read_topology(config)
-    if config["node.pools"] is None:
-        config.notes.append("no pools file is named; `stagepost node dmq` needs one (node.pools or --pools)")
-    else:
-        check_pools(config)
+        read_peer_snapshot(config, read_topology(config))
+    check_pools(config)
+    read_cardano_access(config)
+    if _lacks_stake(config):
+        config.notes.append(
+            "no cardano-node and no pools file is named; `stagepost node dmq` needs one of them"
+            " (--cardano-node-socket or --pools)"
+        )
     if not _host_addresses(config) and not config.flag("node.initiator_only"):
         config.notes.append(
             "no address to listen at; `stagepost node dmq` needs one (node.host_addr or --host-addr)"
@@ -248,7 +275,32 @@ def read_topology(config: EffectiveConfig) -> Topology | None:
         config.faults.extend(error)
         return None
     config.notes.extend(f"{path}: {place} has no effect here" for place in topology.unused)
+    after_slot = topology.use_ledger_after_slot
+    wants_ledger, allows_ledger = config.flag("node.ledger_peers"), after_slot is not None and after_slot >= 0
+    if allows_ledger and not wants_ledger:
+        config.notes.append(f"{path}: useLedgerAfterSlot has no effect here: LedgerPeers is not true")
+    if wants_ledger and not allows_ledger:
+        origin = config.values["node.ledger_peers"].origin
+        config.notes.append(f"{origin} has no effect here: {path} has no useLedgerAfterSlot of 0 or more")
     return topology
+
+
+def read_peer_snapshot(config: EffectiveConfig, topology: Topology | None) -> LedgerPeers | None:
+    """Return the ledger peers of the topology's snapshot file; None unless such peers are wanted."""
+    if topology is None or topology.peer_snapshot_file is None:
+        return None
+    path = Path(topology.peer_snapshot_file)
+    after_slot = topology.use_ledger_after_slot
+    if not config.flag("node.ledger_peers") or after_slot is None or after_slot < 0:
+        config.notes.append(f"peerSnapshotFile {path} has no effect here: ledger peers are not used")
+        return None
+    try:
+        content, _ = read_small_file(path, SNAPSHOT_FILE_BYTES_MAX, "a peer snapshot file")
+        return parse_peer_snapshot(content, str(path))
+    except ConfigFaults as error:
+        # dmq-node does not read the file at all, so that no operator's file may keep a node from starting.
+        config.notes.append(f"peerSnapshotFile is not used: {' '.join(error.text.split())}")
+        return None
 
 
 def check_pools(config: EffectiveConfig) -> None:
@@ -265,10 +317,56 @@ def check_pools(config: EffectiveConfig) -> None:
 def _require_what_a_node_needs(config: EffectiveConfig) -> None:
     if not _host_addresses(config) and not config.flag("node.initiator_only"):
         text = "expected an address to listen at here or in --host-ipv6-addr, found none"
-        config.faults.add(COMMAND_LINE, Fault("--host-addr", text))
-    if config["node.pools"] is None:
-        text = "expected the file that says which pools may send, found none (or set node.pools)"
-        config.faults.add(COMMAND_LINE, Fault("--pools", text))
+        config.faults.add(COMMAND_LINE, FileFault("--host-addr", text))
+    if _lacks_stake(config):
+        text = (
+            f"expected the socket of a cardano-node, found none at {config.path('node.cardano_node_socket')}"
+            " (on a private network give --pools)"
+        )
+        config.faults.add(COMMAND_LINE, FileFault("--cardano-node-socket", text))
+
+
+def _lacks_stake(config: EffectiveConfig) -> bool:
+    """Return whether nobody named an origin of stake. A socket that was named may appear later."""
+    socket = config.values["node.cardano_node_socket"]
+    return config["node.pools"] is None and socket.is_default and not Path(str(socket.value)).exists()
+
+
+def read_cardano_access(config: EffectiveConfig) -> CardanoAccess | None:
+    """Return the way to the cardano-node; None if a pools file takes its place."""
+    if config["node.pools"] is not None:
+        for key in _CARDANO_SETTINGS:
+            if not config.values[key].is_default:
+                config.notes.append(
+                    f"{config.values[key].origin} has no effect here: stake comes from the pools file"
+                )
+        return None
+    magic = config.number("node.cardano_network_magic")
+    return CardanoAccess(config.path("node.cardano_node_socket"), magic, _read_genesis(config, magic))
+
+
+def _read_genesis(config: EffectiveConfig, magic: int) -> ShelleyGenesis | None:
+    path = config.path("node.shelley_genesis_file")
+    is_named = not config.values["node.shelley_genesis_file"].is_default
+    wanted_hash = config["node.shelley_genesis_hash"]
+    if not path.exists() and wanted_hash is None:
+        if is_named:
+            config.notes.append(f"{path} does not exist; the cardano-node is asked in its place")
+        return None
+    try:
+        content, _ = read_small_file(path, GENESIS_FILE_BYTES_MAX, "a Shelley genesis file")
+        genesis = parse_genesis(content, str(path), None if wanted_hash is None else str(wanted_hash))
+    except ConfigFaults as error:
+        config.faults.extend(error)
+        return None
+    if genesis.network_magic == magic:
+        return genesis
+    if is_named:
+        text = f"expected the magic of network {magic} (CardanoNetworkMagic), found {genesis.network_magic}"
+        config.faults.add(str(path), FileFault("networkMagic", text))
+    else:
+        config.notes.append(f"{path} is of network {genesis.network_magic}, not {magic}, and is not used")
+    return None
 
 
 def _host_addresses(config: EffectiveConfig) -> tuple[str, ...]:
@@ -276,13 +374,22 @@ def _host_addresses(config: EffectiveConfig) -> tuple[str, ...]:
     return tuple(str(address) for address in given if address is not None)
 
 
-def _node_config(config: EffectiveConfig, topology: Topology) -> NodeConfig:
+def _prometheus(config: EffectiveConfig) -> TcpAddress | None:
+    if config["node.prometheus"] is None:
+        return None
+    address = parse_address(config.text("node.prometheus"))
+    assert isinstance(address, TcpAddress)
+    return address
+
+
+def _node_config(config: EffectiveConfig, topology: Topology, cardano: CardanoAccess | None) -> NodeConfig:
     metrics_port = config["node.metrics_port"]
     min_sig_delay_s = config["node.min_sig_delay_s"]
     return NodeConfig(
         data_dir=config.path("node.data_dir"),
         local_socket=config.path("node.local_socket"),
-        pools_file=config.path("node.pools"),
+        pools_file=None if config["node.pools"] is None else config.path("node.pools"),
+        cardano=cardano,
         host_addresses=_host_addresses(config),
         port=config.number("node.port"),
         network_magic=config.number("node.network_magic"),
@@ -292,6 +399,7 @@ def _node_config(config: EffectiveConfig, topology: Topology) -> NodeConfig:
         min_sig_delay_s=None if min_sig_delay_s is None else config.seconds("node.min_sig_delay_s"),
         refuse_equivocation=config.flag("node.refuse_equivocation"),
         peer_sharing=config.flag("node.peer_sharing"),
+        ledger_peers=config.flag("node.ledger_peers"),
         initiator_only=config.flag("node.initiator_only"),
         admission=AdmissionLimits(
             soft_max=config.number("node.connections_soft"),
@@ -300,21 +408,23 @@ def _node_config(config: EffectiveConfig, topology: Topology) -> NodeConfig:
             per_source_max=config.number("node.connections_per_address"),
         ),
         targets=PeerTargets(
-            root=config.number("node.root_peers"),
             known=config.number("node.known_peers"),
             established=config.number("node.established_peers"),
             active=config.number("node.active_peers"),
         ),
         mempool_messages_max=config.number("node.mempool_messages"),
         mempool_bytes_max=config.number("node.mempool_bytes"),
+        mempool_pool_percent=config.number("node.mempool_pool_percent"),
         protocol_idle_timeout_s=config.seconds("node.protocol_idle_timeout_s"),
         churn_interval_s=config.seconds("node.churn_interval_s"),
         verification_processes=config.number("node.verification_processes"),
         metrics_port=None if metrics_port is None else config.number("node.metrics_port"),
+        prometheus=_prometheus(config),
+        metrics_prefix=config.text("node.metrics_prefix"),
         unsafe=UnsafeOverrides(
             accept_stored_time=config.flag("node.unsafe_accept_stored_time"),
             loopback_unlimited=config.flag("node.unsafe_loopback_unlimited"),
         ),
-        log=LogConfig(config.text("log.level"), config.text("log.format")),
+        log=LogConfig(config.text("log.level"), config.text("log.format"), config.text("log.output")),
         notes=tuple(config.notes),
     )

@@ -76,7 +76,9 @@ def _require_private(path: Path) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", advice="see kafka.key_file") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", advice="correct kafka.key_file"
+        ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(
             f"the key file {path} has mode {mode:04o}: other users could read it",

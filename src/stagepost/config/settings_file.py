@@ -12,13 +12,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stagepost.config.settings import ABSENT, SECTIONS, Setting
-from stagepost.errors import ConfigFaults, Fault
+from stagepost.errors import ConfigFaults, FileFault
 from stagepost.ground.files.documents import WHOLE_FILE, did_you_mean
 from stagepost.ground.files.expected import UnexpectedValue, found
 
 SETTINGS_FILE = "stagepost.toml"
 SETTINGS_FILE_BYTES_MAX = 1_048_576
 CONTEXTS = "contexts"
+RETIRED: Mapping[str, str] = {
+    "node.root_peers": "it never had an effect, for every root peer of the topology is used: remove the line",
+}
+"""Settings that earlier versions accepted, and what to do about each."""
 
 _PLACE = re.compile(r"^(?P<text>.*) \(at (?P<where>line \d+, column \d+|end of document)\)$")
 
@@ -26,23 +30,31 @@ Settings = dict[str, object]
 """Values by key (`node.port`), checked."""
 
 
-def parse_settings(content: bytes, folder: Path) -> tuple[Settings, dict[str, Settings], list[Fault]]:
+def parse_settings(content: bytes, folder: Path) -> tuple[Settings, dict[str, Settings], list[FileFault]]:
     """Return the settings at the top of the file, those of each context, and all faults of both."""
     try:
         document = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return {}, {}, [Fault(f"byte {error.start}", "expected UTF-8 text, found a byte that is none")]
+        return (
+            {},
+            {},
+            [FileFault(f"byte {error.start}", "expected UTF-8 text, found a byte that is not valid UTF-8")],
+        )
     except tomllib.TOMLDecodeError as error:
         return {}, {}, [_syntax_fault(str(error))]
     except (RecursionError, ValueError):
-        return {}, {}, [Fault(WHOLE_FILE, "expected TOML of a sensible size, found values beyond it")]
-    faults: list[Fault] = []
+        return (
+            {},
+            {},
+            [FileFault(WHOLE_FILE, "expected TOML, found a number or a nesting that is too large to read")],
+        )
+    faults: list[FileFault] = []
     contexts = document.pop(CONTEXTS, {})
     settings = _read_sections(document, "", folder, faults)
     by_context: dict[str, Settings] = {}
     if not isinstance(contexts, dict):
         faults.append(
-            Fault(CONTEXTS, f"expected named parts such as [contexts.preview], found {found(contexts)}")
+            FileFault(CONTEXTS, f"expected named parts such as [contexts.preview], found {found(contexts)}")
         )
         contexts = {}
     for name, part in contexts.items():
@@ -50,20 +62,22 @@ def parse_settings(content: bytes, folder: Path) -> tuple[Settings, dict[str, Se
         if isinstance(part, dict):
             by_context[name] = _read_sections(part, f"{path}.", folder, faults)
         else:
-            faults.append(Fault(path, f"expected settings such as node.port, found {found(part)}"))
+            faults.append(FileFault(path, f"expected settings such as node.port, found {found(part)}"))
     return settings, by_context, faults
 
 
-def _read_sections(document: Mapping[str, object], path: str, folder: Path, faults: list[Fault]) -> Settings:
+def _read_sections(
+    document: Mapping[str, object], path: str, folder: Path, faults: list[FileFault]
+) -> Settings:
     settings: Settings = {}
     for section, fields in document.items():
         known = SECTIONS.get(section)
         if known is None:
             choices = [*SECTIONS, CONTEXTS] if not path else [*SECTIONS]
             hint = did_you_mean(section, choices) or f"; the sections are {', '.join(choices)}"
-            faults.append(Fault(path + section, f"unknown section{hint}"))
+            faults.append(FileFault(path + section, f"unknown section{hint}"))
         elif not isinstance(fields, dict):
-            faults.append(Fault(path + section, f"expected a section, found {found(fields)}"))
+            faults.append(FileFault(path + section, f"expected a section, found {found(fields)}"))
         else:
             for name, value in fields.items():
                 _read_setting(known, section, name, value, path, folder, faults, settings)
@@ -77,38 +91,40 @@ def _read_setting(
     value: object,
     path: str,
     folder: Path,
-    faults: list[Fault],
+    faults: list[FileFault],
     settings: Settings,
 ) -> None:
     where = f"{path}{section}.{name}"
     setting = known.get(name)
     if setting is None:
-        faults.append(Fault(where, f"unknown key{did_you_mean(name, known)}"))
+        retired = RETIRED.get(f"{section}.{name}")
+        hint = did_you_mean(name, known) if retired is None else f"; {retired}"
+        faults.append(FileFault(where, f"unknown key{hint}"))
         return
     try:
         checked = setting.expected.read(value)
     except UnexpectedValue as error:
-        faults.append(Fault(where, str(error)))
+        faults.append(FileFault(where, str(error)))
         return
     settings[setting.key] = str(folder / str(checked)) if setting.is_path else checked
 
 
-def _syntax_fault(message: str) -> Fault:
+def _syntax_fault(message: str) -> FileFault:
     match = _PLACE.match(message)
     where, text = (match["where"], match["text"]) if match else (WHOLE_FILE, message)
-    return Fault(where, f"expected TOML, found a fault: {text}")
+    return FileFault(where, f"expected TOML, found a fault: {text}")
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _HEAD = """\
-# Settings of Stagepost. Every line shows a default or an example: take the # away from what you change.
-# Flags win over this file, this file over dmq-node's JSON configuration. Unknown keys are errors.
+# Settings of Stagepost. Every line shows a default or an example: remove the # from a line that you change.
+# Flags override this file; this file overrides dmq-node's JSON configuration. Unknown keys are errors.
 # Relative paths count from the folder of this file. Secrets do not belong here.
 """
 _TAIL = """\
-# Named parts, chosen with --context NAME, go on top of the above:
+# Named parts: with --context NAME, the part [contexts.NAME] overrides the settings above.
 #
 # [contexts.preview]
 # node.network_magic = 2147483650
@@ -148,12 +164,12 @@ class FaultsByFile:
     """In the order in which the files were looked at."""
 
     def __init__(self) -> None:
-        self._faults: dict[str, list[Fault]] = {}
+        self._faults: dict[str, list[FileFault]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._faults)
 
-    def add(self, file: str, *faults: Fault) -> None:
+    def add(self, file: str, *faults: FileFault) -> None:
         if faults:
             self._faults.setdefault(file, []).extend(faults)
 
@@ -161,7 +177,7 @@ class FaultsByFile:
         for file, faults in other.faults.items():
             self.add(file, *faults)
 
-    def of(self, file: str) -> Iterable[Fault]:
+    def of(self, file: str) -> Iterable[FileFault]:
         return self._faults.get(file, [])
 
     def error(self) -> ConfigFaults:

@@ -23,12 +23,11 @@ from stagepost.chain.node.switchboard import read_said, said
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
-from stagepost.remp.queue.records import encode_payload
+from stagepost.remp.queue.records import Totals, encode_payload
 from stagepost.remp.receipts.compact import RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Level, Status
-from stagepost.validator.running import LinkLayer
 
 LIE = "refused, says a validator that does not tell the truth"
 _BLOCK, _VOTE = constructor_bytes(UPDATE_ID), constructor_bytes(VOTE_ID)
@@ -40,7 +39,7 @@ class Behaviour(StrEnum):
     LYING = "lying"
 
 
-class FaultyLayer(LinkLayer):
+class FaultyLayer:
     """A layer between an honest validator and its links. `loss`: the part, from 0 to 1, of all messages to
     other members that gets lost.
     """
@@ -181,7 +180,7 @@ class EquivocatingOverlay:
     def _other_block(self, block: Block) -> Block | None:
         if self._sign_block(block) != block.signature:
             return None  # somebody else's, handed on
-        payload = encode_payload((), -block.height)
+        payload = encode_payload((Totals(),), -block.height)
         other = Block(
             block.incarnation,
             block.source,

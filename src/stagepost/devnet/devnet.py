@@ -142,7 +142,7 @@ class Devnet:
                 f"the network is not ready after {within_s:g} s: {self.front.shards} of {self.plan.shards} shards, "
                 f"{'unknown' if self.front.linked is None else self.front.linked} of {self.plan.validators} links",
                 code=ErrorCode.NOT_READY,
-                advice="give it more processors, or fewer validators",
+                advice="use more processors, or give fewer --validators",
             ) from None
 
     def _require_running(self) -> None:

@@ -10,7 +10,7 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.contracts import PRIMES_UP_TO_MAX, ContractKind, primes_body, sum_in, sum_of_primes
-from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.messages import MessageDraft
 from stagepost.devnet.devnet import Devnet
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import Status
@@ -18,6 +18,9 @@ from stagepost.remp.verdict.verdict import Conclusion, verdict
 
 ACCOUNTS = 16
 MESSAGES_MAX = ACCOUNTS * (PRIMES_UP_TO_MAX - 2)
+LIFE_S = 600
+"""Seconds from the sending of a message to its expiry: longer than validators keep one that is not final."""
+
 LOOK_EVERY_S = 0.1
 SHOWN_WITHIN_S = 20.0
 CLOSING = frozenset({Status.REJECTED, Status.TIMEOUT})
@@ -36,9 +39,9 @@ class SumMessage(msgspec.Struct, frozen=True):
     account: bytes
     up_to: int
 
-    @property
-    def data(self) -> bytes:
-        return CanonicalMessage(self.account, primes_body(self.up_to)).encode()
+    def data(self, now_ms: int) -> bytes:
+        """Return the bytes of the message as it is first sent at `now_ms`, in Unix milliseconds."""
+        return MessageDraft(self.account, primes_body(self.up_to), LIFE_S).stamped(now_ms).encode()
 
 
 def account_of(run: bytes, number: int) -> bytes:
@@ -83,7 +86,7 @@ class DevnetMessages:
             ahead_s = begun + number / per_second - loop.time()
             if ahead_s > 0:
                 await asyncio.sleep(ahead_s)
-            self._sums[await self._network.front.submit(message.data)] = message
+            self._sums[await self._network.front.submit(message.data(self._network.front.now_ms))] = message
 
     async def ends(self, progress: Callable[[int], None] = lambda ended: None) -> None:
         """Return when every message is final, refused, or out of time."""

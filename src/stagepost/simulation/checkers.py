@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from stagepost.simulation.history import Answer, Cursor, History, Listing
+from stagepost.simulation.history import History, ListenerConnection, Listing, SubmissionAnswer
 
 EXPIRY_MARGIN_S = 2.0
 """Seconds after its expiry in which a message may still be on its way to a program."""
@@ -79,7 +79,7 @@ def cursors_of_a_node_agree_on_the_order(history: History) -> Iterator[str]:
 
 def no_cursor_skips(history: History) -> Iterator[str]:
     """Yield messages that a node accepted and a program listening at that time never received."""
-    accepted: dict[tuple[str, int], list[Answer]] = defaultdict(list)
+    accepted: dict[tuple[str, int], list[SubmissionAnswer]] = defaultdict(list)
     for answer in history.answers:
         if answer.accepted:
             accepted[answer.node, answer.life].append(answer)
@@ -154,7 +154,7 @@ def what_was_told_survives_a_restart(history: History) -> Iterator[str]:
 
 def no_replay_is_accepted(history: History) -> Iterator[str]:
     """Yield messages that a node accepted twice; a restart or an expiry in between does not matter."""
-    first: dict[tuple[str, bytes], Answer] = {}
+    first: dict[tuple[str, bytes], SubmissionAnswer] = {}
     for answer in history.answers:
         if not answer.accepted:
             continue
@@ -277,7 +277,7 @@ def _repeats(raws: list[bytes] | tuple[bytes, ...], who: str) -> Iterator[str]:
         seen.add(raw)
 
 
-def _cursor(cursor: Cursor) -> str:
+def _cursor(cursor: ListenerConnection) -> str:
     return f"program {cursor.number} at {cursor.node} (life {cursor.life})"
 
 

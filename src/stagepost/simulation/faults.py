@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import combinations
 from random import Random
 
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 
 
 class FaultKind(Enum):
@@ -26,9 +26,9 @@ class FaultKind(Enum):
     DISK_FULL = "disk full"  # writes fail for a while
 
 
-SLOW = Link(latency_s=0.8, jitter_s=0.4, bytes_per_s=20_000, window_bytes=20_000)
-LOSSY = Link(latency_s=0.05, jitter_s=0.05, loss_chance=0.15)
-BADLY_LOSSY = Link(latency_s=0.1, jitter_s=0.1, loss_chance=0.4, cut_chance=0.6)
+SLOW = LinkSettings(latency_s=0.8, jitter_s=0.4, bytes_per_s=20_000, window_bytes=20_000)
+LOSSY = LinkSettings(latency_s=0.05, jitter_s=0.05, loss_chance=0.15)
+BADLY_LOSSY = LinkSettings(latency_s=0.1, jitter_s=0.1, loss_chance=0.4, cut_chance=0.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Fault:
     kind: FaultKind
     nodes: tuple[str, ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
-    link: Link | None = None
+    link: LinkSettings | None = None
 
     def __str__(self) -> str:
         who = " ".join(self.nodes) or " ".join(f"{one}-{other}" for one, other in self.pairs)

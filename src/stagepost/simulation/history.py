@@ -20,7 +20,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SubmissionAnswer:
     """Answer to a program's submission. `accepted` is None if the connection ended before an answer."""
 
     node: str
@@ -33,7 +33,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NotifiedMessage:
     """Message in a notification."""
 
     at_s: float
@@ -42,7 +42,7 @@ class Heard:
 
 
 @dataclass
-class Cursor:
+class ListenerConnection:
     """Connection of a listening program: the messages it received, in order. `closed_at_s` is None while it
     stands."""
 
@@ -51,7 +51,7 @@ class Cursor:
     number: int
     opened_at_s: float
     sees_old_layout: bool = False
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[NotifiedMessage] = field(default_factory=list)
     closed_at_s: float | None = None
 
 
@@ -74,8 +74,8 @@ class History:
     start_unix_s: float
     clock_skew_max_s: float = 0.0
     made: dict[bytes, Made] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
-    cursors: list[Cursor] = field(default_factory=list)
+    answers: list[SubmissionAnswer] = field(default_factory=list)
+    cursors: list[ListenerConnection] = field(default_factory=list)
     listings: list[Listing] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     bugs: list[str] = field(default_factory=list)

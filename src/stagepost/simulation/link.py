@@ -19,7 +19,7 @@ WINDOW_BYTES = 262_144
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkSettings:
     """Settings of one direction. A lost packet is sent again, so loss looks like delay and nothing is out of
     order."""
 
@@ -33,14 +33,14 @@ class Link:
     """Bytes under way before the sender must wait."""
 
 
-LOCAL_LINK = Link(latency_s=0.0001, jitter_s=0.0, cut_chance=0.05)
+LOCAL_LINK = LinkSettings(latency_s=0.0001, jitter_s=0.0, cut_chance=0.05)
 
 
 @dataclass(eq=False)
 class Route:
     """Way between two hosts, shared by all their connections."""
 
-    link: Link
+    link: LinkSettings
     random: Random
     blocks: int = 0
     partitions: int = 0
@@ -119,7 +119,7 @@ class Ending:
 Piece = bytes | Ending
 
 
-class Receiver(Protocol):
+class LinkEnd(Protocol):
     """End of a connection, as the network sees it."""
 
     @property
@@ -135,7 +135,7 @@ class Receiver(Protocol):
 class Pipe:
     """Direction of one connection: pieces arrive in the order in which they were sent."""
 
-    def __init__(self, route: Route, sender: str, receiver: Receiver) -> None:
+    def __init__(self, route: Route, sender: str, receiver: LinkEnd) -> None:
         self.receiver = receiver
         self._route = route
         self._sender = sender

@@ -14,7 +14,7 @@ from stagepost.ground.net.bearer import Bearer, Trace
 from stagepost.ground.net.network import Address, Listener, TcpAddress, UnixAddress
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, OnConnection, Server
 from stagepost.simulation.history import TraceHash
-from stagepost.simulation.link import LOCAL_LINK, Link, Pipe, Route
+from stagepost.simulation.link import LOCAL_LINK, LinkSettings, Pipe, Route
 from stagepost.simulation.transport import SimulatedTransport
 
 FIRST_FREE_PORT = 40_000
@@ -28,10 +28,12 @@ Place = tuple[str, str]
 class SimulatedNetwork:
     """Whole network. `process` returns one process's view of it; faults are ordered here."""
 
-    def __init__(self, random: Random, link: Link | None = None, trace: TraceHash | None = None) -> None:
+    def __init__(
+        self, random: Random, link: LinkSettings | None = None, trace: TraceHash | None = None
+    ) -> None:
         self.trace = trace or TraceHash()
         self._seed = random.getrandbits(64)
-        self._link = link or Link()
+        self._link = link or LinkSettings()
         self._routes: dict[tuple[str, str], Route] = {}
         self._listeners: dict[Place, _ListeningPlace] = {}
         self._silent_hosts: set[str] = set()
@@ -45,7 +47,7 @@ class SimulatedNetwork:
 
     # Faults and settings
 
-    def set_link(self, one: str, other: str, link: Link) -> None:
+    def set_link(self, one: str, other: str, link: LinkSettings) -> None:
         self.route(one, other).link = link
 
     def partition(self, one: str, other: str) -> None:

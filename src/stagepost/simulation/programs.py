@@ -18,14 +18,20 @@ from stagepost.errors import StagepostError, TransportError
 from stagepost.ground.net.network import Network, UnixAddress
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
-from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing
+from stagepost.simulation.history import (
+    History,
+    ListenerConnection,
+    Listing,
+    NotifiedMessage,
+    SubmissionAnswer,
+)
 
 ANSWER_WITHIN_S = 30.0
 RECONNECT_S = 0.5
 
 
 @dataclass
-class Seat:
+class ProgramSeat:
     """Node as a program on the same machine knows it: `life` and `clock_offset_s` come from the world."""
 
     node: str
@@ -52,7 +58,7 @@ class Seat:
             await bearer.wait_closed()
 
 
-async def submit(seat: Seat, message: DmqMessage, profile: Profile = DMQ_NODE) -> Answer:
+async def submit(seat: ProgramSeat, message: DmqMessage, profile: Profile = DMQ_NODE) -> SubmissionAnswer:
     """Submit one message on a connection of its own. No answer is recorded too: nobody knows the outcome
     then."""
     life, accepted, reason = seat.life, None, ""
@@ -66,12 +72,14 @@ async def submit(seat: Seat, message: DmqMessage, profile: Profile = DMQ_NODE) -
             reason = "" if isinstance(outcome, Accepted) else outcome.text or outcome.reason.value
     except (StagepostError, TimeoutError) as error:
         reason = str(error)
-    answer = Answer(seat.node, life, seat.now_s(), seat.node_unix_s(), message.raw, accepted, reason)
+    answer = SubmissionAnswer(
+        seat.node, life, seat.now_s(), seat.node_unix_s(), message.raw, accepted, reason
+    )
     seat.history.answers.append(answer)
     return answer
 
 
-async def list_messages(seat: Seat, why: str, profile: Profile) -> Listing:
+async def list_messages(seat: ProgramSeat, why: str, profile: Profile) -> Listing:
     """Return all messages that the node sends to a program that it does not know."""
     life, raws = seat.life, []
     async with asyncio.timeout(ANSWER_WITHIN_S), seat.connection(profile) as connection:
@@ -84,7 +92,7 @@ async def list_messages(seat: Seat, why: str, profile: Profile) -> Listing:
     return Listing(seat.node, life, seat.now_s(), seat.node_unix_s(), tuple(raws), why)
 
 
-async def listen_for_ever(seat: Seat, profile: Profile, random: Random) -> None:
+async def listen_for_ever(seat: ProgramSeat, profile: Profile, random: Random) -> None:
     """Receive everything, on one connection after another, each with a place of its own in the node's
     messages."""
     number = 0
@@ -93,7 +101,7 @@ async def listen_for_ever(seat: Seat, profile: Profile, random: Random) -> None:
         # The node may end its life while this connection stands: messages on it belong to the earlier life.
         try:
             async with seat.connection(profile) as connection:
-                cursor = Cursor(
+                cursor = ListenerConnection(
                     seat.node,
                     seat.life,
                     len(seat.history.cursors),
@@ -109,7 +117,9 @@ async def listen_for_ever(seat: Seat, profile: Profile, random: Random) -> None:
             await asyncio.sleep(RECONNECT_S)
 
 
-async def _listen(seat: Seat, cursor: Cursor, client: LocalMessageNotificationClient, random: Random) -> None:
+async def _listen(
+    seat: ProgramSeat, cursor: ListenerConnection, client: LocalMessageNotificationClient, random: Random
+) -> None:
     while True:
         if random.random() < 0.7:
             notification = await client.request_messages_blocking()
@@ -118,7 +128,7 @@ async def _listen(seat: Seat, cursor: Cursor, client: LocalMessageNotificationCl
             if not notification.messages:
                 await asyncio.sleep(random.random())
         now_s, unix_s = seat.now_s(), seat.node_unix_s()
-        cursor.heard += [Heard(now_s, unix_s, message.raw) for message in notification.messages]
+        cursor.heard += [NotifiedMessage(now_s, unix_s, message.raw) for message in notification.messages]
 
 
 def _notification(connection: Connection, profile: Profile) -> LocalMessageNotificationClient:

@@ -9,7 +9,7 @@ from random import Random
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import PROFILES, SEED, Profile
 from stagepost.ground.crypto.hashing import blake2b_256
-from stagepost.simulation.history import Answer, Made
+from stagepost.simulation.history import Made, SubmissionAnswer
 from stagepost.simulation.pools import SimulatedPools, a_body, a_flawed_message
 from stagepost.simulation.programs import submit
 from stagepost.simulation.world import World
@@ -39,7 +39,7 @@ class Traffic:
         self._random = random
         self._shares = shares or Shares()
         self._made: list[DmqMessage] = []
-        self._under_way: list[asyncio.Task[Answer]] = []
+        self._under_way: list[asyncio.Task[SubmissionAnswer]] = []
 
     def begin(self, count: int, duration_s: float) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._run(count, duration_s))
@@ -57,7 +57,7 @@ class Traffic:
         self._made.append(message)
         return message
 
-    def submit_at(self, node: str, message: DmqMessage) -> asyncio.Task[Answer]:
+    def submit_at(self, node: str, message: DmqMessage) -> asyncio.Task[SubmissionAnswer]:
         seat = self._world.members[node].seat
         profile = SEED if message.layout.value == 4 else self._profile()
         task = asyncio.get_running_loop().create_task(submit(seat, message, profile))

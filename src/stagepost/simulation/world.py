@@ -19,10 +19,10 @@ from stagepost.ground.net.network import Network, TcpAddress, UnixAddress
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.simulation.faults import Fault, FaultKind
 from stagepost.simulation.history import History, Listing, TraceHash
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.network import ProcessNetwork, SimulatedNetwork
 from stagepost.simulation.processes import BugWatch, Process, follow_tasks
-from stagepost.simulation.programs import Seat, list_messages, listen_for_ever
+from stagepost.simulation.programs import ProgramSeat, list_messages, listen_for_ever
 
 START_UNIX_S = 1_800_000_000.0
 NODE_PORT = 3_141
@@ -52,13 +52,13 @@ class MakeNode(Protocol):
 
 
 @dataclass
-class Member:
+class WorldNode:
     """Node of the world, through all its lives."""
 
     name: str
     host: str
     disk: MemoryDisk
-    seat: Seat
+    seat: ProgramSeat
     process: Process | None = None
     network: ProcessNetwork | None = None
     node: Node | None = None
@@ -82,7 +82,7 @@ class World:
         names: Sequence[str],
         make_node: MakeNode,
         *,
-        link: Link | None = None,
+        link: LinkSettings | None = None,
         clock_skew_s: Mapping[str, float] | None = None,
     ) -> None:
         self.seed = seed
@@ -91,7 +91,7 @@ class World:
         self.network = SimulatedNetwork(Random(f"{seed}/network"), link, self.trace)
         skews = dict(clock_skew_s or {})
         self.history = History(START_UNIX_S, max(map(abs, skews.values()), default=0.0))
-        self._link = link or Link()
+        self._link = link or LinkSettings()
         self._make_node = make_node
         self._bugs = BugWatch(self.history)
         self.members = {
@@ -99,10 +99,10 @@ class World:
             for number, name in enumerate(names, start=1)
         }
 
-    def _member(self, name: str, host: str, skew_s: float) -> Member:
+    def _member(self, name: str, host: str, skew_s: float) -> WorldNode:
         random = Random(f"{self.seed}/{name}/disk")
         disk = MemoryDisk(lambda: random.choice(SYNC_TIMES_S) * random.random())
-        seat = Seat(
+        seat = ProgramSeat(
             name,
             local_address(name),
             self.network.process(host),
@@ -110,7 +110,7 @@ class World:
             self.history,
             clock_offset_s=skew_s,
         )
-        return Member(name, host, disk, seat)
+        return WorldNode(name, host, disk, seat)
 
     async def __aenter__(self) -> World:
         loop = asyncio.get_running_loop()
@@ -128,7 +128,7 @@ class World:
             await self.stop(member.name)
         self._bugs.end()
 
-    async def _end_programs(self, member: Member) -> None:
+    async def _end_programs(self, member: WorldNode) -> None:
         """Wait for the cancelled programs. A program that does not end must not keep the run from its end."""
         if not member.programs:
             return
@@ -214,7 +214,7 @@ class World:
         member.node = None
         self._end(member, power_cut=power_cut)
 
-    def _end(self, member: Member, *, power_cut: bool = False) -> None:
+    def _end(self, member: WorldNode, *, power_cut: bool = False) -> None:
         assert member.process is not None
         assert member.network is not None
         member.disk.crash()
@@ -245,7 +245,7 @@ class World:
         listings = [await self._list(member, why) for member in self.members.values() if member.is_up]
         return [listing for listing in listings if listing is not None]
 
-    async def _list(self, member: Member, why: str) -> Listing | None:
+    async def _list(self, member: WorldNode, why: str) -> Listing | None:
         try:
             listing = await list_messages(member.seat, why, SEED)
         except (StagepostError, TimeoutError) as error:

@@ -11,22 +11,31 @@ import pytest
 from stagepost.simulation import checkers
 from stagepost.simulation import history as history_module
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
-from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing, Made
+from stagepost.simulation.history import (
+    History,
+    ListenerConnection,
+    Listing,
+    Made,
+    NotifiedMessage,
+    SubmissionAnswer,
+)
 
 START = 1_000_000.0
 FIRST, SECOND, FORGED, SHORT = b"first....", b"second...", b"forged...", b"short...."
 
 
-def an_answer(raw: bytes, at_s: float, node: str = "a", life: int = 1, accepted: bool = True) -> Answer:
-    return Answer(node, life, at_s, START + at_s, raw, accepted)
+def an_answer(
+    raw: bytes, at_s: float, node: str = "a", life: int = 1, accepted: bool = True
+) -> SubmissionAnswer:
+    return SubmissionAnswer(node, life, at_s, START + at_s, raw, accepted)
 
 
 def a_listing(node: str, at_s: float, why: str, *raws: bytes, life: int = 1) -> Listing:
     return Listing(node, life, at_s, START + at_s, raws, why)
 
 
-def heard(raw: bytes, at_s: float) -> Heard:
-    return Heard(at_s, START + at_s, raw)
+def heard(raw: bytes, at_s: float) -> NotifiedMessage:
+    return NotifiedMessage(at_s, START + at_s, raw)
 
 
 def a_good_history() -> History:
@@ -46,9 +55,9 @@ def a_good_history() -> History:
         an_answer(SECOND, 60, node="b"),
     ]
     history.cursors = [
-        Cursor("a", 1, 0, 0.5, heard=[heard(FIRST, 1.1), heard(SHORT, 3.1)], closed_at_s=45.0),
-        Cursor("a", 2, 1, 55.0, heard=[heard(FIRST, 55.1), heard(SECOND, 61.0)]),
-        Cursor("b", 1, 2, 0.5, heard=[heard(FIRST, 2.0), heard(SHORT, 4.0), heard(SECOND, 60.1)]),
+        ListenerConnection("a", 1, 0, 0.5, heard=[heard(FIRST, 1.1), heard(SHORT, 3.1)], closed_at_s=45.0),
+        ListenerConnection("a", 2, 1, 55.0, heard=[heard(FIRST, 55.1), heard(SECOND, 61.0)]),
+        ListenerConnection("b", 1, 2, 0.5, heard=[heard(FIRST, 2.0), heard(SHORT, 4.0), heard(SECOND, 60.1)]),
     ]
     history.listings = [
         a_listing("a", 50, "restart", FIRST, life=2),

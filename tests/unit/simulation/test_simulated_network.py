@@ -12,16 +12,16 @@ import pytest
 from stagepost.errors import ConfigError, ProtocolTimeout, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.channel import Channel
+from stagepost.ground.net.channel import ProtocolChannel
 from stagepost.ground.net.network import TcpAddress, UnixAddress
 from stagepost.ground.net.sockets import PEER_IS_DEAD_AFTER_S
 from stagepost.ground.wire.mux import Direction
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.network import SimulatedNetwork
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 ADDRESS = TcpAddress(THERE, 3_141)
-EXACT = Link(latency_s=0.5, jitter_s=0.0, cut_chance=0.0)
+EXACT = LinkSettings(latency_s=0.5, jitter_s=0.0, cut_chance=0.0)
 INGRESS_BYTES_MAX = 8_000_000
 
 
@@ -39,11 +39,11 @@ async def idle(bearer: Bearer) -> None:
     await bearer.wait_closed()
 
 
-def opened(bearer: Bearer) -> Channel:
+def opened(bearer: Bearer) -> ProtocolChannel:
     return bearer.channel(14, Direction.INITIATOR, INGRESS_BYTES_MAX)
 
 
-async def read_exactly(channel: Channel, size: int) -> bytes:
+async def read_exactly(channel: ProtocolChannel, size: int) -> bytes:
     received = b""
     while len(received) < size and (piece := await channel.read()):
         received += piece
@@ -52,7 +52,7 @@ async def read_exactly(channel: Channel, size: int) -> bytes:
 
 def with_connection(
     scenario: Callable[[SimulatedNetwork, Bearer], Awaitable[None]],
-    link: Link = EXACT,
+    link: LinkSettings = EXACT,
     handler: Callable[[Bearer], Awaitable[None]] = echo,
 ) -> None:
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_bandwidth_is_shared_by_the_connections_of_a_route() -> None:
         # 100 kB there and, beginning while they still arrive, 100 kB back.
         assert 10.0 < now_s() - start_s < 22.0
 
-    with_connection(scenario, Link(latency_s=0.1, jitter_s=0.0, bytes_per_s=10_000))
+    with_connection(scenario, LinkSettings(latency_s=0.1, jitter_s=0.0, bytes_per_s=10_000))
 
 
 @pytest.mark.parametrize("loss_chance", [0.0, 0.3])
@@ -100,11 +100,13 @@ def test_a_stream_stays_in_order_whatever_the_link_does_to_it(loss_chance: float
         assert await read_exactly(channel, len(sent)) == sent
         await writing
 
-    link = Link(latency_s=0.01, jitter_s=0.2, cut_chance=0.8, loss_chance=loss_chance, window_bytes=20_000)
+    link = LinkSettings(
+        latency_s=0.01, jitter_s=0.2, cut_chance=0.8, loss_chance=loss_chance, window_bytes=20_000
+    )
     with_connection(scenario, link)
 
 
-async def _write_in_pieces(channel: Channel, data: bytes) -> None:
+async def _write_in_pieces(channel: ProtocolChannel, data: bytes) -> None:
     for start in range(0, len(data), 7_001):
         await channel.write(data[start : start + 7_001])
         await asyncio.sleep(0.001)
@@ -121,10 +123,10 @@ def test_a_full_window_pauses_the_writer_until_bytes_have_arrived() -> None:
         assert len(await read_exactly(channel, 2_000_000)) == 2_000_000
         await writing
 
-    with_connection(scenario, Link(latency_s=0.01, window_bytes=50_000))
+    with_connection(scenario, LinkSettings(latency_s=0.01, window_bytes=50_000))
 
 
-async def _write_times(channel: Channel, data: bytes, times: int) -> None:
+async def _write_times(channel: ProtocolChannel, data: bytes, times: int) -> None:
     for _ in range(times):
         await channel.write(data)
 
@@ -176,7 +178,7 @@ def test_a_partition_that_cuts_a_write_short_ends_in_a_time_out() -> None:
         await channel.write(bytes(100_000))
         assert isinstance(await bearer.wait_closed(), ProtocolTimeout)
 
-    with_connection(scenario, Link(window_bytes=5_000))
+    with_connection(scenario, LinkSettings(window_bytes=5_000))
 
 
 def test_connecting_through_a_partition_times_out_or_waits_for_it_to_heal() -> None:
@@ -249,7 +251,7 @@ def test_an_orderly_end_brings_everything_that_was_written_before() -> None:
         assert await channel.read() == b""
         assert await bearer.wait_closed() is None
 
-    with_connection(scenario, Link(window_bytes=10_000), handler=say_and_go)
+    with_connection(scenario, LinkSettings(window_bytes=10_000), handler=say_and_go)
 
 
 def test_a_crashed_process_resets_its_connections_and_hears_nothing_more() -> None:
@@ -327,7 +329,7 @@ def test_connections_overtake_one_another_though_each_stays_in_order() -> None:
     """With jitter two connections of one route arrive in another order than they were written."""
 
     async def main() -> list[int]:
-        network = SimulatedNetwork(Random(3), Link(latency_s=0.1, jitter_s=0.5))
+        network = SimulatedNetwork(Random(3), LinkSettings(latency_s=0.1, jitter_s=0.5))
         heard: list[int] = []
 
         async def hear(bearer: Bearer) -> None:
@@ -356,7 +358,7 @@ def test_connections_overtake_one_another_though_each_stays_in_order() -> None:
 def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     def run(number: int) -> str:
         async def main() -> str:
-            network = SimulatedNetwork(Random(number), Link(jitter_s=0.1, cut_chance=0.5))
+            network = SimulatedNetwork(Random(number), LinkSettings(jitter_s=0.1, cut_chance=0.5))
             listener = await network.process(THERE).serve(ADDRESS, echo)
             channel = opened(await network.process(HERE).connect(ADDRESS))
             await channel.write(bytes(10_000))

@@ -15,7 +15,7 @@ from stagepost.dmq.node.local_service import LocalService
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.mempool_feed import MempoolFeed
 from stagepost.dmq.profiles import PROFILES, SEED
-from stagepost.dmq.validation import Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, rules_for
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.network import Listener, Network
@@ -41,7 +41,11 @@ class LonelyNode:
         self._store = store
         self._mempool = Mempool()
         self._intake = Intake(
-            Validator(rules_for(NETWORK_MAGIC), POOLS), self._mempool, store, clock, verifier=InlineVerifier()
+            MessageValidator(rules_for(NETWORK_MAGIC), POOLS),
+            self._mempool,
+            store,
+            clock,
+            verifier=InlineVerifier(),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._listener: Listener | None = None

@@ -1,13 +1,15 @@
 """The DMQ side of the demonstration: three nodes in a line, the pools that may send, and a stranger who tries it on.
 
 program ─ dmq-1 ⇄ dmq-2 ⇄ dmq-3 ─ full node
+
+A pretend cardano-node tells the nodes who has stake, as a real one does beside an operator's node.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import shake_256
 from pathlib import Path
@@ -15,28 +17,32 @@ from pathlib import Path
 import msgspec
 
 from stagepost.client.client import AsyncClient
+from stagepost.devnet.cardano_node import DAY_S, PretendLedger, pretend_cardano_node
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.keys.signing_pair import load_signing_pair
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.config import CardanoAccess, NodeConfig
 from stagepost.dmq.node.main import running_node
 from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import DEFAULT_PROFILE
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
-from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, TTL_MAX_S
+from stagepost.dmq.validation import TTL_MAX_S
 from stagepost.ground.crypto.hashing import pool_id
-from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.identifiers import LOOPBACK_HOST, PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 
 NETWORK_MAGIC = NETWORK_MAGICS["mithril-devnet"]
 NODES = 3
-KES_EVOLUTIONS_MAX = 62
 PROGRAM, FULL_NODE, STRANGER = "program", "full-node", "stranger"
 POOLS = (PROGRAM, FULL_NODE, STRANGER)
 KEYS_FOLDER = "keys"
-POOLS_FILE = "pools.json"
 SOCKET = "dmq.socket"
+CARDANO_SOCKET = "cardano.socket"
+STAKE = 1_000_000
+"""Lovelace of each pool."""
+READY_WITHIN_S = 60.0
+"""Seconds for the nodes to learn who has stake; it takes milliseconds."""
 
 _TTL_S = 600
 _TOO_FAR_S = 3_600
@@ -53,9 +59,7 @@ class DemoNode(msgspec.Struct, frozen=True):
 
 
 def make_pools(data: Path, seed: int) -> dict[str, str]:
-    """Make the keys of all pools from the seed, and the file that says who may send. Return the ids by name,
-    in hexadecimal digits.
-    """
+    """Make the keys of all pools from the seed. Return the ids by name, in hexadecimal digits."""
     ids: dict[str, str] = {}
     for name in POOLS:
         drawn = iter(shake_256(f"stagepost demo {seed} {name}".encode()).digest(64 * 16))
@@ -66,22 +70,21 @@ def make_pools(data: Path, seed: int) -> dict[str, str]:
             random_bytes=lambda count, drawn=drawn: bytes(next(drawn) for _ in range(count)),  # type: ignore[misc]
         )
         ids[name] = pool_id(issued.cold_verification_key).hex()
-    content = {
-        "max_kes_evolutions": KES_EVOLUTIONS_MAX,
-        "slots_per_kes_period": SLOTS_PER_KES_PERIOD,
-        "pools": [{"pool_id": one, "stake": 1} for one in ids.values()],
-    }
-    (data / POOLS_FILE).write_text(json.dumps(content), encoding="utf-8")
     return ids
 
 
 @asynccontextmanager
-async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
-    """Run the nodes; each dials the one before it. `sockets`: a folder with a short name, because the system
-    limits the length of socket names.
+async def dmq_nodes(data: Path, sockets: Path, pools: Iterable[str]) -> AsyncIterator[list[DemoNode]]:
+    """Run the nodes beside a cardano-node in which `pools` have stake; each dials the one before it. `sockets`: a
+    folder with a short name, because the system limits the length of socket names.
     """
     nodes: list[DemoNode] = []
+    stakes = {PoolId(bytes.fromhex(one)): STAKE for one in pools}
+    # The keys are of period 0, and so is the present: the pretend chain began at the last midnight.
+    ledger = PretendLedger(stakes, int(time.time()) // DAY_S * DAY_S)
+    access = CardanoAccess(sockets / CARDANO_SOCKET, ledger.magic)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(pretend_cardano_node(ledger, access.socket))
         for number in range(NODES):
             before = [nodes[-1].node.tcp_ports[0]] if nodes else []
             points = tuple(AccessPoint(LOOPBACK_HOST, port, DEFAULT_PROFILE) for port in before)
@@ -90,7 +93,8 @@ async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
             config = NodeConfig(
                 data_dir=folder,
                 local_socket=socket,
-                pools_file=data / POOLS_FILE,
+                pools_file=None,
+                cardano=access,
                 host_addresses=(LOOPBACK_HOST,),
                 port=0,
                 network_magic=NETWORK_MAGIC,
@@ -100,6 +104,9 @@ async def dmq_nodes(data: Path, sockets: Path) -> AsyncIterator[list[DemoNode]]:
             )
             node = await stack.enter_async_context(running_node(config))
             nodes.append(DemoNode(node, folder, socket))
+        async with asyncio.timeout(READY_WITHIN_S):
+            while not all(one.node.status().ready for one in nodes):
+                await asyncio.sleep(0.02)
         yield nodes
 
 

@@ -89,10 +89,9 @@ def _name_of(receipt: Receipt, sets: ValidatorSets) -> str | None:
         return FULL_NODE
     places = [
         (session.age_key, validator.index)
-        for session, validator in sets.memberships(receipt.source_id).values()
-        if session.meets(receipt.timestamp_ms, receipt.timestamp_ms)
+        for session, validator in sets.held_by(receipt.source_id, receipt.timestamp_ms, receipt.timestamp_ms)
     ]
-    return f"V{max(places)[1] + 1}" if places else None
+    return sets.name_of(receipt.source_id, max(places)[1]) if places else None
 
 
 def _final_ms(verdict: Verdict) -> int:
@@ -116,9 +115,13 @@ OURS = frozenset(
         "dmq-1",
         "dmq-2",
         "dmq-3",
+        "full-node-status.json",
         "full-node.json",
         "full-node.socket",
         "inbox",
+        "index.sqlite",
+        "index.sqlite-shm",
+        "index.sqlite-wal",
         "keys",
         "log",
         "network.json",

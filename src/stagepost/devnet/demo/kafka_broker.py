@@ -141,7 +141,7 @@ def _ports(wanted: int) -> tuple[int, int]:
             first.bind((LOOPBACK_HOST, wanted))
         except OSError as error:
             raise ConfigError(
-                f"port {wanted} of {LOOPBACK_HOST} cannot be had: {(error.strerror or 'no reason given').lower()}",
+                f"port {wanted} of {LOOPBACK_HOST} cannot be used: {(error.strerror or 'no reason given').lower()}",
                 advice="choose another with --port; 0 takes a free one",
                 found=wanted,
             ) from error

@@ -62,7 +62,8 @@ class DemoMessages(msgspec.Struct, frozen=True):
         return sum(map(len, self.groups)) + len(self.cut_off)
 
 
-def demo_messages(count: int, seed: int) -> DemoMessages:
+def demo_messages(count: int, seed: int, expires_at_s: int) -> DemoMessages:
+    """Return the messages of a demonstration. All expire at `expires_at_s`, in Unix seconds."""
     if not MESSAGES_MIN <= count <= MESSAGES_MAX:
         raise ConfigError(
             f"the demonstration has {MESSAGES_MIN} to {MESSAGES_MAX} messages, not {count}",
@@ -70,13 +71,15 @@ def demo_messages(count: int, seed: int) -> DemoMessages:
             limit=MESSAGES_MAX,
             found=count,
         )
-    pairs = [_twins(seed, number) for number in range(_share(_TWINS, count))]
+    pairs = [_twins(seed, number, expires_at_s) for number in range(_share(_TWINS, count))]
     funded = [_account(seed, number, ContractKind.BALANCE) for number in range(_share(_SPENT_TWICE, count))]
-    pairs += [_spent_twice(seed, account) for account in funded]
-    refused = [_refused(seed, number) for number in range(_share(_REFUSED, count))]
-    cut_off = [_good(seed, count + number, Fate.CUT_OFF) for number in range(_share(_CUT_OFF, count))]
+    pairs += [_spent_twice(seed, account, expires_at_s) for account in funded]
+    refused = [_refused(seed, number, expires_at_s) for number in range(_share(_REFUSED, count))]
+    cut_off = [
+        _good(seed, count + number, Fate.CUT_OFF, expires_at_s) for number in range(_share(_CUT_OFF, count))
+    ]
     good_count = count - 2 * len(pairs) - len(refused) - len(cut_off)
-    good = [_good(seed, number, Fate.GOOD) for number in range(good_count)]
+    good = [_good(seed, number, Fate.GOOD, expires_at_s) for number in range(good_count)]
     groups = [(message,) for message in good + refused] + pairs
     Random(f"{seed} order").shuffle(groups)
     return DemoMessages(tuple(groups), tuple(cut_off), tuple((account, FUNDS) for account in funded))
@@ -92,7 +95,7 @@ def _account(seed: int, number: int, kind: ContractKind) -> bytes:
     return (number % ACCOUNTS * 256 // ACCOUNTS).to_bytes(1, "big") + inner[1:31] + bytes([kind])
 
 
-def _good(seed: int, number: int, fate: Fate) -> DemoMessage:
+def _good(seed: int, number: int, fate: Fate, expires_at_s: int) -> DemoMessage:
     account = _account(seed, number % ACCOUNTS, ContractKind.SUM_OF_PRIMES)
     up_to = 2 + number // ACCOUNTS
     if up_to > PRIMES_UP_TO_MAX:
@@ -101,28 +104,31 @@ def _good(seed: int, number: int, fate: Fate) -> DemoMessage:
             limit=PRIMES_UP_TO_MAX,
             found=up_to,
         )
-    return DemoMessage(CanonicalMessage(account, primes_body(up_to)).encode(), fate)
+    return DemoMessage(CanonicalMessage(account, primes_body(up_to), expires_at_s).encode(), fate)
 
 
-def _twins(seed: int, number: int) -> tuple[DemoMessage, ...]:
+def _twins(seed: int, number: int, expires_at_s: int) -> tuple[DemoMessage, ...]:
     account = _account(seed, ACCOUNTS + number, ContractKind.SUM_OF_PRIMES)
     body = primes_body(2)
     return tuple(
-        DemoMessage(CanonicalMessage(account, body, salt=salt).encode(), Fate.TWIN) for salt in (1, 2)
+        DemoMessage(CanonicalMessage(account, body, expires_at_s, salt).encode(), Fate.TWIN)
+        for salt in (1, 2)
     )
 
 
-def _spent_twice(seed: int, account: bytes) -> tuple[DemoMessage, ...]:
+def _spent_twice(seed: int, account: bytes, expires_at_s: int) -> tuple[DemoMessage, ...]:
     heirs = [_account(seed, ACCOUNTS + number, ContractKind.BALANCE) for number in range(2)]
     return tuple(
-        DemoMessage(CanonicalMessage(account, transfer_body(heir, FUNDS)).encode(), Fate.SPENT_TWICE)
+        DemoMessage(
+            CanonicalMessage(account, transfer_body(heir, FUNDS), expires_at_s).encode(), Fate.SPENT_TWICE
+        )
         for heir in heirs
     )
 
 
-def _refused(seed: int, number: int) -> DemoMessage:
+def _refused(seed: int, number: int, expires_at_s: int) -> DemoMessage:
     account = _account(seed, number, ContractKind.ALWAYS_REJECTS)
-    return DemoMessage(CanonicalMessage(account, primes_body(2), salt=number).encode(), Fate.REFUSED)
+    return DemoMessage(CanonicalMessage(account, primes_body(2), expires_at_s, number).encode(), Fate.REFUSED)
 
 
 class MessageWatch:
@@ -184,7 +190,7 @@ class MessageWatch:
                     await self._change.wait()
         except TimeoutError:
             raise StagepostError(
-                f"{len(self._open)} messages have no end after {within_s:g} s",
+                f"{len(self._open)} messages have not ended after {within_s:g} s",
                 code=ErrorCode.NOT_READY,
-                advice="give it more processors, or fewer --messages",
+                advice="use more processors, or give fewer --messages",
             ) from None

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from stagepost.chain.message_values import NEVER
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.transport import Transport
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.devnet.demo.dmq import (
     FULL_NODE,
@@ -35,21 +38,19 @@ from stagepost.devnet.demo.dmq import (
 )
 from stagepost.devnet.demo.messages import DemoMessage, Fate, MessageWatch, demo_messages
 from stagepost.devnet.devnet import Devnet, DevnetPlan, HereValidator, devnet
+from stagepost.devnet.messages import LIFE_S
 from stagepost.errors import ErrorCode, LocalProtocolError, StagepostError
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
-from stagepost.full_node.status_topic import (
-    DELIVERY_EVENTS_TOPIC,
-    DMQ_MESSAGES_TOPIC,
-    DeliveryEventsTopic,
-    DmqMessagesTopic,
-)
+from stagepost.full_node.full_node import OnStatus
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.topics.log.file_topic import create_topic
+from stagepost.trace.layer_topics import DeliveryEventsTopic, recorded
 
 VALIDATORS = 7
 LIAR = 5
@@ -61,6 +62,8 @@ processor.
 """
 PUBLISHED_WITHIN_S = 60.0
 ENDED_WITHIN_S = 120.0
+QUEUE_SIZE = 1_000
+"""Messages that the publisher's outbox holds at most."""
 OUTBOX_FOLDER = "outbox"
 
 Progress = Callable[[int, int], None]
@@ -72,7 +75,7 @@ class DemoPlan(msgspec.Struct, frozen=True):
 
     @property
     def devnet(self) -> DevnetPlan:
-        balances = demo_messages(self.messages, self.seed).balances
+        balances = demo_messages(self.messages, self.seed, NEVER).balances
         return DevnetPlan(VALIDATORS, seed=self.seed, message_timeout_s=MESSAGE_TIMEOUT_S, balances=balances)
 
     @property
@@ -93,11 +96,11 @@ class DemoRun(msgspec.Struct, frozen=True):
 
 async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent, count: None) -> DemoRun:
     """Run the demonstration in an empty folder of its own."""
-    messages = demo_messages(plan.messages, plan.seed)
+    messages = demo_messages(plan.messages, plan.seed, int(time.time()) + LIFE_S)
     good = [group[0] for group in messages.groups if group[0].fate is Fate.GOOD]
     close_up = good[len(good) // 2]
     followed = MessageWatch(VALIDATORS)
-    async with _parts(plan, data, followed) as (network, nodes, publisher):
+    async with demo_parts(plan.devnet, data, followed.heard) as (network, nodes, publisher):
         lie = _Lie(network, close_up.message_id)
         followed.listeners.append(lie.heard)
         sender = _Sender(publisher, followed, messages.count, progress)
@@ -121,19 +124,28 @@ async def run_demo(plan: DemoPlan, data: Path, progress: Progress = lambda sent,
 
 
 @asynccontextmanager
-async def _parts(
-    plan: DemoPlan, data: Path, followed: MessageWatch
+async def demo_parts(
+    plan: DevnetPlan,
+    data: Path,
+    on_status: OnStatus,
+    *,
+    over: Callable[[Transport], Transport] = lambda transport: transport,
+    queue_size: int = QUEUE_SIZE,
 ) -> AsyncIterator[tuple[Devnet, Sequence[DemoNode], ReliablePublisher]]:
+    """Run DMQ nodes, a full node with its validators, and a publisher. `over` may put a layer between the publisher and its node."""
     pools = make_pools(data, plan.seed)
     async with AsyncExitStack() as stack:
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagepost-")))
-        nodes = await stack.enter_async_context(dmq_nodes(data, sockets))
+        nodes = await stack.enter_async_context(dmq_nodes(data, sockets, pools.values()))
         if len(nodes) != NODES:
             raise LocalProtocolError(f"{len(nodes)} DMQ nodes were started, the demonstration has {NODES}")
-        heard = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
-        stack.push_async_callback(heard.close)
-        nodes[-1].node.intake.on_accepted.append(heard.accepted)
-        network = await stack.enter_async_context(devnet(plan.devnet, data, on_status=followed.heard))
+        for one in nodes:
+            # The topics of the last node, which the full node listens to, are those of the whole network.
+            folder = data if one is nodes[-1] else one.data
+            await stack.enter_async_context(
+                recorded(folder, one.node.intake.on_accepted, one.node.on_supplied)
+            )
+        network = await stack.enter_async_context(devnet(plan, data, on_status=on_status))
         network.full_node.keep_refused()
         keys = data / KEYS_FOLDER
         to_full_node = await stack.enter_async_context(_transport(nodes[-1], keys / FULL_NODE))
@@ -148,10 +160,11 @@ async def _parts(
             critical_peers=(pools[FULL_NODE],),
             persistence="disk",
             queue_path=str(data / OUTBOX_FOLDER),
+            queue_size=queue_size,
             ack_timeout=5.0,
             max_retries=5,
         )
-        publisher = ReliablePublisher(of_program, config, events=events)
+        publisher = ReliablePublisher(over(of_program), config, events=events)
         await stack.enter_async_context(publisher)
         yield network, nodes, publisher
 
@@ -221,19 +234,23 @@ class _Lie:
         asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
-        liar = self._network.validators[LIAR]
-        assert isinstance(liar, HereValidator), "the demonstration runs in one process"
-        if liar.running is None:
-            return
-        plan = self._network.plan
-        seed = plan.seed_of(plan.names[LIAR])
-        receipt = Receipt(
-            ExternalMessageId(self._message_id),
-            Rejected(Level.COLLATOR, "Contract rejected message with error code 52"),
-            self._network.full_node.now_ms,
-            key_id(ed25519.public_key(seed)),
-        )
-        forged = receipt.with_signature(ed25519.sign(seed, b"something else"))
-        packet = CombinedReceipt(receipt.source_id, (forged,)).encode()
-        for full_node in liar.running.links.linked:
-            liar.running.links.tell(full_node, packet)
+        tell_forged(self._network, LIAR, self._message_id)
+
+
+def tell_forged(network: Devnet, place: int, message_id: bytes) -> None:
+    """Let the validator at `place` send the full node a receipt with an invalid signature; nothing if it does not run."""
+    liar = network.validators[place]
+    assert isinstance(liar, HereValidator), "the demonstration runs in one process"
+    if liar.running is None:
+        return
+    seed = network.plan.seed_of(network.plan.names[place])
+    receipt = Receipt(
+        ExternalMessageId(message_id),
+        Rejected(Level.COLLATOR, "Contract rejected message with error code 52"),
+        network.full_node.now_ms,
+        key_id(ed25519.public_key(seed)),
+    )
+    forged = receipt.with_signature(ed25519.sign(seed, b"something else"))
+    packet = CombinedReceipt(receipt.source_id, (forged,)).encode()
+    for full_node in liar.running.links.linked:
+        liar.running.links.tell(full_node, packet)

@@ -26,9 +26,8 @@ from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD
 from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.loop.clock import SystemClock
-from stagepost.ground.net.bearer import Bearer, Trace
-from stagepost.ground.net.network import Address, SocketNetwork
-from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S, connect_unix
+from stagepost.ground.net.network import SocketNetwork
+from stagepost.ground.net.sockets import connect_unix
 from stagepost.ground.net.version_data import DMQ_NODE_V2, NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.signatures.verifier import Verifier
 from stagepost.ground.statemachine.spec import Role
@@ -63,21 +62,11 @@ class Journey:
     listener: bytes
 
 
-class _CapturingNetwork(SocketNetwork):
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-
-    async def connect(
-        self, address: Address, *, trace: Trace | None = None, timeout_s: float = CONNECT_TIMEOUT_S
-    ) -> Bearer:
-        return await super().connect(address, trace=self._capture.keep, timeout_s=timeout_s)
-
-
 async def carry(message: DmqMessage, profile: Profile, folder: Path) -> Journey:
     """Carry a message from a program at one node to a program at the other, all of them speaking `profile`."""
     captures = Capture(), Capture(), Capture()
     pools = PoolDistribution({message.pool_id: 1}, KES_EVOLUTIONS_MAX, SLOTS_PER_KES_PERIOD)
-    network = _CapturingNetwork(captures[1])
+    network = SocketNetwork(trace=captures[1].keep)
     async with AsyncExitStack() as stack:
 
         async def start(name: str, dials: tuple[int, ...] = ()) -> DmqNode:

@@ -29,7 +29,7 @@ def fates(messages: DemoMessages) -> Counter[Fate]:
 
 @pytest.mark.parametrize("count", [MESSAGES_MIN, 61, 200, MESSAGES_MAX])
 def test_as_many_messages_as_asked_for_all_different_and_some_of_every_fate(count: int) -> None:
-    messages = demo_messages(count, 7)
+    messages = demo_messages(count, 7, 1_000)
 
     everything = [one for group in [*messages.groups, messages.cut_off] for one in group]
     assert messages.count == len(everything) == len({one.message_id for one in everything}) == count
@@ -40,14 +40,14 @@ def test_as_many_messages_as_asked_for_all_different_and_some_of_every_fate(coun
 
 
 def test_one_seed_gives_the_same_messages_and_another_gives_others() -> None:
-    assert demo_messages(40, 7) == demo_messages(40, 7)
-    same = {one.message_id for group in demo_messages(40, 7).groups for one in group}
-    others = {one.message_id for group in demo_messages(40, 8).groups for one in group}
+    assert demo_messages(40, 7, 1_000) == demo_messages(40, 7, 1_000)
+    same = {one.message_id for group in demo_messages(40, 7, 1_000).groups for one in group}
+    others = {one.message_id for group in demo_messages(40, 8, 1_000).groups for one in group}
     assert not same & others
 
 
 def test_twins_have_one_body_and_what_is_spent_twice_is_there_once() -> None:
-    messages = demo_messages(200, 7)
+    messages = demo_messages(200, 7, 1_000)
     pairs = [group for group in messages.groups if len(group) == 2]
     twins = [group for group in pairs if group[0].fate is Fate.TWIN]
     spent = [group for group in pairs if group[0].fate is Fate.SPENT_TWICE]
