@@ -65,6 +65,7 @@ class ErrorCode(StrEnum):
     NO_CONNECTED_PEERS = "NO_CONNECTED_PEERS"
     ACK_TIMEOUT = "ACK_TIMEOUT"
     NO_QUORUM = "NO_QUORUM"
+    PROOF_INVALID = "PROOF_INVALID"
     RECEIPT_FORMAT = "RECEIPT_FORMAT"
     RECEIPT_KIND = "RECEIPT_KIND"
     RECEIPT_UNSIGNED = "RECEIPT_UNSIGNED"
@@ -74,6 +75,34 @@ class ErrorCode(StrEnum):
     RECEIPT_SIGNATURE = "RECEIPT_SIGNATURE"
     KEY_PERMISSIONS = "KEY_PERMISSIONS"
     CONFIG_INVALID = "CONFIG_INVALID"
+
+
+class WireRule(StrEnum):
+    """Name of a rule of the wire that a peer broke. People can search for it; the error's code alone is too coarse."""
+
+    TOO_DEEP = "TooDeep"
+    TOO_MANY_ITEMS = "TooManyItems"
+    LIST_TOO_LONG = "ListTooLong"
+    MESSAGE_TOO_LONG = "MessageTooLong"
+    FORBIDDEN_TYPE = "ForbiddenType"
+    LONGER_THAN_NEEDED = "LongerThanNeeded"
+    OLDER_MESSAGE_LAYOUT = "OlderMessageLayout"
+    UNKNOWN_MESSAGE = "UnknownMessage"
+    EMPTY_BLOCKING_REPLY = "EmptyBlockingReply"
+    WRONG_ELEMENT_COUNT = "WrongElementCount"
+    WRONG_LENGTH = "WrongLength"
+    INDEFINITE_FORM = "IndefiniteForm"
+    OUT_OF_RANGE = "OutOfRange"
+    WRONG_TYPE = "WrongType"
+    NOT_UTF8 = "NotUtf8"
+    LEFTOVER_BYTES = "LeftoverBytes"
+    MALFORMED = "Malformed"
+    BODY_SIZE = "BodySize"
+    COMPACT_SUM_SIGNATURE = "CompactSumSignature"
+    OUT_OF_TURN = "OutOfTurn"
+    NOT_PIPELINED = "NotPipelined"
+    COOKIE_MISMATCH = "CookieMismatch"
+    NOT_IN_THIS_STATE = "NotInThisState"
 
 
 class StagepostError(Exception):
@@ -94,6 +123,7 @@ class StagepostError(Exception):
         peer: str | None = None,
         state: str | None = None,
         offset: int | None = None,
+        rule: WireRule | None = None,
     ) -> None:
         super().__init__(text)
         self.text = text
@@ -106,6 +136,7 @@ class StagepostError(Exception):
         self.peer = peer
         self.state = state
         self.offset = offset
+        self.rule = rule
 
 
 class ProtocolError(StagepostError):
@@ -188,7 +219,7 @@ FAULTS_SHOWN_MAX = 100
 """Per file: a file of the wrong kind altogether must not fill the screen."""
 
 
-class Fault(NamedTuple):
+class FileFault(NamedTuple):
     """Fault in a file: `where` is the key or the path to it, `text` says what was expected and found."""
 
     where: str
@@ -198,7 +229,7 @@ class Fault(NamedTuple):
 class ConfigFaults(ConfigError):
     """Everything that is wrong, file by file, so that one look is enough to repair it."""
 
-    def __init__(self, faults: Mapping[str, Iterable[Fault]]) -> None:
+    def __init__(self, faults: Mapping[str, Iterable[FileFault]]) -> None:
         self.faults = {file: tuple(found) for file, found in faults.items()}
         self.faults = {file: found for file, found in self.faults.items() if found}
         super().__init__(
@@ -206,7 +237,7 @@ class ConfigFaults(ConfigError):
         )
 
 
-def _listed(file: str, faults: tuple[Fault, ...]) -> list[str]:
+def _listed(file: str, faults: tuple[FileFault, ...]) -> list[str]:
     shown = faults[:FAULTS_SHOWN_MAX]
     width = max(len(fault.where) for fault in shown)
     lines = [f"{file}: {len(faults)} problem{'s' if len(faults) > 1 else ''}"]

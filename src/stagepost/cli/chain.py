@@ -20,7 +20,7 @@ _SHORT = 12
 
 @click.group()
 def chain() -> None:
-    """The embedded chain of a validator or full node. Reads beside the running node, and changes nothing.
+    """Show the embedded chain of a validator or full node. The command changes nothing, and works while the node runs.
 
     \b
     Example:
@@ -34,11 +34,11 @@ def chain() -> None:
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The data folder of a validator or full node, or one that holds several of them.",
+    help="Data folder of a validator or full node, or a folder with several of them.",
 )
 @json_option
 def show(data: Path, as_json: bool) -> int:
-    """Show shards, sessions, heights and certificates. Every block is played again and every certificate checked.
+    """Execute every block again, check every certificate, and show shards, sessions, heights and certificates.
 
     Exit code 1 if a proof does not hold or a row is damaged.
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _ORIGIN_COLUMN = 46
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.group()
 def config() -> None:
-    """Write, test, print the configuration.
+    """Write, check or print the configuration of a DMQ node and of the other commands.
 
     \b
     Example:
@@ -30,10 +30,24 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--config", "config_file", metavar="FILE", help="Where to write. [stagepost.toml]")
+@json_option
+def schema(as_json: bool) -> None:
+    """Print the JSON Schema of stagepost.toml, for editors and checkers.
+
+    \b
+    Example:
+      stagepost config schema
+    """
+    from stagepost.config.settings import settings_schema
+
+    click.echo(json.dumps(settings_schema(), indent=None if as_json else 1))
+
+
+@config.command()
+@click.option("--config", "config_file", metavar="FILE", help="File to write. [stagepost.toml]")
 @json_option
 def init(config_file: str | None, as_json: bool) -> None:
-    """Write a settings file that explains every setting. An existing one is left alone.
+    """Write a settings file that explains every setting. An existing file is not overwritten.
 
     \b
     Example:
@@ -63,9 +77,9 @@ def init(config_file: str | None, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def check(context: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Test stagepost.toml, dmq-node's JSON file, topology and pools. Exit code 2 if anything is wrong.
+    """Check stagepost.toml, dmq-node's JSON file, the topology and the pools file. Exit code 2 if there is a fault.
 
-    All faults of all files are listed, each with its place, what was expected and what was found.
+    The command lists all faults of all files, each with its place, the expected value and the value found.
 
     \b
     Example:
@@ -101,7 +115,7 @@ def check(context: click.Context, /, as_json: bool, **given: Any) -> None:
 @with_node_flags(with_log_flags=False)
 @json_option
 def show(as_json: bool, **given: Any) -> None:
-    """Print every setting with the value that holds, and where it comes from.
+    """Print the effective value of every setting, and the flag, file or default that sets it.
 
     \b
     Example:

@@ -26,32 +26,54 @@ FULL_NODE_WITHIN_S = 60.0
 
 
 @click.command()
-@click.option("--validators", default=7, show_default=True, type=click.IntRange(1, 64), help="How many.")
-@click.option("--shards", default=1, show_default=True, type=click.IntRange(1, 16), help="How many.")
-@click.option("--seed", default=7, show_default=True, type=int, help="Keys and accounts follow from it.")
 @click.option(
-    "--data", default="stagepost-devnet", show_default=True, metavar="DIR", type=click.Path(path_type=Path)
+    "--validators", default=7, show_default=True, type=click.IntRange(1, 64), help="Number of validators."
+)
+@click.option("--shards", default=1, show_default=True, type=click.IntRange(1, 16), help="Number of shards.")
+@click.option("--seed", default=7, show_default=True, type=int, help="Seed of all keys and accounts.")
+@click.option(
+    "--data",
+    default="stagepost-devnet",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Data folder of the network; a network that is in it continues.",
 )
 @click.option(
-    "--messages", "count", type=click.IntRange(min=1), help="Send so many, wait for their ends, stop."
+    "--messages",
+    "count",
+    type=click.IntRange(min=1),
+    help="Send this number of messages, wait until each has ended, and stop.",
 )
 @click.option(
     "--rate", default=50.0, show_default=True, type=click.FloatRange(min=0.01), help="Messages per second."
 )
-@duration_option("--message-timeout", "timeout_s", default="4m", help="How long a message lives.")
+@duration_option(
+    "--message-timeout",
+    "timeout_s",
+    default="4m",
+    help="Time after which a message that is not final expires.",
+)
 @duration_option(
     "--session-lifetime",
     "lifetime_s",
     default="250s",
-    help="How long validators work together before the next session takes over.",
+    help="Time after which the next session of validators takes over.",
 )
 @click.option(
     "--faults",
     is_flag=True,
-    help="Lose some of what validators say, let fewer than a third of them break the rules, and kill members now and then.",
+    help="Drop some traffic between validators, let fewer than a third of them break the rules, and kill members now and then.",
 )
-@click.option("--one-process", is_flag=True, help="All of them in this process, over loopback sockets.")
+@click.option("--one-process", is_flag=True, help="Run all members in this process, over loopback sockets.")
 @with_kafka
+@click.option(
+    "--config",
+    "kafka_config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Settings file; its section [kafka] says how to reach the broker. [stagepost.toml, if it exists]",
+)
 @with_http
 @json_option
 @click.pass_context
@@ -74,15 +96,17 @@ def devnet(
     http_private_key: Path | None,
     as_json: bool,
 ) -> int:
-    """Run a whole network: validators, their queues and their chain, and a full node in front.
+    """Run a whole network on this machine: validators with their queues and their chain, and a full node.
 
-    With --messages it sends distinct sums of primes to accounts of all shards, waits until each message has its end,
-    compares what the accounts hold, and ends with 0 if all is right. Otherwise it runs until Ctrl-C, and takes messages from
-    `stagepost submit --wait final --data DIR`, from programs, and by HTTP with --http.
+    With --messages the command sends messages that add sums of primes to accounts of all shards, waits until each message
+    has ended, compares the balances of the accounts with the messages, and ends with exit code 0 if they agree. Without
+    --messages the network runs until Ctrl-C, and accepts messages from `stagepost submit --wait final --data DIR`, from
+    programs, and by HTTP with --http.
 
-    With --faults the summary names those that broke the rules (silent, equivocating or lying, from the seed), how often
-    members were killed while messages were sent, and what the full node can prove against whom. In one process only
-    validators are killed, and end in an orderly way; as processes they and the full node end without a word.
+    With --faults the summary names the validators that broke the rules (silent, equivocating or lying, chosen by the seed),
+    how often members were killed while messages were sent, and the offences that the full node can prove. With
+    --one-process only validators are stopped, and they end normally; otherwise validators and the full node are killed
+    without warning.
 
     \b
     Example:
@@ -100,7 +124,9 @@ def devnet(
     from stagepost.ground.telemetry.logs import configure_logs
 
     if faults and validators < FAULTY_FROM:
-        raise click.UsageError(f"--faults needs {FAULTY_FROM} validators: fewer can spare none", context)
+        raise click.UsageError(
+            f"--faults needs {FAULTY_FROM} validators: with fewer, none may be faulty", context
+        )
     if count is not None and count > MESSAGES_MAX:
         raise click.UsageError(f"--messages is at most {MESSAGES_MAX}", context)
     plan = DevnetPlan(validators, shards, seed, timeout_s, lifetime_s)
@@ -109,7 +135,7 @@ def devnet(
     make_private(data, "data folder", advice="choose another folder with --data")
     with (data / LOG_FILE).open("a") as log:
         # What members report is for a log; whoever looks at this command wants to see how messages fare.
-        configure_logs("WARNING", "json", log)
+        configure_logs("INFO", "json", log)
         return asyncio.run(
             _run(
                 plan,

@@ -6,4 +6,6 @@ NOT_THAT_OUTCOME = 1
 USAGE = 2
 UNREACHABLE = 3
 """Nobody could be reached, or a disk refused."""
+NOT_KNOWN_YET = 4
+"""Time ran out before the end of the message was known: neither a yes nor a no."""
 INTERRUPTED = 130

@@ -13,16 +13,16 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILTERS = {
-    "id": ("DIGITS", "A message id, or the digits that it begins with."),
-    "outcome": ("VERDICT,…", "Verdicts, as in rejected,expired."),
-    "kind": ("KIND,…", "Kinds of receipts, as in Finalized,RejectedByQueue."),
-    "since": ("TIME", "From this moment on: ISO 8601, Unix milliseconds, or how long ago (10m)."),
-    "until": ("TIME", "Before this moment."),
-    "topic": ("NAME", "The topic that the message was sent on."),
-    "pool": ("POOL", "The pool that signed its DMQ message: 56 hexadecimal digits or pool1…"),
+    "id": ("DIGITS", "Message id, or its first digits."),
+    "outcome": ("VERDICT,…", "Verdicts, such as rejected,expired."),
+    "kind": ("KIND,…", "Kinds of receipts, such as Finalized,RejectedByQueue."),
+    "since": ("TIME", "From this time on: ISO 8601, Unix milliseconds, or a time ago (10m)."),
+    "until": ("TIME", "Before this time; the same forms."),
+    "topic": ("NAME", "Topic that the message was sent to."),
+    "pool": ("POOL", "Pool that signed the DMQ message: 56 hexadecimal digits or pool1…"),
     "validator": (
         "V1|KEY",
-        "A validator of the session that decided, or the digits that its key id begins with.",
+        "Validator of the session that decided: its name there, or the first digits of its key id.",
     ),
 }
 """The names are those of `pipeline.message_filter`, which the API and URLs use as well."""
@@ -43,18 +43,18 @@ def with_filters(command: F) -> F:
 @click.option(
     "--to",
     type=click.Choice(["csv", "jsonl", "parquet"]),
-    help="The format.  [default: as --out ends, else csv]",
+    help="Format of the file. [by the ending of --out, else csv]",
 )
 @click.option(
     "--out",
     required=True,
     metavar="PATH",
     type=click.Path(allow_dash=True, readable=False),
-    help="The file; - for standard output.",
+    help="File to write; - for standard output.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **given: str | None) -> None:
-    """Write the messages, or the receipts that count, which a filter lets through. Everything that is given must hold.
+    """Write the messages of the tables, or their receipts that count, that fulfil all filters given.
 
     \b
     Example:
@@ -70,7 +70,9 @@ def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **g
     refuse_missing_packages(("duckdb",))
     wanted = MessageFilter.read(given, time.time())
     suffix = Path(out).suffix.removeprefix(".")
-    form = FileFormat(to or (suffix if suffix in tuple(FileFormat) else FileFormat.CSV))
+    if to is None and suffix and out != STANDARD_OUTPUT and suffix not in tuple(FileFormat):
+        raise click.UsageError(f"no file of type .{suffix} can be written; give --to csv, jsonl or parquet")
+    form = FileFormat(to or suffix or FileFormat.CSV)
     if out == STANDARD_OUTPUT and form is FileFormat.PARQUET:
         raise click.UsageError("parquet needs a file: give one with --out")
     reader = Reader(folder)

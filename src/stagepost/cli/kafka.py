@@ -12,22 +12,27 @@ import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 data_option = click.option(
-    "--data", default="stagepost-kafka", show_default=True, metavar="DIR", type=click.Path(path_type=Path)
+    "--data",
+    default="stagepost-kafka",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the broker.",
 )
 jars_option = click.option(
     "--jars",
     "jars_folder",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where the jars are, or go. [the user's cache folder]",
+    help="Folder of the jars; missing jars are fetched into it. [the user's cache folder]",
 )
 
 
 @click.group()
 def kafka() -> None:
-    """A Kafka broker of one node on this machine, from Maven's artifacts. Your own broker serves as well.
+    """Run a Kafka broker on this machine, to try things out. Maven fetches it; a broker of your own does as well.
 
     \b
     Example:
@@ -44,12 +49,12 @@ def kafka() -> None:
     default=9092,
     show_default=True,
     type=click.IntRange(0, 65_535),
-    help="On 127.0.0.1; 0 takes a free one.",
+    help="Port on 127.0.0.1; 0 takes a free port.",
 )
 @jars_option
 @json_option
 def start(data: Path, port: int, jars_folder: Path | None, as_json: bool) -> None:
-    """Start the broker and wait until it answers. It runs on until `stagepost kafka stop`.
+    """Start the broker and wait until it answers. The broker runs until `stagepost kafka stop`.
 
     \b
     Example:
@@ -72,7 +77,7 @@ def start(data: Path, port: int, jars_folder: Path | None, as_json: bool) -> Non
 @json_option
 @click.pass_context
 def stop(context: click.Context, data: Path, as_json: bool) -> None:
-    """Stop the broker of this folder; its topics stay. Exit 1 if none runs.
+    """Stop the broker of this folder; its topics stay. Exit code 1 if no broker runs.
 
     \b
     Example:
@@ -94,7 +99,7 @@ def stop(context: click.Context, data: Path, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def status(context: click.Context, data: Path, as_json: bool) -> None:
-    """Show whether the broker of this folder runs, and where. Exit 1 if it does not.
+    """Show whether the broker of this folder runs, and its address. Exit code 1 if it does not run.
 
     \b
     Example:
@@ -115,7 +120,11 @@ def status(context: click.Context, data: Path, as_json: bool) -> None:
 @kafka.command()
 @jars_option
 @click.option(
-    "-D", "properties", multiple=True, metavar="NAME=VALUE", help="Another version than the list has."
+    "-D",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Property of the Maven project, such as another version; may be repeated.",
 )
 @json_option
 def jars(jars_folder: Path | None, properties: Sequence[str], as_json: bool) -> None:
@@ -125,10 +134,10 @@ def jars(jars_folder: Path | None, properties: Sequence[str], as_json: bool) -> 
     Example:
       stagepost kafka jars
     """
-    from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
+    from stagepost.topics.kafka.jars import OF_KAFKA, default_folder, fetch_jars
 
     folder = jars_folder or default_folder(os.environ)
-    for artifacts in Artifacts:
+    for artifacts in OF_KAFKA:
         fetched = fetch_jars(artifacts, folder, os.environ, properties)
         _show(
             {"artifacts": artifacts.value, "folder": str(folder / artifacts), "jars": len(fetched)},

@@ -21,14 +21,14 @@ WORD64 = click.IntRange(0, WORD64_MAX)
 
 Facts = dict[str, str | int | bool | list[str] | None]
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.group()
 def keys() -> None:
-    """Make test keys, show key files and the KES periods left, write an evolved KES key.
+    """Make test keys, show key files and the KES periods left, or write an evolved KES key.
 
-    No command changes a file that exists.
+    No command changes an existing file.
 
     \b
     Example:
@@ -38,14 +38,26 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--start-kes-period", type=WORD64, default=0, show_default=True, help="First KES period.")
-@click.option("--issue-number", type=WORD64, default=0, show_default=True, help="Certificate counter.")
+@click.option(
+    "--start-kes-period",
+    type=WORD64,
+    default=0,
+    show_default=True,
+    help="First KES period of the certificate.",
+)
+@click.option(
+    "--issue-number",
+    type=WORD64,
+    default=0,
+    show_default=True,
+    help="Number of the certificate; a pool's later certificate has a higher one.",
+)
 @json_option
 def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -> None:
     """Make a cold key, a KES key and an operational certificate in DIR.
 
-    The files are those of cardano-cli. The cold key lies beside the others, which is fine for tests; that of
-    a real pool belongs on a machine without a network.
+    The files have the format of cardano-cli. The cold key lies beside the others. Use these keys for tests only: the
+    cold key of a real pool belongs on a machine without a network.
 
     \b
     Example:
@@ -64,7 +76,7 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
 @json_option
 @click.pass_context
 def show(context: click.Context, path: Path, as_json: bool) -> None:
-    """Show what a key or certificate file holds, or all of them in DIR. Secrets are never shown.
+    """Show the content of a key or certificate file, or of all such files in DIR. Secrets are never shown.
 
     Exit code 1 if a certificate is not valid, or does not belong to the keys beside it, or if a file that
     cardano-node takes for a KES key at period 0 holds an evolved one.
@@ -103,21 +115,21 @@ def show(context: click.Context, path: Path, as_json: bool) -> None:
     "to_period",
     type=click.IntRange(min=0),
     metavar="PERIOD",
-    help="Period to reach, 1 to 63. Default: the next.",
+    help="Period of the new key, 1 to 63. [one more than the period of FILE]",
 )
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="The new file, in a folder without operators' keys.",
+    help="File to write, in another folder than FILE.",
 )
 @json_option
 def evolve(file: Path, to_period: int | None, out: Path, as_json: bool) -> None:
-    """Write the KES signing key in FILE, moved forward, to a new file. FILE stays as it is.
+    """Evolve the KES signing key in FILE to a later period and write it to a new file. FILE stays as it is.
 
     PERIOD counts from the certificate's start: the KES period of the chain minus the start KES period. The new
-    file cannot sign for earlier periods. Its type is our own, so that cardano-node and cardano-cli do not take it for a
-    key at period 0. Signing needs no evolved file: `send` moves the key forward in memory.
+    file cannot sign for earlier periods. It has a type of its own, so that cardano-node and cardano-cli do not take it
+    for a key at period 0. Signing needs no evolved file: `send` evolves the key in memory.
 
     \b
     Example:
@@ -138,7 +150,7 @@ def _files_in(folder: Path) -> list[Path]:
     if not found:
         raise StorageError(
             f"{folder} holds none of {', '.join(FILE_NAMES)}",
-            advice="give the folder made by `stagepost keys new`",
+            advice="give a folder with keys, as `stagepost keys new` makes it",
         )
     return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -28,9 +29,15 @@ from stagepost.errors import (
     TransportError,
 )
 
+SUGGESTIONS_MAX = 3
+SUGGESTION_LIKENESS = 0.6
+"""Share, from 0 to 1, in which two names must agree."""
+USAGE_CODE = "USAGE"
+"""Code of a mistake on the command line, in errors as JSON."""
+
 
 @dataclass
-class Common:
+class CommandContext:
     """Kept as the object of the outermost context. `is_used`: whether the command has asked for the settings file."""
 
     verbose: bool = False
@@ -40,11 +47,11 @@ class Common:
     is_used: bool = False
 
 
-def common() -> Common:
+def common() -> CommandContext:
     """Return the common options of the command that runs now; empty options where none runs."""
     context = click.get_current_context(silent=True)
     found = None if context is None else context.find_root().obj
-    return found if isinstance(found, Common) else Common()
+    return found if isinstance(found, CommandContext) else CommandContext()
 
 
 def file_and_context(config_file: str | None, context_name: str | None) -> tuple[str | None, str | None]:
@@ -69,41 +76,56 @@ def unused_options() -> str | None:
 
 # Loaded when asked for, so that `stagepost --help` stays quick whatever a subcommand needs.
 SUBCOMMANDS = {
-    "demo": ("stagepost.cli.demo.command", "the whole thing, embedded: network, messages, a trace, tables"),
-    "devnet": ("stagepost.cli.devnet", "a network of full node and validators, from one seed"),
-    "keys": ("stagepost.cli.keys", "test keys; KES periods left"),
-    "config": ("stagepost.cli.config", "write, test, print the effective configuration"),
-    "node": ("stagepost.cli.node", "run one node"),
-    "message": ("stagepost.cli.message", "one DMQ message: make, send, inspect, verify"),
-    "wire": ("stagepost.cli.wire.command", "a captured byte stream, explained"),
-    "send": ("stagepost.cli.send.command", "a message to a topic: signed, sent once or delivered reliably"),
+    "demo": ("stagepost.cli.demo.command", "run a whole network once: messages, a trace, tables"),
+    "devnet": ("stagepost.cli.devnet", "run a network of validators and a full node on this machine"),
+    "keys": ("stagepost.cli.keys", "make test keys; show key files and KES periods left"),
+    "config": ("stagepost.cli.config", "write, check or print the configuration"),
+    "node": ("stagepost.cli.node", "run a DMQ node, a full node or a validator"),
+    "network": ("stagepost.cli.network.command", "found, join, change or show a network of validators"),
+    "message": ("stagepost.cli.message", "make, send, inspect or verify one DMQ message"),
+    "wire": ("stagepost.cli.wire.command", "explain a captured byte stream"),
+    "send": ("stagepost.cli.send.command", "sign a message for a topic; send it once or deliver it reliably"),
     "submit": (
         "stagepost.cli.submit.command",
-        "an external message to the chain, followed until it is final",
+        "submit an external message to the chain and follow it",
     ),
     "listen": (
         "stagepost.cli.listen.command",
-        "messages of a DMQ node, receipts of a full node, as they come",
+        "show messages of a DMQ node, or receipts of a full node, as they come",
     ),
-    "trace": ("stagepost.cli.trace.command", "every receipt of one message, as lanes"),
-    "sets": ("stagepost.cli.sets", "validator sets of a data folder, as a file"),
-    "verify": ("stagepost.cli.verify", "check receipts or a topic dump offline"),
+    "observe": (
+        "stagepost.cli.observe.command",
+        "show by stake which pools sign Mithril's beacons, and record it for the tables",
+    ),
+    "trace": ("stagepost.cli.trace.command", "show every receipt of one message, a lane for each source"),
+    "sets": ("stagepost.cli.sets", "write the validator sets of a data folder to a file"),
+    "prove": ("stagepost.cli.prove", "write the proof of a message's end to a file that anybody can check"),
+    "verify": (
+        "stagepost.cli.verify",
+        "check a proof, or the receipts of a file or topic dump, without a node",
+    ),
     "queue": (
         "stagepost.cli.queue.command",
-        "what waits, in a node or an outbox: ls, show, flush, replay, check",
+        "list or handle waiting messages of a node or an outbox",
     ),
-    "peers": ("stagepost.cli.peers", "connections of a node and their state"),
-    "export": ("stagepost.cli.export", "messages and receipts of the tables, by filter, as one file"),
-    "pipeline": ("stagepost.cli.pipeline.command", "verified tables from topics and dumps, by Spark"),
+    "peers": ("stagepost.cli.peers", "show the peers of nodes and their state"),
+    "export": ("stagepost.cli.export", "write messages or receipts of the tables, by filter, to a file"),
+    "pipeline": ("stagepost.cli.pipeline.command", "make verified tables from topics and dumps, by Spark"),
     "kafka": (
         "stagepost.cli.kafka",
-        "a broker on this machine, to try things out: start, stop, status, jars",
+        "run a Kafka broker on this machine, to try things out",
     ),
-    "check": ("stagepost.cli.check.command", "health of a node, for monitors"),
-    "chain": ("stagepost.cli.chain", "the embedded chain of a data folder: shards, sessions, certificates"),
-    "serve": ("stagepost.cli.serve", "dashboard, API and metrics of a data folder, in a browser"),
-    "topic": ("stagepost.cli.topic", "topics of a data folder: ls, check, dump"),
+    "check": ("stagepost.cli.check", "can the network finish a message now? for people and monitors"),
+    "chain": ("stagepost.cli.chain", "show and check the embedded chain of a data folder"),
+    "serve": ("stagepost.cli.serve", "serve the dashboard, API and metrics of a data folder"),
+    "topic": ("stagepost.cli.topic", "list, check, dump or serve the topics of a data folder"),
 }
+
+
+def _similar(name: str, known: list[str]) -> list[str]:
+    import difflib
+
+    return difflib.get_close_matches(name, known, SUGGESTIONS_MAX, SUGGESTION_LIKENESS)
 
 
 class Subcommands(click.Group):
@@ -118,6 +140,20 @@ class Subcommands(click.Group):
         take_local_paths_only(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; where there is none, name those that are written much like it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = _similar(args[0], list(SUBCOMMANDS)) if args else []
+            if not near or "Did you mean" in error.format_message():
+                raise
+            raise click.UsageError(
+                f"{error.format_message()} Did you mean {' or '.join(near)}?", ctx
+            ) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
@@ -125,11 +161,18 @@ class Subcommands(click.Group):
 
 @click.command(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="stagepost")
-@click.option("-q", "--quiet", is_flag=True, help="Results and errors only: no progress, no notes.")
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only: no progress, no notes.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error to stderr.")
-@click.option("--no-color", is_flag=True, help="No colours, also on a terminal (as NO_COLOR does).")
+@click.option(
+    "--no-color", is_flag=True, help="Print no colours, also on a terminal; NO_COLOR does the same."
+)
 @click.option("--config", metavar="FILE", help="Settings file, for commands that read one. [stagepost.toml]")
-@click.option("--context", "name", metavar="NAME", help="A named part of it: [contexts.NAME].")
+@click.option(
+    "--context",
+    "name",
+    metavar="NAME",
+    help="Let [contexts.NAME] of the settings file override its other settings.",
+)
 @click.option(
     "--install-completion",
     is_flag=False,
@@ -149,13 +192,13 @@ def stagepost(
     config: str | None,
     name: str | None,
 ) -> None:
-    """Carry a message from a program's hand to finality, and prove every step.
+    """Carry a message from a program to finality, and prove every step.
 
     \b
     Example:
       stagepost demo
     """
-    context.obj = Common(verbose, quiet, config, name)
+    context.obj = CommandContext(verbose, quiet, config, name)
     if quiet:
         # Errors are shown after the command has ended, by `run`, on the stream that is put back there.
         context.with_resource(redirect_stderr(_Nowhere()))
@@ -184,25 +227,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit status that it ends with."""
     verbose = any(argument in ("-v", "--verbose") for argument in arguments)
+    as_json = "--json" in arguments
     try:
         outcome = stagepost.main(args=list(arguments), prog_name="stagepost", standalone_mode=False)
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            _show_json(error.format_message(), "", USAGE_CODE, error.exit_code)
+        else:
+            error.show()
         return error.exit_code
     except StagepostError as error:
         if verbose:
             import traceback
 
             traceback.print_exc()
-        show_error(error)
+        if as_json:
+            _show_json(error.text, error.advice, error.code, exit_status(error))
+        else:
+            show_error(error)
         return exit_status(error)
     except BrokenPipeError:
         # The reader of our output has gone, as `| head` does; that is no fault.
         sys.stderr.close()
         return DONE
     return outcome if isinstance(outcome, int) else DONE
+
+
+def _show_json(text: str, advice: str, code: str, exit_code: int) -> None:
+    """Print an error as one JSON object to stderr: results alone go to stdout."""
+    facts = {"error": text, "advice": advice, "code": str(code), "exit_code": exit_code}
+    click.echo(json.dumps(facts, ensure_ascii=False), err=True)
 
 
 def show_error(error: StagepostError) -> None:

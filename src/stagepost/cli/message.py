@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
-from stagepost.cli.options.delivery import evolved_key_option, is_given, with_signing_options
+from stagepost.cli.options.delivery import (
+    SOURCE_FLAGS,
+    SigningSource,
+    evolved_key_option,
+    is_given,
+    kes_clock_given,
+    keys_given,
+    with_signing_options,
+)
 from stagepost.cli.options.shared import json_option, socket_and_magic, with_local_node
 
 if TYPE_CHECKING:
@@ -23,7 +31,7 @@ profile_option = click.option(
     type=click.Choice(["dmq-node", "gouroboros", "seed"]),
     default="dmq-node",
     show_default=True,
-    help="Wire profile; `seed` also reads the older layout.",
+    help="Wire profile; `seed` also reads messages of 4 elements.",
 )
 
 
@@ -40,18 +48,29 @@ def message() -> None:
 @message.command()
 @click.argument("source", metavar="FILE|-")
 @click.option(
-    "--keys", "folder", required=True, type=click.Path(path_type=Path), help="Folder of `keys new`."
+    "--keys",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder with the pool's keys, as `keys new` makes it.",
 )
 @click.option(
-    "--ttl", "ttl_s", type=click.IntRange(min=1), default=TTL_S, show_default=True, help="Seconds to live."
+    "--ttl",
+    "ttl_s",
+    type=click.IntRange(min=1),
+    default=TTL_S,
+    show_default=True,
+    help="Seconds until the message expires.",
 )
-@click.option("--kes-period", type=click.IntRange(min=0), help="Default: the period that the key file is at.")
+@click.option(
+    "--kes-period", type=click.IntRange(min=0), help="KES period to sign for. [the period of the key file]"
+)
 @evolved_key_option
 @click.option(
-    "--pad", is_flag=True, help="Fill a short body up to the 90 bytes that networks require, with zeros."
+    "--pad", is_flag=True, help="Fill a short body with zeros to the 90 bytes that networks require."
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Write the raw message here; default: hex on stdout."
+    "--out", type=click.Path(path_type=Path), help="File for the raw message. [hex on standard output]"
 )
 @json_option
 def make(
@@ -66,7 +85,7 @@ def make(
 ) -> None:
     """Sign the content of FILE as a message.
 
-    The KES key is moved forward if --kes-period asks for it, in memory only.
+    For a later --kes-period the KES key is evolved in memory; its file stays as it is.
 
     \b
     Example:
@@ -100,14 +119,21 @@ def make(
         click.echo(f"{signed.message_id.hex()}   {len(signed.raw)} bytes in {out}   expires in {ttl_s} s")
 
 
-_SIGNING_ONLY = {"ttl_s": "--ttl", "kes_period": "--kes-period", "evolved_key": "--evolved-key"}
+_SIGNING_ONLY = {
+    "ttl_s": "--ttl",
+    "kes_period": "--kes-period",
+    "evolved_key": "--evolved-key",
+} | SOURCE_FLAGS
 """Parameter name to flag: options that a message has no use for once it is signed."""
 
 
 @message.command("send")
 @click.argument("source", metavar="FILE|-|TEXT")
 @click.option(
-    "--keys", "folder", type=click.Path(path_type=Path), help="Folder of `keys new`; to sign the bytes with."
+    "--keys",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder with the pool's keys: sign the bytes with them.",
 )
 @with_local_node
 @with_signing_options
@@ -124,10 +150,11 @@ def send_message(
     ttl_s: float,
     kes_period: int | None,
     evolved_key: Path | None,
+    signing: SigningSource,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Submit a raw DMQ message to a node, once. Exit code 1 if the node rejects it.
+    """Submit a raw DMQ message to a node once. Exit code 1 if the node rejects it.
 
     With --keys, the bytes of FILE, standard input (-) or TEXT are signed as the whole body: no envelope, no topic, no
     padding. Without --keys, FILE is a signed message (raw or hex), as `message make` writes it.
@@ -140,14 +167,16 @@ def send_message(
     import time
 
     from stagepost.cli.options.shared import disable_core_dumps, read_bytes, read_content
-    from stagepost.cli.send.once import NodeAddress, Signer, sign_and_submit, submit_once
+    from stagepost.cli.send.once import MessageSigner, NodeAddress, sign_and_submit, submit_once
     from stagepost.dmq.message import BODY_BYTES_MAX, DmqMessage
 
-    if folder is not None:
+    if folder is not None or signing.kes_agent is not None:
+        keys = keys_given(context, folder, signing, evolved_key)
         disable_core_dumps()
         content = read_content(source, BODY_BYTES_MAX, "stagepost message send")
         node = NodeAddress(*socket_and_magic(socket, network_magic, data), profile)
-        signer = Signer(folder, evolved_key, kes_period, ttl_s)
+        kes_clock = kes_clock_given(signing, node.network_magic, node.socket_path, data)
+        signer = MessageSigner(keys, evolved_key, kes_period, ttl_s, kes_clock)
         context.exit(sign_and_submit(content, None, signer, node, timeout_s, as_json))
     given = next((name for name in _SIGNING_ONLY if is_given(context, name)), None)
     if given is not None:
@@ -163,7 +192,7 @@ def send_message(
 @profile_option
 @json_option
 def inspect(source: str, profile: str, as_json: bool) -> None:
-    """Show the fields of a message (raw or hex). Nothing is verified: see `message verify`.
+    """Show the fields of a message (raw or hex). Nothing is verified; `message verify` does that.
 
     \b
     Example:
@@ -184,7 +213,7 @@ def inspect(source: str, profile: str, as_json: bool) -> None:
 @message.command()
 @click.argument("source", metavar="FILE|-")
 @click.option(
-    "--at", "at_unix_s", type=click.IntRange(min=0), help="Judge expiry at this Unix time. Default: now."
+    "--at", "at_unix_s", type=click.IntRange(min=0), help="Unix time at which expiry is checked. [now]"
 )
 @click.option("--max-kes-evolutions", type=click.IntRange(1, 64), default=62, show_default=True)
 @profile_option
@@ -200,7 +229,7 @@ def verify(
 ) -> None:
     """Check id, dates, certificate and KES signature. Exit code 1 if any of them fails.
 
-    Whether the pool is known and has stake is the node's knowledge, and is not checked here.
+    The command does not check whether the pool is known and has stake: only a node knows that.
 
     \b
     Example:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stagepost import __version__
+from stagepost.cli.options.delivery import settings_in, with_settings_file
 from stagepost.cli.options.http import with_http
 from stagepost.cli.options.kafka import KafkaWay, with_kafka
 from stagepost.cli.options.node_flags import request_from, with_node_flags
-from stagepost.cli.options.shared import duration_option
+from stagepost.cli.options.shared import RenamedOption, duration_option
+
+if TYPE_CHECKING:
+    from stagepost.ground.net.network import TcpAddress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
 def node() -> None:
-    """Run one node.
+    """Run a DMQ node, a full node or a validator.
 
     \b
     Example:
-      stagepost node dmq --host-addr 127.0.0.1 --pools pools.json
+      stagepost node dmq --host-addr 127.0.0.1 --cardano-node-socket node.socket
     """
 
 
@@ -34,21 +39,23 @@ def node() -> None:
 def dmq(context: click.Context, /, **given: Any) -> None:
     """Run a DMQ node (CIP-0137) until SIGTERM or Ctrl-C.
 
-    Takes dmq-node's flags, its JSON configuration and its topology file as they are. Flags win over
-    stagepost.toml, that over dmq-node's JSON file. Where the node is to be reached stands in node.json in
-    the data folder.
+    The node accepts dmq-node's flags, its JSON configuration and its topology file unchanged. It asks a cardano-node
+    for the stake of pools, and serves on while that is away; --pools replaces it on private networks. Flags override
+    stagepost.toml, and stagepost.toml overrides dmq-node's JSON file. While the node runs, node.json in the data folder
+    names its addresses.
 
     \b
     Example:
-      stagepost node dmq --host-addr 0.0.0.0 -t dmq.topology.json --pools pools.json
+      stagepost node dmq --host-addr 0.0.0.0 -c dmq.config.json -t dmq.topology.json
     """
     from stagepost.config.effective import load_node_config
 
     config = load_node_config(request_from(given))
 
     from stagepost.dmq.node.main import run_process
+    from stagepost.trace.layer_topics import recorded
 
-    context.exit(run_process(config))
+    context.exit(run_process(config, recorded))
 
 
 def _port_given(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
@@ -56,7 +63,20 @@ def _port_given(context: click.Context, parameter: click.Parameter, value: str) 
         return None
     if value.isascii() and value.isdecimal() and int(value) <= 65_535:
         return int(value)
-    raise click.BadParameter(f"{value!r} is neither a port nor off", context, parameter)
+    raise click.BadParameter(f"{value!r} is not a valid port; give 0 to 65535, or off", context, parameter)
+
+
+def _address_given(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> TcpAddress | None:
+    from stagepost.ground.net.network import TcpAddress, parse_address
+
+    if value is None:
+        return None
+    address = parse_address(value)
+    if not isinstance(address, TcpAddress):
+        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT", context, parameter)
+    return address
 
 
 def _with_member_flags(command: F) -> F:
@@ -64,14 +84,26 @@ def _with_member_flags(command: F) -> F:
     file = click.Path(path_type=Path)
     options = (
         click.option(
-            "--network", required=True, metavar="FILE", type=file, help="Who is where: network.json."
+            "--network",
+            required=True,
+            metavar="FILE",
+            type=file,
+            help="network.json: keys and addresses of all members, and the first block.",
         ),
-        click.option("--key", required=True, metavar="FILE", type=file, help="Its Ed25519 signing key."),
-        click.option("--data", required=True, metavar="DIR", type=file, help="Where it keeps its state."),
-        duration_option("--message-timeout", "timeout_s", default="4m", help="How long a message lives."),
+        click.option(
+            "--key", required=True, metavar="FILE", type=file, help="Ed25519 signing key of this node."
+        ),
+        click.option("--data", required=True, metavar="DIR", type=file, help="Data folder of this node."),
+        duration_option(
+            "--message-timeout",
+            "timeout_s",
+            default=None,
+            help="Time after which a message that is not final expires. [remp.message_timeout_s of the settings, 4m]",
+        ),
+        with_settings_file,
         click.option(
             "--log-level",
-            default="WARNING",
+            default="INFO",
             show_default=True,
             type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
         ),
@@ -81,17 +113,44 @@ def _with_member_flags(command: F) -> F:
             default="0",
             show_default=True,
             callback=_port_given,
-            help="Metrics, health and status on 127.0.0.1; 0 takes a free port.",
+            help="Port of metrics, health and status on 127.0.0.1; 0 takes a free port.",
+        ),
+        click.option(
+            "--prometheus",
+            metavar="HOST:PORT",
+            callback=_address_given,
+            help="Address of a second server with /metrics alone, which other machines may reach.",
         ),
     )
+
+    @wraps(command)
+    def with_settings(
+        *arguments: Any,
+        timeout_s: float | None,
+        config_file: Path | None,
+        config_context: str | None,
+        **given: Any,
+    ) -> Any:
+        if timeout_s is None:
+            timeout_s = settings_in(config_file, config_context).seconds("remp.message_timeout_s")
+        return command(*arguments, timeout_s=timeout_s, config_file=config_file, **given)
+
+    wrapped: Any = with_settings
     for option in reversed(options):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    found: F = wrapped
+    return found
 
 
 @node.command()
 @_with_member_flags
-@click.option("--shards", default=1, show_default=True, type=click.IntRange(1, 16), help="How many it wants.")
+@click.option(
+    "--shards",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 16),
+    help="Number of shards; the validator proposes splits until there are as many.",
+)
 @click.pass_context
 def validator(
     context: click.Context,
@@ -101,6 +160,8 @@ def validator(
     timeout_s: float,
     log_level: str,
     metrics_port: int | None,
+    prometheus: TcpAddress | None,
+    config_file: Path | None,
     shards: int,
 ) -> None:
     """Run a validator of the embedded chain, with its queues, until SIGTERM or Ctrl-C.
@@ -123,6 +184,7 @@ def validator(
         message_timeout_s=timeout_s,
         log_level=log_level.upper(),
         metrics_port=metrics_port,
+        metrics_at=prometheus,
     )
     context.exit(status)
 
@@ -133,7 +195,7 @@ def validator(
     "--dmq-keys",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Keys of the pool that it speaks for on a DMQ network: it takes messages from there, and acknowledges.",
+    help="Folder with a pool's keys: take messages from a DMQ network, and acknowledge them as this pool.",
 )
 @click.option(
     "--dmq-data",
@@ -141,9 +203,28 @@ def validator(
     type=click.Path(path_type=Path),
     help="Data folder of the DMQ node on this machine.",
 )
-@click.option("--dmq-socket", metavar="PATH", help="Its local socket. [from --dmq-data]")
-@click.option("--dmq-magic", type=int, help="Its network. [from --dmq-data]")
-@click.option("--dmq-profile", default="dmq-node", show_default=True, help="The wire profile.")
+@click.option(
+    "--socket",
+    "--dmq-socket",
+    "dmq_socket",
+    cls=RenamedOption,
+    metavar="PATH",
+    help="Local socket of the DMQ node. [from --dmq-data]",
+)
+@click.option(
+    "--network-magic",
+    "--dmq-magic",
+    "dmq_magic",
+    cls=RenamedOption,
+    type=int,
+    help="Magic number of the DMQ network. [from --dmq-data]",
+)
+@click.option(
+    "--dmq-profile",
+    default="dmq-node",
+    show_default=True,
+    help="Wire profile of the connection to the DMQ node.",
+)
 @with_http
 @with_kafka
 @click.pass_context
@@ -155,6 +236,8 @@ def full(
     timeout_s: float,
     log_level: str,
     metrics_port: int | None,
+    prometheus: TcpAddress | None,
+    config_file: Path | None,
     dmq_keys: Path | None,
     dmq_data: Path | None,
     dmq_socket: str | None,
@@ -164,14 +247,13 @@ def full(
     http_certificate: Path | None,
     http_private_key: Path | None,
     kafka: str | None,
-    kafka_config: Path | None,
 ) -> None:
-    """Run a full node until SIGTERM or Ctrl-C: messages to validators, every status onto a topic.
+    """Run a full node until SIGTERM or Ctrl-C: send messages to validators, write every status to a topic.
 
-    It takes messages from programs of its user on a local socket (`stagepost submit --wait final`), by HTTP with --http, and
-    from the topic stagepost.remp.messages in its data folder; it writes stagepost.remp.statuses there. With --dmq-keys it
-    takes messages from a DMQ network as well, as a critical peer of those who publish them; with --kafka from a broker,
-    where the statuses go, too.
+    The full node takes messages from programs of its own user on a local socket (`stagepost submit --wait final`), by HTTP
+    with --http, and from the topic stagepost.remp.messages in its data folder. It writes statuses to the topic
+    stagepost.remp.statuses there. With --dmq-keys it also takes messages from a DMQ network, as a critical peer of their
+    publishers. With --kafka it also takes messages from a broker, and writes the statuses there as well.
 
     \b
     Example:
@@ -180,7 +262,7 @@ def full(
     """
     from stagepost.cli.options.http import http_settings, serving_http
 
-    way = KafkaWay.given(kafka, kafka_config)
+    way = KafkaWay.given(kafka, config_file)
     settings = http_settings(http, http_certificate, http_private_key, data)
     from stagepost.cli.options.shared import disable_core_dumps, socket_and_magic
     from stagepost.full_node.process import DmqAccess, run_full_node
@@ -199,6 +281,7 @@ def full(
         dmq=dmq_access,
         beside=None if settings is None else lambda node: serving_http(node, settings),
         metrics_port=metrics_port,
+        metrics_at=prometheus,
         kafka=way.settings,
     )
     context.exit(status)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stagepost.cli.exit_codes import INTERRUPTED
-from stagepost.cli.main import file_and_context
-from stagepost.cli.options.delivery import with_settings_file
+from stagepost.cli.options.delivery import settings_in, with_settings_file
+from stagepost.errors import StorageError
 
 if TYPE_CHECKING:
     from stagepost.web.access.settings import WebSettings
@@ -27,18 +27,30 @@ MISSING = "the dashboard needs FastAPI, uvicorn, Jinja2 and DuckDB, and {name} i
     "--data", metavar="DIR", default="stagepost-data", show_default=True, type=click.Path(path_type=Path),
     help="Data folder of a full node, devnet or demo.",
 )  # fmt: skip
-@click.option("--tables", metavar="DIR", type=click.Path(path_type=Path), help="Spark tables. [DATA/tables]")
 @click.option(
-    "--outbox", metavar="DIR", type=click.Path(path_type=Path), help="Outbox of a publisher. [in DATA]"
+    "--tables", metavar="DIR", type=click.Path(path_type=Path), help="Folder of the tables. [DATA/tables]"
 )
-@click.option("--keys", metavar="DIR", type=click.Path(path_type=Path), help="Keys to flush and replay with.")
-@click.option("--host", help="Address to listen at. [127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Port; 0 takes a free one. [8137]")
 @click.option(
-    "--certificate", metavar="FILE", type=click.Path(path_type=Path), help="TLS certificate chain, PEM."
+    "--outbox", metavar="DIR", type=click.Path(path_type=Path), help="Outbox of a publisher. [DATA/outbox]"
 )
-@click.option("--private-key", metavar="FILE", type=click.Path(path_type=Path), help="Its key, PEM.")
-@click.option("--new-token", is_flag=True, help="Make a token, show it once, and end.")
+@click.option(
+    "--keys",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder with a pool's keys; enables flush and replay of the outbox.",
+)
+@click.option("--host", help="Address to listen on. [127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 takes a free port. [8137]")
+@click.option(
+    "--certificate", metavar="FILE", type=click.Path(path_type=Path), help="TLS certificate chain (PEM)."
+)
+@click.option(
+    "--private-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Private key of --certificate (PEM).",
+)
+@click.option("--new-token", is_flag=True, help="Make a token, print it once, and end.")
 @with_settings_file
 def serve(
     data: Path,
@@ -53,10 +65,12 @@ def serve(
     config_file: Path | None,
     config_context: str | None,
 ) -> int:
-    """Show a data folder in a browser: traces, live messages, queues, validators, peers, tables; and the same as an API.
+    """Serve a data folder to browsers, and as an API: traces, live messages, queues, validators, peers, tables.
 
-    Only this machine can look, unless a token and a TLS certificate are there. A token is asked for once one was made
-    with --new-token, or when STAGEPOST_TOKEN is set.
+    Actions (flush, replay) need a token. Without a token of yours, one is made at the start and printed as a link, and
+    everybody on this machine may read; `web.open_reading = false` asks for the token then, too. With a token of yours, made
+    by --new-token or set as STAGEPOST_TOKEN, every request needs it. Other machines are served only with both a token of
+    yours and a TLS certificate.
 
     \b
     Example:
@@ -70,18 +84,21 @@ def serve(
         click.echo(write_token(data))
         click.echo("shown this once; it is asked for from the next start on", err=True)
         return 0
+    if not data.is_dir():
+        raise StorageError(
+            f"there is no folder {data}",
+            advice="give the data folder of a node, a devnet or a demo with --data",
+        )
     chosen = _web_settings(config_file, config_context)
+    chosen_open = bool(chosen.pop("open_reading"))
     settings = _settings(data, tables, outbox, keys, host, port, certificate, private_key, chosen)
-    return _run(settings)
+    if settings.token_hash is not None:
+        return _run(settings)
+    return _run_with_new_token(settings, open_reading=chosen_open)
 
 
 def _web_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
-    from stagepost.config.effective import ConfigRequest, effective_config
-
-    file, name = file_and_context(None if config_file is None else str(config_file), config_context)
-    config = effective_config(ConfigRequest(config_file=None if file is None else Path(file), context=name))
-    config.faults.raise_if_any()
-    values = {key: value.value for key, value in config.values.items()}
+    values = {key: value.value for key, value in settings_in(config_file, config_context).values.items()}
     found = {key.removeprefix("web."): value for key, value in values.items() if key.startswith("web.")}
     return {**found, "queue_size": values["delivery.queue_size"]}
 
@@ -99,7 +116,7 @@ def _settings(
 ) -> WebSettings:
     import os
 
-    from stagepost.web.access.security import hash_of, read_token_hash
+    from stagepost.web.access.security import chosen_token_hash, read_token_hash
     from stagepost.web.access.settings import WebSettings
 
     token = os.environ.get(TOKEN_VARIABLE)
@@ -112,14 +129,34 @@ def _settings(
         tables=tables,
         outbox=outbox,
         keys=keys,
-        token_hash=hash_of(token) if token else read_token_hash(data),
+        token_hash=chosen_token_hash(token) if token else read_token_hash(data),
         certificate=certificate,
         private_key=private_key,
         **chosen,
     )
 
 
-def _run(settings: WebSettings) -> int:
+def _run_with_new_token(settings: WebSettings, *, open_reading: bool) -> int:
+    """Serve with a token for this run alone, which the link at the start shows."""
+    from dataclasses import replace
+
+    from stagepost.web.access.security import hash_of, new_token
+    from stagepost.web.access.settings import require_safe_address
+
+    require_safe_address(settings)  # the token of a run does not open an address to other machines
+    token = new_token()
+    return _run(replace(settings, token_hash=hash_of(token), open_reading=open_reading), token)
+
+
+def _run(settings: WebSettings, token: str | None = None) -> int:
+    server, listener = dashboard_server(settings, token)
+    return _until_signal(lambda: server.run(sockets=[listener]))
+
+
+def dashboard_server(
+    settings: WebSettings, token: str | None, extend: Callable[[Any], None] = lambda app: None
+) -> tuple[Any, Any]:
+    """Return a server of the dashboard and the socket that it listens on; print its address. `extend` adds to the application."""
     from stagepost.errors import ConfigError
 
     try:
@@ -131,11 +168,15 @@ def _run(settings: WebSettings) -> int:
             MISSING.format(name=error.name), advice="install the extra: pip install '.[web]'"
         ) from error
     app = create_app(settings)
+    extend(app)
     listener = _listen(settings)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if settings.has_tls else "http"
     click.echo(f"dashboard of {settings.data} at {scheme}://{shown}:{port}", err=True)
+    if token is not None:
+        purpose = "for actions" if settings.open_reading else "to read and act"
+        click.echo(f"{purpose} open {scheme}://{shown}:{port}/login?token={token}", err=True)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -152,7 +193,7 @@ def _run(settings: WebSettings) -> int:
     )
     server = uvicorn.Server(config)
     app.state.sources.pulse.ends_when = lambda: server.should_exit
-    return _until_signal(lambda: server.run(sockets=[listener]))
+    return server, listener
 
 
 def _until_signal(run: Callable[[], None]) -> int:

@@ -10,7 +10,7 @@ import click
 
 @click.group()
 def sets() -> None:
-    """The validator sets that a full node has seen at work.
+    """Write the validator sets that a full node has seen.
 
     \b
     Example:
@@ -31,12 +31,12 @@ def sets() -> None:
     required=True,
     metavar="FILE",
     type=click.Path(allow_dash=True, readable=False),
-    help="Where to write; - for standard output.",
+    help="File to write; - for standard output.",
 )
 def export(data: Path, out: str) -> None:
-    """Write the validator-sets file that `verify`, `trace` and the pipeline are given.
+    """Write the validator-sets file that `verify`, `trace` and the pipeline need.
 
-    It holds every session of which the node has heard, each with its validators and the time in which they sign.
+    The file holds every session that the node knows, each with its validators and the time in which they sign.
 
     \b
     Example:

@@ -25,21 +25,21 @@ from stagepost.topics.remote.protocol import TOKEN_VARIABLE
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The data folder of the node that writes the topics.",
+    help="Data folder of the node that writes the topics.",
 )
 @click.option(
     "--address",
     default=f"{LOOPBACK_HOST}:0",
     show_default=True,
     metavar="HOST:PORT|PATH",
-    help="Where to listen; port 0 takes a free one. Beyond this machine only with STAGEPOST_TOKEN set.",
+    help="Address to listen on; port 0 takes a free port. Other machines are served only with STAGEPOST_TOKEN set.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def serve(data: Path, address: str, as_json: bool) -> None:
     """Serve topics to `stagepost pipeline --address` and other readers, until SIGTERM or Ctrl-C.
 
-    Readers get what is durable, range by range, and the same range always gives the same records. With STAGEPOST_TOKEN set,
-    only who knows the same token is answered.
+    Readers get durable records only, range by range, and the same range always gives the same records. With STAGEPOST_TOKEN
+    set, readers must send the same token.
 
     \b
     Example:
@@ -79,19 +79,19 @@ _data_option = click.option(
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The data folder of the node that writes the topics.",
+    help="Data folder of the node that writes the topics.",
 )
 
 _data_or_address = click.option(
     "--data",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The data folder of the node that writes the topics.",
+    help="Data folder of the node that writes the topics.",
 )
 _address_option = click.option(
     "--address",
     metavar="HOST:PORT|PATH",
-    help="Of `stagepost topic serve`, here or elsewhere, instead of --data; STAGEPOST_TOKEN is its token.",
+    help="Address of a `stagepost topic serve`, instead of --data; STAGEPOST_TOKEN is its token.",
 )
 
 
@@ -104,7 +104,7 @@ def _folder_given(context: click.Context, data: Path | None, address: str | None
 
 @click.group()
 def topic() -> None:
-    """Show what a node has written to its topics. Reads beside the running node, and changes nothing.
+    """List, check, dump or serve the topics of a node. The commands change nothing, and work while the node runs.
 
     \b
     Example:
@@ -118,7 +118,7 @@ def topic() -> None:
 @json_option
 @click.pass_context
 def list_topics(context: click.Context, data: Path | None, address: str | None, as_json: bool) -> None:
-    """List topics, their partitions and how far their readers have come; of a node elsewhere, without readers and bytes.
+    """List topics with their partitions, bytes and the positions of their readers; with --address without bytes and positions.
 
     \b
     Example:
@@ -169,9 +169,9 @@ topic.add_command(list_topics, "list")
     required=True,
     metavar="FILE",
     type=click.Path(allow_dash=True, readable=False),
-    help="Where to write; - for standard output.",
+    help="File to write; - for standard output.",
 )
-@click.option("--partition", type=click.IntRange(min=0), help="This one alone.")
+@click.option("--partition", type=click.IntRange(min=0), help="Dump this partition only.")
 @click.option("--from", "start", type=click.IntRange(min=0), help="Begin at this offset; needs --partition.")
 @click.pass_context
 def dump(
@@ -185,7 +185,7 @@ def dump(
 ) -> None:
     """Write the records of a topic as lines of JSON: topic, partition, offset, timestamp_ms, key, value, headers.
 
-    Values that are no text are written as value_base64. Ends at what was there when it began.
+    A value that is not text is written as value_base64. The dump ends with the last record that was there at its start.
 
     \b
     Example:
@@ -251,7 +251,7 @@ def _opened(out: str) -> Iterator[BinaryIO]:
 @_data_option
 @json_option
 def check(name: str, data: Path, as_json: bool) -> None:
-    """Read a topic from end to end and compare every digest. Exit code 3 at the first damage, with file and byte.
+    """Read a whole topic and compare every digest. Exit code 3 at the first damage; the error names file and byte.
 
     \b
     Example:

@@ -46,7 +46,7 @@ def test_init_writes_where_it_is_told_and_says_so_in_json(capsys: pytest.Capture
 
     assert objects(capsys.readouterr().out) == [{"written": "other.toml"}]
     assert tomllib.loads(Path("other.toml").read_text()).keys() == {
-        *("node", "delivery", "remp", "kafka", "web", "log")
+        *("node", "delivery", "remp", "kafka", "pipeline", "web", "log")
     }
 
 
@@ -99,13 +99,12 @@ def test_check_looks_at_the_files_that_flags_name(capsys: pytest.CaptureFixture[
 
 
 def test_check_notes_what_is_missing_or_in_vain(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("dmq.config.json").write_text(json.dumps({"LedgerPeers": False}))
+    Path("dmq.config.json").write_text(json.dumps({"TargetNumberOfRootPeers": 5}))
 
-    assert run(["config", "check", "--cardano-node-socket", "x"]) == 0
+    assert run(["config", "check"]) == 0
     notes = capsys.readouterr().err
-    assert "LedgerPeers has no effect here" in notes
-    assert "--cardano-node-socket has no effect here" in notes
-    assert "needs one (node.pools or --pools)" in notes
+    assert "TargetNumberOfRootPeers has no effect here" in notes
+    assert "needs one of them (--cardano-node-socket or --pools)" in notes
 
 
 def test_show_prints_toml_with_origins(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,3 +157,44 @@ def test_every_command_has_help_with_an_example(
 ) -> None:
     assert run(["config", *command, "--help"]) == 0
     assert "Example:\n    stagepost config" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "seconds"),
+    [
+        ([], 90.0),
+        (["--context", "slow"], 600.0),
+        (["--message-timeout", "3s"], 3.0),
+        (["--config", "empty.toml"], 240.0),
+    ],
+)
+@pytest.mark.parametrize(
+    ("role", "runs"),
+    [
+        ("validator", "stagepost.validator.process.run_validator"),
+        ("full", "stagepost.full_node.process.run_full_node"),
+    ],
+)
+def test_members_let_messages_expire_as_flag_or_settings_say(
+    role: str, runs: str, flags: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("stagepost.toml").write_text(
+        "[remp]\nmessage_timeout_s = 90\n[contexts.slow]\nremp.message_timeout_s = 600\n"
+    )
+    Path("empty.toml").write_text("")
+    given: list[object] = []
+
+    def note(*_: object, message_timeout_s: float, **__: object) -> int:
+        given.append(message_timeout_s)
+        return 0
+
+    monkeypatch.setattr(runs, note)
+    needed = ["--network", "network.json", "--key", "member.skey", "--data", "data"]
+    assert run(["node", role, *needed, *flags]) == 0
+    assert given == [seconds]
+
+
+def test_a_member_with_faulty_settings_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("stagepost.toml").write_text("[remp]\nmessage_timeout_s = 0\n")
+    assert run(["node", "validator", "--network", "n.json", "--key", "k", "--data", "d"]) == 2
+    assert "remp.message_timeout_s" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import resource
 import shlex
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.delivery.envelope import read_data_envelope
+from stagepost.dmq.keys.kes_clock import kes_schedule_for
 from stagepost.dmq.keys.pool_keys import make_keys
-from stagepost.dmq.keys.signing_pair import kes_schedule_for
 from stagepost.dmq.outcome import Reason, Rejected, rejected
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode
 from stagepost.ground.net.version_data import NETWORK_MAGICS
-from tests.worlds.dmq.background_node import node_in_background, write_node_file
+from tests.worlds.dmq.background_node import cardano_in_background, node_in_background, write_node_file
+from tests.worlds.dmq.cardano_answers import LedgerState
+from tests.worlds.dmq.cardano_node import PretendCardanoNode
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
 
 
@@ -115,6 +118,78 @@ def test_message_on_a_public_network_is_signed_for_the_present_period(
     assert before <= message.kes_period <= public_period()
     assert message.kes_evolution in (periods_ago, periods_ago + 1)
     assert check_proof(message) is None
+
+
+def private_ledger() -> LedgerState:
+    """A chain of slots of a second and periods of 100, in its fourth epoch."""
+    begun = int(time.time()) // 86_400 * 86_400 - 86_400
+    return LedgerState(system_start_unix_s=begun, epoch=3, epoch_s=86_400)
+
+
+@pytest.mark.parametrize("tier", [(), ("--tier", "best-effort"), ("--tier", "queued")])
+@pytest.mark.parametrize("named_by", ["flags", "note", "genesis"])
+def test_message_on_a_private_network_is_signed_for_the_period_of_its_chain(
+    tier: tuple[str, ...], named_by: str, socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = private_ledger()
+    cardano = tmp_path / "cardano.socket"
+    keys = tmp_path / "private"
+
+    def period() -> int:
+        return int(time.time() - ledger.system_start_unix_s) // 100
+
+    make_keys(keys, start_kes_period=period() - 7, issue_number=0)
+    before = period()
+    with (
+        node_in_background(socket) as node,
+        cardano_in_background(cardano, PretendCardanoNode(ledger)) as chain,
+    ):
+        named: tuple[object, ...] = (
+            "--cardano-node-socket",
+            cardano,
+            "--cardano-network-magic",
+            ledger.magic,
+        )
+        if named_by == "note":
+            named = ("--data", tmp_path)
+            facts = {"socket": str(cardano), "network_magic": ledger.magic}
+            write_node_file(tmp_path, None, str(socket), cardano=facts)
+        elif named_by == "genesis":
+            named = ("--genesis", tmp_path / "genesis.json")
+            began = datetime.fromtimestamp(ledger.system_start_unix_s, UTC)
+            content = {
+                "systemStart": f"{began:%Y-%m-%dT%H:%M:%SZ}", "networkMagic": ledger.magic, "slotLength": 1,
+                "epochLength": 86_400, "slotsPerKESPeriod": 100, "maxKESEvolutions": 62,
+            }  # fmt: skip
+            (tmp_path / "genesis.json").write_text(json.dumps(content))
+        assert send(keys, socket, "hello", *named, *tier) == 0
+        assert (chain.connections > 0) is (named_by != "genesis")
+
+    (message,) = node.messages
+    assert before <= message.kes_period <= period()
+    assert check_proof(message) is None
+
+
+def test_a_cardano_node_that_is_away_is_named_and_nothing_is_sent(
+    socket: Path, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = tmp_path / "away.socket"
+    with node_in_background(socket) as node:
+        status = send(keys, socket, "hello", "--cardano-node-socket", away, "--cardano-network-magic", 42)
+
+    assert status != 0
+    assert node.submissions == 0
+    error = capsys.readouterr().err
+    assert f"the present KES period is not known: cardano-node at {away}" in error
+    assert error.splitlines()[-1] == "NOT_READY"
+
+
+def test_a_magic_without_a_socket_is_refused(
+    socket: Path, keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(keys, socket, "hello", "--cardano-network-magic", 42) == 2
+    assert "--cardano-network-magic needs --cardano-node-socket" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("periods_ago", "text"), [(62, "ended on 20"), (-2, "begins with period ")])

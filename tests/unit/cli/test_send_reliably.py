@@ -34,13 +34,15 @@ from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
 from stagepost.ground.net.version_data import NETWORK_MAGICS
+from stagepost.topics.log.file_topic import open_topic
 from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
 from tests.worlds.dmq.background_node import a_status, node_in_background, status_page
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
 from tests.worlds.ground.damaged_files import change_row
 
-STARTED_WITHIN_S = 30.0
+STARTED_WITHIN_S = 120.0
 QUICK = ("--ack-timeout", "300ms", "--max-retries", "0")
 
 
@@ -164,10 +166,12 @@ def test_queued_is_stored_then_sent_and_the_books_balance(
     assert last["status"] == "Sent"
     check = check_outbox(place.outbox)
     assert (check.is_sound, check.live, check.totals.sent_final) == (True, 0, 1)
-    events = objects((place.outbox / "events.jsonl").read_text())
-    assert [json.loads(event["value"])["status"] for event in events] == ["Pending", "Sent"]
-    assert {event["key"] for event in events} == {last["delivery_id"]}
-    assert json.loads(events[-1]["value"])["dmq_id"] == node.messages[0].message_id.hex()
+    reader = open_topic(place.outbox, DELIVERY_EVENTS_TOPIC).reader()
+    events = [record for batch in reader.batches(0, 0) for record in batch]
+    values = [json.loads(event.value or b"") for event in events]
+    assert [value["status"] for value in values] == ["Pending", "Sent"]
+    assert {event.key for event in events} == {last["delivery_id"].encode()}
+    assert values[-1]["dmq_id"] == node.messages[0].message_id.hex()
 
 
 def test_queued_waits_without_a_node_and_goes_with_the_flush(
@@ -451,11 +455,11 @@ def test_bad_settings_file_is_told_with_its_place(place: Place, capsys: pytest.C
         (["--tier", "acked"], "--tier acked needs --critical"),
         (["--tier", "acked", "--critical", "relay-1"], "is not a pool id"),
         (["--tier", "acked", "--critical", "ab" * 28, "--require", "2"], "--require 2 cannot be reached"),
-        (["--tier", "acked", "--critical", "ab" * 28, "--require", "most"], "neither any, all, nor a number"),
+        (["--tier", "acked", "--critical", "ab" * 28, "--require", "most"], "is not a valid number of peers"),
         (["--tier", "acked", "--critical", "ab" * 28, "--wait", "sent"], "cannot wait for sent"),
-        (["--tier", "queued", "--critical", "ab" * 28], "--critical is for --tier acked"),
+        (["--tier", "queued", "--critical", "ab" * 28], "--critical needs --tier acked"),
         (["--tier", "best-effort", "--wait", "queued"], "cannot wait for queued"),
-        (["--tier", "queued", "--raw"], "--raw and --tier do not go together"),
+        (["--tier", "queued", "--raw"], "--raw cannot be used with --tier"),
         (["--tier", "queued", "--topic", "/dep2p/sys/ack/1.0.0"], "are reserved"),
     ],
 )
@@ -504,7 +508,7 @@ def test_listener_acknowledges_what_it_shows_and_not_what_is_meant_for_others(
     [
         (["--ack"], "--ack needs --keys"),
         (["--ack", "--keys", "k"], "--ack needs --topic"),
-        (["--ack", "--keys", "k", "--topic", "t", "--since", "5m"], "--since and --ack"),
+        (["--ack", "--keys", "k", "--topic", "t", "--since", "5m"], "--since cannot be used with --ack"),
         (["--keys", "k"], "--keys is for --ack"),
         (["--inbox", "i"], "--inbox is for --ack"),
     ],

@@ -83,8 +83,9 @@ def test_a_finalized_message_is_shown_as_lanes(files: Files, capsys: pytest.Capt
     ]
     assert shown[1] == "to queue 44 ms · optimistic 236 ms · accepted 527 ms · final 1.23 s"
     assert shown[2] == "5 of 7 validators accepted · 1 rejected · 1 returned · 21 of 22 signatures valid"
-    assert shown[4].split() == ["0", "ms", "200", "400", "600", "800", "1000", "1200"]
-    lanes = {text.split("  ")[0].strip(): text for text in shown[5:13]}
+    assert shown[3] == "end not known yet", "a full node's word is a claim"
+    assert shown[5].split() == ["0", "ms", "200", "400", "600", "800", "1000", "1200"]
+    lanes = {text.split("  ")[0].strip(): text for text in shown[6:14]}
     assert list(lanes) == ["full node", *(f"V{number}" for number in range(1, 8))]
     assert lanes["full node"].count("●") == 1
     assert lanes["full node"].count("◆") == 1
@@ -101,7 +102,7 @@ def test_marks_stand_at_their_times(files: Files, capsys: pytest.CaptureFixture[
     files.write(line(FULL_NODE, SentToValidators(7, 7), 0), line(0, New(), 610), line(1, New(), 305))
     files.trace()
     shown = capsys.readouterr().out.splitlines()
-    lanes = {text[:12].strip(): text[14:] for text in shown}
+    lanes = {text[:14].strip(): text[16:] for text in shown}
     columns = [lanes["full node"].index("●"), lanes["V1"].index("○"), lanes["V2"].index("○")]
     assert columns == [0, 61, 30]
 
@@ -132,7 +133,7 @@ def test_only_trouble_leaves_out_the_lanes_in_which_all_went_well(
 ) -> None:
     files.write(*finalized())
     files.trace("--only-trouble")
-    lanes = [text[:12].strip() for text in capsys.readouterr().out.splitlines()[5:-1]]
+    lanes = [text[:14].strip() for text in capsys.readouterr().out.splitlines()[6:-1]]
     assert lanes == ["V4", "V6"]
 
 
@@ -217,7 +218,9 @@ def test_a_good_dump_is_verified(files: Files, capsys: pytest.CaptureFixture[str
     elsewhere = json.dumps({"topic": "stagepost.dmq.messages", "key": "00", "value": "not for us"})
     files.write(line(0, New(), 0), line(0, New(), 0), bare, encoded, elsewhere, "")
     assert files.verify() == 0
-    assert capsys.readouterr().out == "4 records of 2 messages · 2 valid · 2 repeated · 0 refused\n"
+    counts, advice = capsys.readouterr().out.splitlines()
+    assert counts == "4 records of 2 messages · 2 valid · 2 repeated · 0 refused"
+    assert advice.startswith("receipts are claims: they prove no end")
 
 
 def test_every_reason_for_refusing_is_named_with_its_line(
@@ -261,7 +264,7 @@ def test_people_see_the_first_refused_ones_and_how_many_more(
     shown = capsys.readouterr().out.splitlines()
     assert sum(text.startswith("refused") for text in shown) == 20
     assert shown[20] == "          … and 1 more (--json shows all)"
-    assert shown[-1] == "21 records of 0 messages · 0 valid · 0 repeated · 21 refused"
+    assert shown[-2] == "21 records of 0 messages · 0 valid · 0 repeated · 21 refused"
 
 
 def test_an_empty_file_is_no_success(files: Files, capsys: pytest.CaptureFixture[str]) -> None:

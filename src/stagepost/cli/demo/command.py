@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import RenamedOption, json_option
 
 if TYPE_CHECKING:
     from stagepost.cli.demo.output import Output
@@ -24,26 +23,35 @@ MESSAGES_MIN, MESSAGES_MAX = 20, 5_000
     default=200,
     show_default=True,
     type=click.IntRange(MESSAGES_MIN, MESSAGES_MAX),
-    help="How many external messages.",
+    help="Number of external messages to send.",
 )
-@click.option("--seed", default=7, show_default=True, type=int, help="Keys and messages follow from it.")
+@click.option("--seed", default=7, show_default=True, type=int, help="Seed of all keys and messages.")
 @click.option(
     "--data",
     default="stagepost-demo",
     show_default=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="What is left of it: topics, chain, tables. A folder of an earlier demo is replaced.",
+    help="Folder for topics, chain and tables. The folder of an earlier demo is replaced.",
 )
 @click.option("--no-spark", is_flag=True, help="Make no tables.")
-@click.option("--serve", is_flag=True, help="Then show all of it in a browser, until Ctrl-C.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), help="With --serve: its port; 0 takes a free one. [8137]"
+    "--live",
+    "--serve",
+    "live",
+    cls=RenamedOption,
+    is_flag=True,
+    help="Run a small network until Ctrl-C instead, serve its dashboard, and let people break it from there.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help="With --live: port of the dashboard; 0 takes a free port. [8137]",
 )
 @click.option(
     "--wire",
     is_flag=True,
-    help="Instead: one message through two nodes, every protocol message explained; nothing is kept.",
+    help="Send one message through two nodes instead, and explain every protocol message. Nothing is stored.",
 )
 @json_option
 @click.pass_context
@@ -53,33 +61,38 @@ def demo(
     seed: int,
     data: Path,
     no_spark: bool,
-    serve: bool,
+    live: bool,
     port: int | None,
     wire: bool,
     as_json: bool,
 ) -> int:
-    """Run the whole network, send good and bad messages, and show what became of them. Ends by itself.
+    """Run a whole network, send valid and invalid messages, show the outcome of each, and end.
 
-    Three DMQ nodes, a full node and seven validators on ports that the system chooses; a program publishes reliably, a
-    stranger sends what must be refused, a validator lies, and in the end too few validators are left to agree. Then
-    Spark makes tables of the receipts, if there is a Java for it.
+    The network has three DMQ nodes beside a pretend cardano-node, a full node and seven validators, on ports that the system
+    chooses. One program publishes reliably, another sends messages that must be refused, one validator lies, and in the end
+    too few validators are left to agree. Then Spark makes tables of the receipts, if Java is installed.
 
     \b
     Example:
       stagepost demo
       stagepost demo --messages 50 --no-spark --data try
+      stagepost demo --live
     """
-    if port is not None and not serve:
-        raise click.UsageError("--port is for --serve", context)
+    if port is not None and not live:
+        raise click.UsageError("--port needs --live", context)
     if wire:
         if as_json:
-            raise click.UsageError("--wire is for people to read: it has no --json", context)
+            raise click.UsageError("--wire prints text only: leave out --json", context)
         from stagepost.cli.demo.wire import show_wire
 
         show_wire()
         return 0
     from stagepost.cli.demo.output import Output
 
+    if live:
+        from stagepost.cli.demo.live import run_live
+
+        return run_live(seed, data, port, with_stream=not no_spark)
     output = Output(as_json=as_json)
     # Before anything heavy is loaded: people see at once that it has begun.
     output.begun(seed, data)
@@ -93,8 +106,8 @@ def demo(
             output.no_tables("left out, as asked")
         else:
             _make_tables(data, output)
-    output.next_steps(data, run.close_up.hex(), is_serving=serve)
-    return _serve(data, port) if serve else 0
+    output.next_steps(data, run.close_up.hex())
+    return 0
 
 
 def _send(plan: DemoPlan, data: Path, output: Output) -> DemoRun:
@@ -122,12 +135,17 @@ def _quiet() -> None:
 def _show(run: DemoRun, data: Path, output: Output) -> None:
     import time
 
+    import msgspec
+
     from stagepost.devnet.demo.findings import findings_in
+    from stagepost.remp.verdict.trace import Way
     from stagepost.trace.reading import read_trace
 
     now_ms = int(time.time() * 1_000)
     output.findings(findings_in(data, now_ms), run.refused)
-    output.close_up(read_trace(data, run.close_up.hex(), now_ms))
+    # The first picture is that of the receipts; `stagepost trace` draws the way of the delivery before them as well.
+    trace = read_trace(data, run.close_up.hex(), now_ms)
+    output.close_up(msgspec.structs.replace(trace, way=Way()))
 
 
 def _make_tables(data: Path, output: Output) -> None:
@@ -140,10 +158,3 @@ def _make_tables(data: Path, output: Output) -> None:
         output.no_tables(f"skipped: {absent}")
         return
     output.tables(count_rows(data))
-
-
-def _serve(data: Path, port: int | None) -> int:
-    from stagepost.cli.main import run
-
-    sys.stdout.flush()
-    return run(["serve", "--data", str(data), *([] if port is None else ["--port", str(port)])])

@@ -104,16 +104,16 @@ class Output:
             click.echo()
         self._say("tables", {"rows": None, "why": why}, _labelled("tables", why))
 
-    def next_steps(self, data: Path, message_id: str, *, is_serving: bool) -> None:
+    def next_steps(self, data: Path, message_id: str) -> None:
         commands = [
             (f"stagepost serve --data {data}", "the same in a browser"),
             (f"stagepost trace {message_id[:8]} --data {data}", ""),
+            ("stagepost demo --live", "a network that runs, and that you can break"),
         ]
         if self._as_json:
             self._say("next", {"commands": [command for command, _ in commands]}, "")
             return
-        shown = commands[1:] if is_serving else commands
-        for number, (command, about) in enumerate(shown):
+        for number, (command, about) in enumerate(commands):
             click.echo(_labelled("" if number else "next", f"{command:<48}{about}".rstrip()))
 
     def _say(self, part: str, facts: Mapping[str, Any], text: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from stagepost.cli.exit_codes import USAGE
 from stagepost.devnet.demo.findings import TABLES_FOLDER
 from stagepost.errors import StagepostError
-from stagepost.remp.validator_sets import SETS_FILE
 
 LOG_FILE = "spark.log"
 MADE_WITHIN_S = 300.0
@@ -24,17 +23,16 @@ class TablesAbsent(Exception):
 
 def make_tables(data: Path) -> None:
     command = [
-        *(sys.executable, "-m", "stagepost.cli.main", "pipeline", "run", "--once", "--data", str(data)),
-        *("--validator-sets", str(data / SETS_FILE), "--out", str(data / TABLES_FOLDER)),
+        *(sys.executable, "-m", "stagepost.cli.main", "-q", "pipeline", "run", "--once", "--data", str(data)),
     ]
     with (data / LOG_FILE).open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=_environment()
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=process_environment()
         )
         try:
             status = process.wait(MADE_WITHIN_S)
         except BaseException as error:
-            _end(process)
+            end_process(process)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise _failed(data, f"was not done after {MADE_WITHIN_S:g} s") from None
             raise
@@ -64,7 +62,8 @@ def _failed(data: Path, what: str) -> StagepostError:
     return StagepostError(f"the pipeline {what}", advice=f"read {data / LOG_FILE}; --no-spark leaves it out")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End the process in order, or kill it after `END_WITHIN_S`."""
     process.terminate()
     try:
         process.wait(END_WITHIN_S)
@@ -73,7 +72,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _environment() -> dict[str, str]:
+def process_environment() -> dict[str, str]:
     """The process runs the same program as this one, wherever it was found."""
     here = str(Path(__file__).parents[3])
     known = os.environ.get("PYTHONPATH", "")

@@ -21,46 +21,48 @@ def _kinds_given(
     for value in values:
         if value.lower() not in known:
             raise click.BadParameter(
-                f"{value!r} is no kind of receipt; one of: {', '.join(known.values())}", context, parameter
+                f"{value!r} is not a valid kind of receipt; give one of: {', '.join(known.values())}",
+                context,
+                parameter,
             )
     return frozenset(known[value.lower()] for value in values)
 
 
 @click.command()
 @with_local_node
-@click.option("--topic", help="Only messages in the delivery envelope with this topic.")
+@click.option("--topic", help="Show only messages with this topic in the delivery envelope.")
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     metavar="KIND",
     callback=_kinds_given,
-    help="At a full node: only receipts of this kind, such as Finalized; may be repeated.",
+    help="At a full node: show only receipts of this kind, such as Finalized; may be repeated.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many of them.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this number of messages or receipts.")
 @click.option(
     "--until-idle",
     "idle_timeout_s",
     metavar="DURATION",
     callback=duration_given,
-    help="End when nothing has come for so long.",
+    help="End when nothing has come for this time.",
 )
 @click.option(
     "--since",
     metavar="TIME",
-    help="Leave out what was made earlier: ISO 8601, or how long ago (10m). Messages that do not say are shown.",
+    help="Leave out what was made before: ISO 8601, or a time ago (10m). Messages without a time are shown.",
 )
-@click.option("--ack", is_flag=True, help="Acknowledge what asks for it; needs --keys and --topic.")
+@click.option("--ack", is_flag=True, help="Acknowledge messages that ask for it; needs --keys and --topic.")
 @click.option(
     "--keys",
     "folder",
     type=click.Path(path_type=Path),
-    help="With --ack: the folder of `keys new` that signs acknowledgements.",
+    help="With --ack: folder with the keys of the pool that acknowledges.",
 )
 @click.option(
     "--inbox",
     type=click.Path(path_type=Path),
-    help="With --ack: folder that remembers what was shown, also after a restart.",
+    help="With --ack: folder that records which messages were shown, for after a restart.",
 )
 @json_option
 @click.pass_context
@@ -82,12 +84,12 @@ def listen(
 ) -> None:
     """Show every message of a DMQ node once: first those that it holds, then each as it comes.
 
-    With the --data of a full node or devnet, show receipts instead: those of --since, then each as it comes.
+    With the --data of a full node or devnet, show receipts instead: those since --since, then each as it comes.
 
-    Goes on after the node was restarted. Exit code 1 if --until-idle ended it before --count was reached.
+    The command continues after a restart of the node. Exit code 1 if --until-idle ended it before --count was reached.
 
-    With --ack, a message that asks this pool for an acknowledgement gets it as soon as it is shown; one that is sent
-    again because the acknowledgement was lost is acknowledged again, and not shown twice.
+    With --ack, a message that asks this pool for an acknowledgement gets it as soon as it is shown. When a publisher sends
+    such a message again, because the acknowledgement was lost, it is acknowledged again and not shown again.
 
     \b
     Example:
@@ -159,7 +161,9 @@ def _is_full_node(
 
     if (data / NODE_FILE).exists() or not has_receipts(data):
         if kinds:
-            raise click.UsageError(f"--kind is for receipts, and no full node writes any to {data}", context)
+            raise click.UsageError(
+                f"--kind selects receipts, and no full node writes receipts to {data}", context
+            )
         return False
     if topic is not None or ack:
         wrong = "--topic" if topic is not None else "--ack"
@@ -188,7 +192,7 @@ def _require_fitting_options(
         )
     if since is not None:
         raise click.UsageError(
-            "--since and --ack do not go together: what is left out is not processed", context
+            "--since cannot be used with --ack: messages that are left out are not processed", context
         )
 
 

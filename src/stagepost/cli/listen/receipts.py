@@ -110,9 +110,10 @@ class _Sets:
         if sets is not None:
             if receipt.source_id in sets.full_nodes:
                 return "full node"
-            for session, validator in sets.memberships(receipt.source_id).values():
-                if session.meets(receipt.timestamp_ms, receipt.timestamp_ms):
-                    return f"V{validator.index + 1}"
+            held = sets.held_by(receipt.source_id, receipt.timestamp_ms, receipt.timestamp_ms)
+            newest = max(held, key=lambda found: found[0].age_key, default=None)
+            if newest is not None:
+                return f"V{newest[1].index + 1}"
         return receipt.source_id.hex()[:8]
 
 

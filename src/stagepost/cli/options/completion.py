@@ -40,7 +40,7 @@ def install_completion(shell: str, command: click.Command) -> None:
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {(error.strerror or 'unknown reason').lower()}",
-            advice="make its folder writable, or set the folder that the shell reads by its variable",
+            advice="make its folder writable, or let the shell's variable name another folder",
         ) from error
     click.echo(f"wrote {path}")
     click.echo(_THEN[shell].format(path=path, folder=path.parent))
@@ -66,7 +66,7 @@ def completion_asked(context: click.Context, parameter: click.Parameter, value: 
     if shell not in SHELLS:
         raise click.BadParameter(
             f"give one of {', '.join(SHELLS)}: "
-            + (f"{value!r} is none" if shell else "SHELL names none of them"),
+            + (f"{value!r} is not one of them" if shell else "SHELL names none of them"),
             context,
             parameter,
         )

@@ -21,6 +21,8 @@ from stagepost.delivery.config import OUTBOX_DIR
 if TYPE_CHECKING:
     from stagepost.config.effective import EffectiveConfig
     from stagepost.delivery.config import ReliablePublisherConfig
+    from stagepost.dmq.keys.kes_agent import KesAgent
+    from stagepost.dmq.keys.kes_clock import KesClock
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,12 +37,15 @@ Required = int | str
 """`any`, `all`, or how many."""
 
 keys_option = click.option(
-    "--keys", "folder", required=True, type=click.Path(path_type=Path), help="Folder of `keys new`."
+    "--keys",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder with the pool's keys, as `keys new` makes it.",
 )
 evolved_key_option = click.option(
     "--evolved-key",
     type=click.Path(path_type=Path),
-    help="Sign with this KES key file, which is past its first period, in place of kes.skey.",
+    help="Sign with this evolved KES key file instead of kes.skey.",
 )
 outbox_option = click.option(
     "--outbox",
@@ -76,7 +81,9 @@ def required_given(context: click.Context, parameter: click.Parameter, value: st
         return value
     if value.isascii() and value.isdecimal() and 1 <= int(value) <= 64:
         return int(value)
-    raise click.BadParameter(f"{value!r} is neither any, all, nor a number of peers", context, parameter)
+    raise click.BadParameter(
+        f"{value!r} is not a valid number of peers; give any, all or 1 to 64", context, parameter
+    )
 
 
 class EntryName(NamedTuple):
@@ -99,7 +106,7 @@ def entry_given(context: click.Context, parameter: click.Parameter, value: str |
     if not is_id or not is_place:
         raise click.BadParameter(
             f"{value!r} is not an id: give at least {ID_PREFIX_DIGITS_MIN} of its 64 hex digits, "
-            "for one of several copies with its place behind them, as in 5f0c91aa@12",
+            "followed by @ and a sequence for one of several dead letters, as in 5f0c91aa@12",
             context,
             parameter,
         )
@@ -113,10 +120,13 @@ def with_settings_file(command: F) -> F:
             "--config",
             "config_file",
             type=click.Path(path_type=Path),
-            help="Settings file; its section [delivery] counts here. [stagepost.toml, if there is one]",
+            help="Settings file. [stagepost.toml, if it exists]",
         ),
         click.option(
-            "--context", "config_context", metavar="NAME", help="A named part of the settings file."
+            "--context",
+            "config_context",
+            metavar="NAME",
+            help="Let [contexts.NAME] of the settings file override its other settings.",
         ),
     )
     for option in reversed(options):
@@ -124,13 +134,19 @@ def with_settings_file(command: F) -> F:
     return command
 
 
-def delivery_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
-    """Return what the file sets in `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
+def settings_in(config_file: Path | None, config_context: str | None) -> EffectiveConfig:
+    """Return all settings, with those that the file and its context set. `ConfigFaults` for a bad file."""
     from stagepost.config.effective import ConfigRequest, effective_config
 
     file, name = file_and_context(None if config_file is None else str(config_file), config_context)
     config = effective_config(ConfigRequest(config_file=None if file is None else Path(file), context=name))
     config.faults.raise_if_any()
+    return config
+
+
+def delivery_settings(config_file: Path | None, config_context: str | None) -> dict[str, Any]:
+    """Return what the file sets in `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
+    config = settings_in(config_file, config_context)
     section = "delivery."
     settings = {
         key.removeprefix(section).removesuffix("_s"): value.value
@@ -182,29 +198,33 @@ def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="POOL",
             multiple=True,
             callback=pools_given,
-            help="Who shall acknowledge; may be repeated.",
+            help="Pool that is to acknowledge the message; may be repeated.",
         ),
         click.option(
             "--require",
             "required",
             metavar="any|all|K",
             callback=required_given,
-            help="How many of them. [any]",
+            help="How many of these pools must acknowledge. [any]",
         ),
         click.option(
             "--ack-timeout",
             "ack_timeout_s",
             metavar="DURATION",
             callback=duration_given,
-            help="How long to wait for them after each attempt. [5s]",
+            help="How long to wait for acknowledgements after each attempt. [5s]",
         ),
-        click.option("--max-retries", type=click.IntRange(0, 100), help="Attempts after the first one. [3]"),
+        click.option(
+            "--max-retries", type=click.IntRange(0, 100), help="Attempts to send after the first one. [3]"
+        ),
         click.option(
             "--outbox",
             type=click.Path(path_type=Path),
             help=f"Folder where the message is kept until it is delivered. [{OUTBOX_DIR} for --tier queued]",
         ),
-        click.option("--key", help="Idempotency key: the same key, topic and content are one message."),
+        click.option(
+            "--key", help="Idempotency key: calls with the same key, topic and content send one message."
+        ),
         with_settings_file,
     )
     for option in reversed(options):
@@ -212,8 +232,123 @@ def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_bundle
 
 
+@dataclass(frozen=True)
+class SigningSource:
+    """Options that name a KES agent in place of key files, and the chain whose KES periods count."""
+
+    kes_agent: Path | None
+    cold_vkey: Path | None
+    cardano_node_socket: Path | None
+    cardano_network_magic: int | None
+    genesis: Path | None
+
+
+SOURCE_FLAGS = {
+    "kes_agent": "--kes-agent",
+    "cold_vkey": "--cold-vkey",
+    "cardano_node_socket": "--cardano-node-socket",
+    "cardano_network_magic": "--cardano-network-magic",
+    "genesis": "--genesis",
+}
+"""Parameter name to flag."""
+
+
+def with_signing_source(command: F) -> F:
+    """Add the options that name a KES agent and the chain, as one parameter `signing` of `command`."""
+
+    @wraps(command)
+    def with_bundle(*arguments: Any, **values: Any) -> Any:
+        bundle = SigningSource(**{one.name: values.pop(one.name) for one in fields(SigningSource)})
+        return command(*arguments, signing=bundle, **values)
+
+    options = (
+        click.option(
+            "--kes-agent",
+            metavar="SOCKET",
+            type=click.Path(path_type=Path),
+            help="Socket of a KES agent that holds the key and the certificate, in place of --keys.",
+        ),
+        click.option(
+            "--cold-vkey",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="With --kes-agent: cold verification key of the pool, as cardano-cli writes it.",
+        ),
+        click.option(
+            "--cardano-node-socket",
+            metavar="PATH",
+            type=click.Path(path_type=Path),
+            help="Local socket of a cardano-node that is asked for the present KES period. "
+            "[on private networks: the one that the node in --data asks]",
+        ),
+        click.option(
+            "--cardano-network-magic",
+            type=click.IntRange(0, 2**32 - 1),
+            help="Magic number of that cardano-node's network. [from --genesis, or that of the public network]",
+        ),
+        click.option(
+            "--genesis",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Shelley genesis file of the chain. Alone, it tells the present KES period of a chain without Byron blocks.",
+        ),
+    )
+    bundled: Any = with_bundle
+    for option in reversed(options):
+        bundled = option(bundled)
+    return bundled  # type: ignore[no-any-return]
+
+
+def keys_given(
+    context: click.Context, folder: Path | None, signing: SigningSource, evolved_key: Path | None = None
+) -> Path | KesAgent:
+    """Return the folder or the agent that the options name: exactly one of them."""
+    if signing.kes_agent is None:
+        if signing.cold_vkey is not None:
+            raise click.UsageError("--cold-vkey is for --kes-agent", context)
+        if folder is None:
+            raise click.UsageError("Missing option '--keys'.", context)
+        return folder
+    if folder is not None or evolved_key is not None:
+        raise click.UsageError(
+            f"{'--keys' if folder else '--evolved-key'} cannot be used with --kes-agent", context
+        )
+    if signing.cold_vkey is None:
+        raise click.UsageError("--kes-agent needs --cold-vkey: an agent does not name the pool", context)
+    from stagepost.dmq.keys.kes_agent import KesAgent
+
+    return KesAgent.named(signing.kes_agent, signing.cold_vkey)
+
+
+def kes_clock_given(signing: SigningSource, network_magic: int, socket: str, data: Path | None) -> KesClock:
+    """Return the clock that the options name; without any, that of the public network or of the node in `data`."""
+    from stagepost.dmq.cardano.genesis import GENESIS_FILE_BYTES_MAX, parse_genesis
+    from stagepost.dmq.keys.kes_clock import KesClock
+    from stagepost.ground.files.small_files import read_small_file
+
+    if signing.cardano_node_socket is None and signing.genesis is None:
+        if signing.cardano_network_magic is not None:
+            raise click.UsageError("--cardano-network-magic needs --cardano-node-socket")
+        return KesClock.beside_node(network_magic, Path(socket), data)
+    genesis = None
+    if signing.genesis is not None:
+        content, _ = read_small_file(signing.genesis, GENESIS_FILE_BYTES_MAX, "a Shelley genesis file")
+        genesis = parse_genesis(content, str(signing.genesis))
+        if signing.cardano_network_magic not in (None, genesis.network_magic):
+            raise click.UsageError(
+                f"{signing.genesis} is of network {genesis.network_magic}, --cardano-network-magic is {signing.cardano_network_magic}"
+            )
+    return KesClock(
+        network_magic,
+        cardano_socket=signing.cardano_node_socket,
+        cardano_magic=signing.cardano_network_magic,
+        genesis=genesis,
+    )
+
+
 def with_signing_options(command: F) -> F:
-    """Add `ttl_s`, `kes_period`, `evolved_key` and `timeout_s`: dates of a message, its key, and the wait for an answer."""
+    """Add `ttl_s`, `kes_period`, `evolved_key`, `signing` and `timeout_s`: dates of a message, its key, a KES agent and
+    the chain whose periods count, and the wait for an answer."""
     options = (
         click.option(
             "--ttl",
@@ -222,15 +357,16 @@ def with_signing_options(command: F) -> F:
             default=TTL,
             show_default=True,
             callback=duration_given,
-            help="Time to live.",
+            help="Time until the message expires.",
         ),
         click.option(
             "--kes-period",
             type=click.IntRange(min=0),
-            help="For networks without a known clock. "
-            "Default: the present period; without a clock, that of the key file.",
+            help="KES period to sign for, on networks whose clock is not known. "
+            "[the present period; on those networks the period of the key file]",
         ),
         evolved_key_option,
+        with_signing_source,
         click.option(
             "--timeout",
             "timeout_s",
@@ -289,7 +425,7 @@ def require_fitting_options(
         return
     unfitting = next((name for name in PLAIN_ONLY if is_given(context, name)), None)
     if unfitting is not None:
-        raise click.UsageError(f"{PLAIN_ONLY[unfitting]} and --tier do not go together", context)
+        raise click.UsageError(f"{PLAIN_ONLY[unfitting]} cannot be used with --tier", context)
     ends = {"best-effort": ("sent",), "queued": ("queued", "sent"), "acked": ("acked",)}[tier]
     if wait is not None and wait not in ends:
         raise click.UsageError(
@@ -298,14 +434,14 @@ def require_fitting_options(
     if tier == "acked" and not critical:
         raise click.UsageError(
             "--tier acked needs --critical POOL (or delivery.critical_peers in the settings file): "
-            "who shall acknowledge the message",
+            "the pool that is to acknowledge the message",
             context,
         )
     if isinstance(required, int) and required > len(critical):
         count = f"{len(critical)} critical peer{'' if len(critical) == 1 else 's'}"
-        raise click.UsageError(f"--require {required} cannot be reached: {count} named", context)
+        raise click.UsageError(f"--require {required} cannot be reached: --critical names {count}", context)
     if tier != "acked" and critical:
-        raise click.UsageError("--critical is for --tier acked: nobody else is asked to acknowledge", context)
+        raise click.UsageError("--critical needs --tier acked: on other tiers no peer acknowledges", context)
 
 
 TIER_FLAGS = {

@@ -25,12 +25,14 @@ def with_http(command: F) -> F:
             "--http",
             metavar="HOST:PORT",
             callback=_address,
-            help="Take messages by HTTP, too; port 0 takes a free one. Needs the extra `web`.",
+            help="Accept messages by HTTP at this address as well; port 0 takes a free port. Needs the extra `web`.",
         ),
         click.option(
-            "--http-certificate", type=file, help="TLS certificate, for an address that others can reach."
+            "--http-certificate",
+            type=file,
+            help="TLS certificate (PEM); required for an address that other machines can reach.",
         ),
-        click.option("--http-private-key", type=file, help="Its private key."),
+        click.option("--http-private-key", type=file, help="Private key of --http-certificate (PEM)."),
     )
     for option in reversed(options):
         command = option(command)
@@ -55,17 +57,17 @@ def http_settings(
     """`ConfigError` for an address that others can reach without token and TLS, or if the extra is not installed."""
     if address is None:
         if certificate is not None or private_key is not None:
-            raise click.UsageError("--http-certificate and --http-private-key belong to --http")
+            raise click.UsageError("--http-certificate and --http-private-key need --http")
         return None
     from stagepost.web.access.security import read_token_hash
-    from stagepost.web.access.settings import WebSettings, is_loopback, require_safe_address
+    from stagepost.web.access.settings import WebSettings, require_safe_address
 
     host, port = address
     settings = WebSettings(
         data,
         host=host,
         port=port,
-        token_hash=None if is_loopback(host) else read_token_hash(data),
+        token_hash=read_token_hash(data),
         certificate=certificate,
         private_key=private_key,
     )

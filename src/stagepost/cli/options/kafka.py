@@ -15,24 +15,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_kafka(command: F) -> F:
-    """Adds `kafka` and `kafka_config`, for `KafkaWay.given`."""
-    options = (
-        click.option(
-            "--kafka",
-            metavar="HOST:PORT",
-            help="A Kafka broker: statuses go there as well, and messages are taken from there. [kafka.bootstrap]",
-        ),
-        click.option(
-            "--config",
-            "kafka_config",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Settings, whose [kafka] says how to reach it. [stagepost.toml, if it is there]",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    """Add `kafka`, for `KafkaWay.given`."""
+    return click.option(
+        "--kafka",
+        metavar="HOST:PORT",
+        help="Kafka broker: write statuses to it as well, and read messages from it. [kafka.bootstrap]",
+    )(command)
 
 
 class KafkaWay(NamedTuple):

@@ -35,28 +35,26 @@ class SettingFlag:
 
 # fmt: off
 FLAGS = (
-    SettingFlag(("--host-addr",), "node.host_addr", "IPV4", "IPv4 address to listen at; this or the next is needed."),
-    SettingFlag(("--host-ipv6-addr",), "node.host_ipv6_addr", "IPV6", "IPv6 address to listen at."),
-    SettingFlag(("-p", "--port"), "node.port", "PORT", "TCP port for other nodes; 0 takes a free one. [3141]", int),
-    SettingFlag(("--local-socket",), "node.local_socket", "FILENAME", "Unix socket for local programs. [dmq-node.socket]"),
-    SettingFlag(("-c", "--configuration-file"), "node.dmq_config", "FILENAME", "dmq-node's JSON configuration; may be missing. [dmq.config.json]"),
-    SettingFlag(("-t", "--topology-file"), "node.topology", "FILENAME", "Whom to connect to. [dmq.topology.json]"),
-    SettingFlag(("--dmq-network-magic",), "node.network_magic", "NATURAL", "The DMQ network. [2912307721]", int),
-    SettingFlag(("--min-sig-delay",), "node.min_sig_delay_s", "SECONDS", "Least time between two messages of a pool; refused on public networks.", float),
-    SettingFlag(("--pools",), "node.pools", "FILE", "Who may send: pools and their stake. Needed."),
-    SettingFlag(("--data",), "node.data_dir", "DIR", "Where accepted messages are kept. [stagepost-data]"),
-    SettingFlag(("--profiles",), "node.profiles", "NAMES", "How others may speak with us. [dmq-node,gouroboros,seed]"),
-    SettingFlag(("--profile",), "node.wire_profile", "NAME", "How to speak with peers that we connect to. [dmq-node]"),
-    SettingFlag(("--metrics-port",), "node.metrics_port", "PORT|off", "Metrics, health and status on 127.0.0.1; 0 takes a free port. [0]"),
-    SettingFlag(("--unsafe-accept-stored-time",), "node.unsafe_accept_stored_time", "", "Start although stored messages are from far ahead of the clock.", fixed=True),
-    SettingFlag(("--unsafe-loopback-unlimited",), "node.unsafe_loopback_unlimited", "", "Do not limit connections from this machine.", fixed=True),
-    SettingFlag(("--json",), "log.format", "", "Logs as JSON lines, also on a terminal.", fixed="json"),
+    SettingFlag(("--host-addr",), "node.host_addr", "IPV4", "IPv4 address to listen on; --host-addr or --host-ipv6-addr is required."),
+    SettingFlag(("--host-ipv6-addr",), "node.host_ipv6_addr", "IPV6", "IPv6 address to listen on."),
+    SettingFlag(("-p", "--port"), "node.port", "PORT", "TCP port for other nodes; 0 takes a free port. [3141]", int),
+    SettingFlag(("--socket", "--local-socket"), "node.local_socket", "FILENAME", "Unix socket for local programs. [dmq-node.socket]"),
+    SettingFlag(("-c", "--configuration-file"), "node.dmq_config", "FILENAME", "dmq-node's JSON configuration; the file may be missing. [dmq.config.json]"),
+    SettingFlag(("-t", "--topology-file"), "node.topology", "FILENAME", "Topology file: the peers to connect to. [dmq.topology.json]"),
+    SettingFlag(("--network-magic", "--dmq-network-magic"), "node.network_magic", "NATURAL", "Magic number of the DMQ network. [2912307721]", int),
+    SettingFlag(("--min-sig-delay",), "node.min_sig_delay_s", "SECONDS", "Time that a pool must wait between two messages, as in 0.01s; refused on public networks."),
+    SettingFlag(("--cardano-node-socket",), "node.cardano_node_socket", "FILENAME", "Local socket of the cardano-node that is asked for the stake. [cardano-node.socket]"),
+    SettingFlag(("--cardano-network-magic",), "node.cardano_network_magic", "NATURAL", "Magic number of that cardano-node's network. [764824073]", int),
+    SettingFlag(("--pools",), "node.pools", "FILE", "Pools file of a private network, in place of a cardano-node: the pools that may send, with their stake."),
+    SettingFlag(("--data",), "node.data_dir", "DIR", "Data folder of the node; holds the accepted messages. [stagepost-data]"),
+    SettingFlag(("--profiles",), "node.profiles", "NAMES", "Wire profiles accepted from peers and programs. [dmq-node,gouroboros,seed]"),
+    SettingFlag(("--profile",), "node.wire_profile", "NAME", "Wire profile for peers that this node connects to. [dmq-node]"),
+    SettingFlag(("--metrics-port",), "node.metrics_port", "PORT|off", "Port of metrics, health and status on 127.0.0.1; 0 takes a free port. [0]"),
+    SettingFlag(("--unsafe-accept-stored-time",), "node.unsafe_accept_stored_time", "", "Start even if the store holds a time more than an hour ahead of the clock.", fixed=True),
+    SettingFlag(("--unsafe-loopback-unlimited",), "node.unsafe_loopback_unlimited", "", "Do not limit connections per address for this machine; for tests.", fixed=True),
+    SettingFlag(("--json",), "log.format", "", "Write logs as JSON lines, also on a terminal.", fixed="json"),
     SettingFlag(("-q", "--quiet"), "log.level", "", "Log warnings and errors only.", fixed="warning"),
-    SettingFlag(("--verbose",), "log.level", "", "Log everything, wire traffic included.", fixed="debug"),
-)
-WITHOUT_EFFECT = (
-    SettingFlag(("--cardano-node-socket",), "", "FILENAME", "Accepted; stake comes from --pools."),
-    SettingFlag(("--cardano-network-magic",), "", "NATURAL", "Accepted; stake comes from --pools.", int),
+    SettingFlag(("--verbose",), "log.level", "", "Log at level debug, wire traffic included.", fixed="debug"),
 )
 # fmt: on
 _LOG_FLAGS = frozenset({"--json", "--quiet", "--verbose"})
@@ -68,16 +66,19 @@ def with_node_flags(*, with_log_flags: bool = True) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         options = [
             click.option(
-                "--config", "config_file", metavar="FILE", help="Settings. [stagepost.toml, if it exists]"
+                "--config",
+                "config_file",
+                metavar="FILE",
+                help="Settings file. [stagepost.toml, if it exists]",
             ),
             click.option(
                 "--context",
                 "context_name",
                 metavar="NAME",
-                help="The part [contexts.NAME] of the settings goes on top.",
+                help="Let [contexts.NAME] of the settings file override its other settings.",
             ),
         ]
-        for flag in (*FLAGS, *WITHOUT_EFFECT):
+        for flag in FLAGS:
             if flag.names[-1] in _LOG_FLAGS and not with_log_flags:
                 continue
             if flag.fixed is not None:
@@ -104,13 +105,8 @@ def request_from(given: dict[str, Any]) -> ConfigRequest:
         if value is None or value is False:
             continue
         flags[flag.setting] = Flag(flag.names[-1], _read(flag, value))
-    notes = tuple(
-        f"{flag.names[-1]} has no effect here: stake and KES periods come from the pools file"
-        for flag in WITHOUT_EFFECT
-        if given.get(flag.parameter) is not None
-    )
     path, name = file_and_context(given.get("config_file"), given.get("context_name"))
-    return ConfigRequest(flags, None if path is None else Path(path), name, notes)
+    return ConfigRequest(flags, None if path is None else Path(path), name)
 
 
 def _read(flag: SettingFlag, value: Any) -> object:
@@ -118,6 +114,16 @@ def _read(flag: SettingFlag, value: Any) -> object:
         return flag.fixed
     if flag.setting == "node.profiles":
         return [name.strip() for name in value.split(",")]
+    if flag.setting == "node.min_sig_delay_s":
+        return _seconds(value)
     if flag.setting == "node.metrics_port" and value.isdecimal():
         return int(value)
     return value
+
+
+def _seconds(text: str) -> object:
+    """Return seconds from a number with or without the letter s, as dmq-node takes it; any other text as it is."""
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        return text

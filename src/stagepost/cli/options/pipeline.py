@@ -7,18 +7,40 @@ What `pipeline backfill` takes: dumps, or a range of topics that is looked at be
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stagepost.ground.files.local_paths import require_local_path
+
 if TYPE_CHECKING:
     from stagepost.pipeline.sources.sources import RecordSource, Topics
     from stagepost.pipeline.sources.survey import Surveyed
+    from stagepost.pipeline.tables.store import TableStore
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TablesAddress(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in newer releases
+    """Type of an option that takes a folder of tables, or an address of object storage.
+
+    The settings of the storage in the environment go with the address to workers on other machines.
+    """
+
+    name = "DIR|s3://…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> TableStore:
+        from stagepost.pipeline.tables.store import SCHEMES, TableStore, storage_options
+
+        if not str(value).lower().startswith(tuple(f"{one}://" for one in SCHEMES)):
+            require_local_path(str(value), param.opts[0] if param is not None else "")
+            return TableStore.at(value)
+        return TableStore.at(value, storage_options(os.environ))
+
 
 WAYS = ("data", "address", "socket", "kafka")
 """Of which one is given."""
@@ -28,45 +50,52 @@ _OPTIONS = (
         "--data",
         metavar="DIR",
         type=click.Path(path_type=Path),
-        help="A node's data folder, with its topics.",
+        help="Data folder of a node: read its topics.",
     ),
     click.option(
         "--address",
         metavar="HOST:PORT|PATH",
-        help="A node that serves its topics (see `stagepost topic serve`); STAGEPOST_TOKEN if it needs one.",
+        help="Address of a `stagepost topic serve`: read its topics; STAGEPOST_TOKEN is its token.",
     ),
     click.option(
         "--socket",
         metavar="PATH",
-        help="The local socket of any DMQ node; needs --network-magic and --retained.",
+        help="Local socket of a DMQ node: read its messages; needs --network-magic and --retained.",
     ),
     click.option(
-        "--network-magic", type=click.IntRange(min=0), metavar="N", help="With --socket: its network."
+        "--network-magic",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="With --socket: magic number of the DMQ network.",
     ),
     click.option(
         "--retained",
         metavar="DIR",
         type=click.Path(path_type=Path),
-        help="With --socket: where its messages are kept, for they are told once.",
+        help="With --socket: folder that keeps the messages, since the node sends each only once.",
     ),
-    click.option("--profile", help="With --socket: the wire profile.  [default: dmq-node]"),
+    click.option("--profile", help="With --socket: wire profile of the connection.  [default: dmq-node]"),
     click.option(
-        "--kafka", metavar="HOST:PORT", help="A Kafka broker; [kafka] of the settings says how to reach it."
+        "--kafka",
+        metavar="HOST:PORT",
+        help="Kafka broker: read its topics; [kafka] of the settings says how to reach it.",
     ),
     click.option(
         "--config",
         "kafka_config",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="With --kafka: the settings.  [default: stagepost.toml, if it is there]",
+        help="Settings file: [kafka] for --kafka, [pipeline] for `run`.  [default: stagepost.toml, if it exists]",
     ),
     click.option(
         "--jars",
         metavar="DIR",
         type=click.Path(path_type=Path),
-        help="With --kafka: jars of `stagepost kafka jars`.  [default: the user's cache folder]",
+        help="With --kafka: folder of the jars that `stagepost kafka jars` fetched.  [default: the user's cache folder]",
     ),
-    click.option("--topic", "topics", metavar="NAME", multiple=True, help="Only this one; may be repeated."),
+    click.option(
+        "--topic", "topics", metavar="NAME", multiple=True, help="Read this topic only; may be repeated."
+    ),
 )
 
 
@@ -79,18 +108,37 @@ def with_source(command: F) -> F:
 
 def source_from(given: Mapping[str, Any]) -> RecordSource:
     """`click.UsageError` unless exactly one way is given, with what belongs to it."""
+    if given["kafka"] is None:
+        # The settings file has more than Kafka's section for a stream.
+        return topics_from({**given, "kafka_config": None})
     _require_one(given)
-    if given["kafka"] is not None:
-        return _kafka_from(given)
-    return topics_from(given)
+    return _kafka_from(given)
+
+
+def keep_ms_from(keep_s: float | None, config_file: Path | None) -> int | None:
+    """Return the milliseconds for which days are kept: of the flag, else of `pipeline.keep` in the settings; None for ever.
+
+    `ConfigFaults` for a settings file with faults, `click.UsageError` for less than a day.
+    """
+    from stagepost.config.effective import ConfigRequest, effective_config
+    from stagepost.config.settings import KEEP_S_MIN
+    from stagepost.ground.files.durations import parse_duration
+
+    if keep_s is None:
+        config = effective_config(ConfigRequest(config_file=config_file))
+        config.faults.raise_if_any()
+        found = config["pipeline.keep"]
+        return None if found is None else int(parse_duration(config.text("pipeline.keep")) * 1_000)
+    if keep_s < KEEP_S_MIN:
+        raise click.UsageError("--keep is less than one day: tables are dropped by whole days")
+    return int(keep_s * 1_000)
 
 
 def before_spark(
-    source: RecordSource, given: Mapping[str, Any], sets_path: Path, out: Path
+    source: RecordSource, given: Mapping[str, Any], sets_path: Path, out: TableStore
 ) -> dict[str, str]:
     """Settings that Spark needs for this source, once everything that can be wrong with it has been looked at."""
-    import os
-
+    from stagepost.pipeline.sources.checkpoint_fit import STREAM, restore_checkpoint
     from stagepost.pipeline.sources.kafka import (
         KafkaRecords,
         connector_settings,
@@ -99,21 +147,24 @@ def before_spark(
     )
     from stagepost.pipeline.sources.sources import Topics
     from stagepost.pipeline.sources.topic_marks import require_going_on
+    from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+    from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
     from stagepost.topics.kafka.jars import default_folder
 
-    if not isinstance(source, KafkaRecords):
-        refuse_kafka_checkpoint(out)
-        if isinstance(source, Topics):
-            require_going_on(source.options, sets_path, out)
-        return {}
-    settings = connector_settings(given["jars"] or default_folder(os.environ))
-    require_broker(source.access, source.topics, out)
-    return settings
+    if out.is_local:
+        checkpoint = out.folder / CHECKPOINT_FOLDER
+        restore_checkpoint(checkpoint, read_manifest(out) or Manifest(), STREAM)
+    if isinstance(source, KafkaRecords):
+        settings = connector_settings(given["jars"] or default_folder(os.environ))
+        require_broker(source.access, source.topics, out)
+        return settings
+    refuse_kafka_checkpoint(out)
+    if out.is_local and isinstance(source, Topics):
+        require_going_on(source.options, sets_path, out, checkpoint)
+    return {}
 
 
 def _kafka_from(given: Mapping[str, Any]) -> RecordSource:
-    import os
-
     from stagepost.config.kafka import load_kafka_settings
     from stagepost.pipeline.sources.kafka import KafkaRecords
 

@@ -39,7 +39,7 @@ def read_input(source: str, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
         ) from error
     if len(content) > bytes_max:
         text = f"{source} has more than {bytes_max} bytes"
-        raise ConfigError(text, advice="give a smaller piece", limit=bytes_max)
+        raise ConfigError(text, advice="give a smaller file", limit=bytes_max)
     return content
 
 
@@ -54,7 +54,7 @@ def read_content(source: str, bytes_max: int, command: str) -> bytes:
     has_blanks = any(character.isspace() for character in source)
     if not has_blanks and ("/" in source or Path(source).suffix != ""):
         raise StorageError(
-            f"there is no file {source}", advice=f"to send these very words, pipe them in: … | {command} -"
+            f"there is no file {source}", advice=f"to send this text, pipe it in: … | {command} -"
         )
     return source.encode()
 
@@ -69,12 +69,12 @@ def from_hex(content: bytes, source: str) -> bytes:
     digits = content.translate(None, _BLANKS)
     stray = next((at for at, byte in enumerate(digits) if byte not in _HEX_DIGITS), None)
     if stray is not None:
-        text = f"{source} is no hex: digit {stray} is {chr(digits[stray])!r}"
+        text = f"{source} is not valid hex: character {stray} is {chr(digits[stray])!r}"
         raise ConfigError(text, advice="give hex digits, or the raw bytes", offset=stray)
     if len(digits) % 2:
         text = f"the hex in {source} ends in the middle of a byte: {len(digits)} digits"
         raise DecodeError(
-            text, code=ErrorCode.CBOR_TRUNCATED, advice="copy it again, whole", offset=len(digits) // 2
+            text, code=ErrorCode.CBOR_TRUNCATED, advice="copy the whole text again", offset=len(digits) // 2
         )
     return bytes.fromhex(digits.decode("ascii"))
 
@@ -91,7 +91,19 @@ LOCAL_SOCKET = "dmq-node.socket"
 NETWORK_MAGIC = 2_912_307_721
 """Network magic of dmq-node's main network, its own default."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+
+class RenamedOption(click.Option):
+    """Option that is also understood under its former names: help shows the first name alone."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -108,14 +120,14 @@ def with_local_node(command: F) -> F:
         click.option(
             "--network-magic",
             type=click.IntRange(0, 2**32 - 1),
-            help=f"The DMQ network. [from --data, else {NETWORK_MAGIC}]",
+            help=f"Magic number of the DMQ network. [from --data, else {NETWORK_MAGIC}]",
         ),
         click.option(
             "--profile",
             type=click.Choice(["dmq-node", "gouroboros", "seed"]),
             default="dmq-node",
             show_default=True,
-            help="Wire profile: how to speak with the node.",
+            help="Wire profile of the connection to the node.",
         ),
         data_option,
     )
@@ -148,12 +160,12 @@ def duration_given(context: click.Context, parameter: click.Parameter, value: st
         raise click.BadParameter(str(error), context, parameter) from None
 
 
-def duration_option(*names: str, default: str, help: str) -> Callable[[F], F]:  # as Click calls it
-    """Return an option that takes a duration, whose value is in seconds."""
+def duration_option(*names: str, default: str | None, help: str) -> Callable[[F], F]:  # as Click calls it
+    """Return an option that takes a duration, whose value is in seconds; None if neither it nor a default is given."""
 
-    def read(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
         try:
-            return parse_duration(value)
+            return None if value is None else parse_duration(value)
         except ValueError as error:
             raise click.BadParameter(str(error), context, parameter) from error
 

@@ -3,56 +3,92 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.pipeline import (
+    TablesAddress,
     before_spark,
     is_range_asked,
+    keep_ms_from,
     source_from,
     survey_range,
     with_source,
 )
+from stagepost.cli.options.shared import RenamedOption
 from stagepost.cli.pipeline.counts import print_counts
+from stagepost.cli.pipeline.progress import PipelineProgress
+from stagepost.cli.pipeline.sql import catalog, jars, show, sql
 from stagepost.cli.pipeline.submit import pack, submit
 from stagepost.cli.pipeline.watch import watched
 from stagepost.ground.files.durations import parse_duration
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+if TYPE_CHECKING:
+    from stagepost.pipeline.tables.store import TableStore
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 tables_option = click.option(
-    "--tables", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the tables."
+    "--tables", "folder", required=True, type=TablesAddress(), help="Folder or address of the tables."
 )
 master_option = click.option(
     "--master",
     default="local[*]",
     show_default=True,
-    help="Where Spark runs: embedded, or a cluster's address.",
+    help="Spark master: local[*] runs Spark in this process, spark://HOST:PORT on a cluster.",
 )
 sets_option = click.option(
     "--validator-sets",
     "sets_path",
-    required=True,
     type=click.Path(path_type=Path),
-    help="Who may sign receipts.",
+    help="Validator-sets file, or a data folder with its sessions: the keys that may sign receipts. [DATA/validator-sets.json]",
 )
+genesis_option = click.option(
+    "--genesis",
+    "genesis_path",
+    type=click.Path(path_type=Path),
+    help="Genesis or network file, by which proofs are checked.  [default: that of --data or of the tables, if any]",
+)
+written_option = click.option(
+    "--tables",
+    "--out",
+    "out",
+    cls=RenamedOption,
+    type=TablesAddress(),
+    help="Folder or address of the tables to write. [DATA/tables]",
+)
+
+
+def _found_in(data: Path | None, out: TableStore | None, sets_path: Path | None) -> tuple[TableStore, Path]:
+    """Return the tables and the sets file that were given, else those of the data folder."""
+    from stagepost.pipeline.tables.store import TableStore
+    from stagepost.remp.validator_sets import SETS_FILE
+    from stagepost.web.access.settings import TABLES_FOLDER
+
+    if data is not None:
+        return out or TableStore.at(data / TABLES_FOLDER), sets_path or data / SETS_FILE
+    if out is None or sets_path is None:
+        name = "--tables" if out is None else "--validator-sets"
+        raise click.UsageError(f"Missing option '{name}': only a folder given with --data has its own.")
+    return out, sets_path
+
+
 as_of_option = click.option(
     "--as-of",
     "as_of_ms",
     type=click.IntRange(min=0),
     metavar="MS",
-    help="Evaluate for this moment, in Unix ms.",
+    help="Time of the verdicts, in Unix milliseconds.",
 )
 timeout_option = click.option(
     "--message-timeout",
     "timeout_ms",
     type=click.IntRange(min=0),
     metavar="MS",
-    help="How long a message lives; default: as the sets file says.",
+    help="Time after which a message that is not final expires.  [default: from the sets file]",
 )
 
 
@@ -68,25 +104,28 @@ class Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 
 @click.group()
 def pipeline() -> None:
-    """Verified tables from topics and dumps, made by Spark and read without it.
+    """Make verified tables from topics and dumps with Spark, and read them without Spark.
 
     \b
     Example:
-      stagepost pipeline backfill --input dump.jsonl --validator-sets sets.json --out tables
+      stagepost pipeline backfill --input dump.jsonl --validator-sets sets.json --tables tables
       stagepost pipeline export messages --tables tables --out messages.csv
     """
 
 
 @pipeline.command()
 @click.option(
-    "--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A dump; may be repeated."
+    "--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="Dump to read; may be repeated."
 )
 @with_source
-@click.option("--partition", type=click.IntRange(min=0), help="Of a topic: this one alone.")
-@click.option("--from", "first", metavar="OFFSET|TIME", help="Of a topic: from this record, or moment, on.")
-@click.option("--to", "last", metavar="OFFSET|TIME", help="Of a topic: up to, not including, this one.")
+@click.option("--partition", type=click.IntRange(min=0), help="Read this partition of the topics only.")
+@click.option(
+    "--from", "first", metavar="OFFSET|TIME", help="First offset to read, or the time of the first record."
+)
+@click.option("--to", "last", metavar="OFFSET|TIME", help="Offset or time to stop before.")
 @sets_option
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the tables.")
+@genesis_option
+@written_option
 @as_of_option
 @timeout_option
 @master_option
@@ -99,36 +138,39 @@ def backfill(
     partition: int | None,
     first: str | None,
     last: str | None,
-    sets_path: Path,
-    out: Path,
+    sets_path: Path | None,
+    genesis_path: Path | None,
+    out: TableStore | None,
     as_of_ms: int | None,
     timeout_ms: int | None,
     master: str,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Take dumps, or a range of topics, into the tables and evaluate them all. What is in already changes nothing.
+    """Read dumps, or a range of topics, into the tables. Records that the tables hold already change nothing.
 
     \b
     Example:
-      stagepost pipeline backfill --input dump.jsonl --validator-sets sets.json --out tables
+      stagepost pipeline backfill --input dump.jsonl --validator-sets sets.json --tables tables
       stagepost pipeline backfill --data stagepost-data --topic stagepost.remp.statuses --from 2026-01-31T12:00:00Z \\
-        --validator-sets sets.json --out tables
+        --validator-sets sets.json --tables tables
     """
     from stagepost.pipeline.sources.dumps import survey
     from stagepost.pipeline.spark import refuse_missing_packages, start_session
-    from stagepost.pipeline.tables.own_files import require_own_folder
+    from stagepost.pipeline.tables.own_files import require_own_place
 
+    progress = PipelineProgress()
+    out, sets_path = _found_in(where["data"], out, sets_path)
     is_range = is_range_asked(context, inputs, where, (partition, first, last))
     refuse_missing_packages()
-    require_own_folder(out)
-    sets_file = _read_sets(sets_path)
+    require_own_place(out)
+    sets_file, genesis = _read_sets(sets_path), _read_genesis(genesis_path, where["data"])
     if is_range:
         topics, surveyed = survey_range(where, partition, first, last)
-        _say(f"{surveyed.rows} records in {len(surveyed.ranges)} ranges")
+        progress.say(f"{surveyed.rows} records in {len(surveyed.ranges)} ranges")
     else:
         dumps = [survey(path) for path in inputs]
-    _say("starting Spark (about 10 s) …")
+    progress.say("starting Spark (about 10 s) …")
     spark = start_session("stagepost backfill", master=master, is_short=True)
     from stagepost.pipeline.driver import Evaluation
     from stagepost.pipeline.jobs import backfill as run_backfill
@@ -136,24 +178,29 @@ def backfill(
 
     evaluation = Evaluation(as_of_ms, timeout_ms)
     if is_range:
-        manifest = backfill_range(spark, topics, surveyed, sets_file, out, evaluation)
+        manifest = backfill_range(
+            spark, topics, surveyed, sets_file, out, evaluation, genesis=genesis, at_point=progress.at_point
+        )
     else:
-        manifest = run_backfill(spark, dumps, sets_file, out, evaluation)
+        manifest = run_backfill(
+            spark, dumps, sets_file, out, evaluation, genesis=genesis, at_point=progress.at_point
+        )
     print_counts(manifest, out, as_json=as_json)
 
 
 @pipeline.command()
 @with_source
 @sets_option
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the tables.")
-@click.option("--once", is_flag=True, help="Take what is there now, then end.")
+@genesis_option
+@written_option
+@click.option("--once", is_flag=True, help="Read the records that are there now, then end.")
 @click.option(
     "--every",
     "every_s",
     type=Duration(),
     default="250ms",
     show_default=True,
-    help="How often news are looked for; a batch that takes longer is followed at once.",
+    help="Time between the beginnings of two batches; after a longer batch the next begins at once.",
 )
 @click.option(
     "--max-rows",
@@ -164,62 +211,81 @@ def backfill(
 )
 @timeout_option
 @click.option(
+    "--keep",
+    "keep_s",
+    type=Duration(),
+    metavar="30d",
+    help="Drop days that are older.  [default: pipeline.keep of the settings, else every day is kept]",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Serve /metrics, /healthz and /readyz at 127.0.0.1 while it runs; 0 takes a free port.",
+    help="Port of /metrics, /healthz and /readyz on 127.0.0.1; 0 takes a free port.",
 )
 @master_option
 @json_option
 def run(
-    sets_path: Path,
-    out: Path,
+    sets_path: Path | None,
+    genesis_path: Path | None,
+    out: TableStore | None,
     once: bool,
     every_s: float,
     max_rows: int,
     timeout_ms: int | None,
+    keep_s: float | None,
     metrics_port: int | None,
     master: str,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Follow topics into the tables, until it is stopped; each record counts exactly once.
+    """Follow topics into the tables until the command is stopped; each record counts exactly once.
 
     \b
     Example:
-      stagepost pipeline run --once --data stagepost-data --validator-sets sets.json --out tables
-      stagepost pipeline run --address 127.0.0.1:4200 --validator-sets sets.json --out tables --metrics-port 9101
-      stagepost pipeline run --kafka 127.0.0.1:9092 --validator-sets sets.json --out tables
+      stagepost pipeline run --once --data stagepost-data
+      stagepost pipeline run --address 127.0.0.1:4200 --validator-sets sets.json --tables tables --metrics-port 9101
+      stagepost pipeline run --kafka 127.0.0.1:9092 --validator-sets sets.json --tables tables
     """
     from stagepost.pipeline.spark import refuse_missing_packages, start_session
-    from stagepost.pipeline.tables.own_files import require_own_folder
+    from stagepost.pipeline.tables.own_files import require_own_place
 
+    out, sets_path = _found_in(where["data"], out, sets_path)
     source = source_from(where)
     refuse_missing_packages()
-    require_own_folder(out)
+    require_own_place(out)
     _read_sets(sets_path)
+    genesis = _read_genesis(genesis_path, where["data"])
     from stagepost.pipeline.stream import StreamOptions
 
-    options = StreamOptions(None, sets_path, out, once, every_s, max_rows, timeout_ms, source)
+    keep_ms = keep_ms_from(keep_s, where["kafka_config"])
+    options = StreamOptions(
+        None, sets_path, out, once, every_s, max_rows, timeout_ms, source, keep_ms, genesis
+    )
     settings = before_spark(source, where, sets_path, out)
-    with watched(out, metrics_port, _say) as at_point:
-        _say("starting Spark (about 10 s) …")
+    progress = PipelineProgress()
+
+    def told(point: str) -> None:
+        at_point(point)
+        if once:
+            progress.at_point(point)
+
+    with watched(out, metrics_port, progress.say) as at_point:
+        progress.say("starting Spark (about 10 s) …")
         spark = start_session("stagepost run", master=master, settings=settings, is_short=True)
         from stagepost.pipeline.stream import follow
 
-        manifest = follow(spark, options, say=_say, at_point=at_point)
+        manifest = follow(spark, options, say=progress.say, at_point=told)
     print_counts(manifest, out, as_json=as_json)
 
 
 @pipeline.command()
 @tables_option
-@click.option(
-    "--keep", "keep_s", type=Duration(), help="Forget messages of which nothing was heard for so long."
-)
+@click.option("--keep", "keep_s", type=Duration(), help="Drop the days that are older than this.")
 @master_option
 @json_option
-def compact(folder: Path, keep_s: float | None, master: str, as_json: bool) -> None:
-    """Fold all batches into one, and forget old messages if asked to.
+def compact(folder: TableStore, keep_s: float | None, master: str, as_json: bool) -> None:
+    """Compact the files of every day, and drop old days if asked to.
 
     \b
     Example:
@@ -227,27 +293,65 @@ def compact(folder: Path, keep_s: float | None, master: str, as_json: bool) -> N
     """
     from stagepost.pipeline.spark import start_session
     from stagepost.pipeline.tables.manifest import read_manifest
-    from stagepost.pipeline.tables.own_files import require_own_folder
+    from stagepost.pipeline.tables.own_files import require_own_place
 
-    require_own_folder(folder)
+    require_own_place(folder)
     if read_manifest(folder) is None:
         raise _no_tables(folder)
-    _say("starting Spark (about 10 s) …")
+    progress = PipelineProgress()
+    progress.say("starting Spark (about 10 s) …")
     spark = start_session("stagepost compact", master=master, is_short=True)
     from stagepost.pipeline.jobs import compact as run_compact
 
     keep_ms = None if keep_s is None else int(keep_s * 1_000)
     manifest, removed = run_compact(spark, folder, keep_ms=keep_ms)
-    _say(f"{removed} records forgotten")
+    progress.say(f"{removed} records forgotten")
     print_counts(manifest, folder, as_json=as_json)
+
+
+@pipeline.command(name="import")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=TablesAddress(),
+    help="Tables of a former release, or tables to derive again.",
+)
+@click.option("--out", required=True, type=TablesAddress(), help="Folder or address of the new tables.")
+@master_option
+@json_option
+def import_(source: TableStore, out: TableStore, master: str, as_json: bool) -> None:
+    """Derive new tables from the records of other tables, which are only read: of a former release, or damaged ones.
+
+    A stream goes on from the new tables where it ended in the others.
+
+    \b
+    Example:
+      stagepost pipeline import --from tables --out tables-2
+    """
+    from stagepost.pipeline.spark import refuse_missing_packages, start_session
+    from stagepost.pipeline.tables.former import import_source
+    from stagepost.pipeline.tables.own_files import require_own_place
+
+    refuse_missing_packages()
+    if out.address == source.address or out.address.startswith(f"{source.address}/"):
+        raise click.UsageError("--out lies in the tables of --from: choose another folder or address")
+    require_own_place(out)
+    found = import_source(source)
+    progress = PipelineProgress()
+    progress.say("starting Spark (about 10 s) …")
+    spark = start_session("stagepost import", master=master, is_short=True)
+    from stagepost.pipeline.jobs import import_tables
+
+    print_counts(import_tables(spark, found, out, say=progress.say), out, as_json=as_json)
 
 
 @pipeline.command()
 @tables_option
 @json_option
 @click.pass_context
-def check(context: click.Context, folder: Path, as_json: bool) -> None:
-    """Work everything out again from the records, without Spark, and compare with the tables. Exit 1 if they differ.
+def check(context: click.Context, folder: TableStore, as_json: bool) -> None:
+    """Compute the tables again from the records, without Spark, and compare. Exit code 1 if they differ.
 
     \b
     Example:
@@ -279,10 +383,15 @@ def check(context: click.Context, folder: Path, as_json: bool) -> None:
 @pipeline.command()
 @click.argument("table")
 @tables_option
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="FILE.parquet, .csv or .jsonl")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write; its ending is .parquet, .csv or .jsonl.",
+)
 @json_option
-def export(table: str, folder: Path, out: Path, as_json: bool) -> None:
-    """Write one table as one file, without Spark, as of the last run.
+def export(table: str, folder: TableStore, out: Path, as_json: bool) -> None:
+    """Write one table to one file, without Spark, as of the last run.
 
     \b
     Example:
@@ -304,9 +413,9 @@ def export(table: str, folder: Path, out: Path, as_json: bool) -> None:
 
 @pipeline.command()
 @tables_option
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The page: one HTML file.")
-def report(folder: Path, out: Path) -> None:
-    """Write one page with the verdicts, delays, validators and alerts of the tables, complete in itself.
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
+def report(folder: TableStore, out: Path) -> None:
+    """Write one HTML page, without other files, with the verdicts, delays, validators and alerts of the tables.
 
     \b
     Example:
@@ -320,27 +429,38 @@ def report(folder: Path, out: Path) -> None:
     click.echo(str(out))
 
 
+pipeline.add_command(catalog)
+pipeline.add_command(jars)
 pipeline.add_command(pack)
+pipeline.add_command(show)
+pipeline.add_command(sql)
 pipeline.add_command(submit)
 
 
 def _read_sets(path: Path) -> bytes:
-    """The content of a file that is in order; `ConfigFaults` otherwise."""
-    from stagepost.remp.validator_sets import ValidatorSets
+    """The content of sets that are in order; `ConfigFaults` otherwise."""
+    from stagepost.pipeline.sources.sets_source import SetsSource
+    from stagepost.remp.validator_sets import parse_validator_sets
 
-    ValidatorSets.load(path)
-    return path.read_bytes()
+    content = SetsSource(path).content()
+    parse_validator_sets(content, str(path))
+    return content
 
 
-def _no_tables(folder: Path) -> Exception:
+def _read_genesis(path: Path | None, data: Path | None) -> bytes | None:
+    """Return the genesis in the file, or in the data folder; None where there is none."""
+    from stagepost.trace.kept_proofs import GENESIS_FILE, load_genesis
+
+    if path is None:
+        path = None if data is None else data / GENESIS_FILE
+        if path is None or not path.exists():
+            return None
+    return load_genesis(path).encode()
+
+
+def _no_tables(folder: TableStore) -> Exception:
     from stagepost.errors import StorageError
 
     return StorageError(
         f"there are no tables in {folder}", advice="make them with `stagepost pipeline backfill`"
     )
-
-
-def _say(text: str) -> None:
-    """Progress is for people who watch."""
-    if sys.stderr.isatty():
-        click.echo(text, err=True)

@@ -10,13 +10,15 @@ import click
 
 if TYPE_CHECKING:
     from stagepost.pipeline.tables.manifest import Manifest
+    from stagepost.pipeline.tables.store import TableStore
 
 
-def print_counts(manifest: Manifest, folder: Path, *, as_json: bool) -> None:
+def print_counts(manifest: Manifest, folder: TableStore | Path, *, as_json: bool) -> None:
     from stagepost.pipeline.tables.account import counts, topic_accounts
+    from stagepost.pipeline.tables.store import TableStore
 
     found = counts(manifest)
-    others = topic_accounts(folder, manifest)
+    others = topic_accounts(TableStore.at(folder), manifest)
     if as_json:
         click.echo(
             json.dumps({**found, "topics": {name: account._asdict() for name, account in others.items()}})

@@ -16,10 +16,10 @@ JOBS = ("backfill", "run", "compact")
 
 
 @click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The archive: one zip file.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Zip file to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def pack(out: Path, as_json: bool) -> None:
-    """Put this package and all that workers need of it into one file, for `submit`.
+    """Pack this package, with what workers need, into the archive for `submit`.
 
     \b
     Example:
@@ -39,18 +39,26 @@ def pack(out: Path, as_json: bool) -> None:
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--master", required=True, metavar="spark://HOST:PORT", help="The master of the cluster.")
+@click.option("--master", required=True, metavar="spark://HOST:PORT", help="Address of the cluster's master.")
 @click.option(
-    "--archive", required=True, type=click.Path(path_type=Path), help="Made by `stagepost pipeline pack`."
+    "--archive",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Archive that `stagepost pipeline pack` made.",
 )
 @click.option(
     "--worker-python",
     default=f"python{sys.version_info.major}.{sys.version_info.minor}",
     show_default=True,
-    help="The workers' Python: of the driver's version, with nothing installed.",
+    help="Command that starts Python on the workers; same version as the driver's.",
 )
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
-@click.option("--wait", default="60s", show_default=True, help="How long to wait for a worker at first.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Setting of Spark; may be repeated.")
+@click.option(
+    "--wait",
+    default="60s",
+    show_default=True,
+    help="How long to wait until a worker has finished a first task.",
+)
 @click.argument("job", type=click.Choice(JOBS))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE JOB]…")
 @click.pass_context
@@ -64,10 +72,10 @@ def submit(
     job: str,
     arguments: Sequence[str],
 ) -> None:
-    """Run `backfill`, `run` or `compact` on a Spark cluster, shipping the package to its workers.
+    """Run `backfill`, `run` or `compact` on a Spark cluster, and send the package to its workers.
 
-    Workers need Java and a Python of this version, and nothing else installed. The folders of the job must be where
-    driver and workers see them under the same path.
+    Workers need Java and a Python of this version, and no other package. Driver and workers must see the folders of the
+    job under the same path.
 
     \b
     Example:
@@ -108,16 +116,21 @@ def _folders(parameters: dict[str, Any]) -> tuple[tuple[Path, ...], Path | None]
         *filter(None, (parameters.get(name) for name in ("data", "retained"))),
     ]
     out = parameters.get("out") or parameters.get("folder")
-    return tuple(Path(path) for path in read), None if out is None else Path(out)
+    return tuple(Path(path) for path in read), out.folder if out is not None and out.is_local else None
 
 
 def _refuse_another_checkpoint(job: str, parameters: dict[str, Any]) -> None:
     """The stream looks at it, too; here it is said before a cluster is asked for anything."""
-    if job != "run" or (out := parameters.get("out")) is None:
+    if job != "run" or (out := parameters.get("out")) is None or not out.is_local:
         return
-    from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
-    from stagepost.pipeline.stream import STREAM
+    from stagepost.pipeline.sources.checkpoint_fit import (
+        STREAM,
+        require_fitting_checkpoint,
+        restore_checkpoint,
+    )
     from stagepost.pipeline.tables.manifest import Manifest, read_manifest
     from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 
-    require_fitting_checkpoint(Path(out) / CHECKPOINT_FOLDER, read_manifest(Path(out)) or Manifest(), STREAM)
+    checkpoint, manifest = out.folder / CHECKPOINT_FOLDER, read_manifest(out) or Manifest()
+    restore_checkpoint(checkpoint, manifest, STREAM)
+    require_fitting_checkpoint(checkpoint, manifest, STREAM)

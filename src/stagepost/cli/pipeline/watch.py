@@ -7,11 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stagepost.ground.identifiers import LOOPBACK_HOST
+
+if TYPE_CHECKING:
+    from stagepost.pipeline.tables.store import TableStore
 
 START_WITHIN_S = 30.0
 COMMITTED = "after manifest"
@@ -19,7 +22,9 @@ COMMITTED = "after manifest"
 
 
 @contextmanager
-def watched(out: Path, port: int | None, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+def watched(
+    out: TableStore | Path, port: int | None, say: Callable[[str], None]
+) -> Iterator[Callable[[str], None]]:
     """Gives what has to be told of the points of every commit. Without a port nothing is served."""
     if port is None:
         yield lambda point: None
@@ -27,11 +32,12 @@ def watched(out: Path, port: int | None, say: Callable[[str], None]) -> Iterator
     from stagepost.ground.telemetry.status_server import serve_status
     from stagepost.pipeline.metrics import PipelineMetrics
     from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.store import TableStore
 
-    metrics = PipelineMetrics(read_manifest(out))
+    metrics = PipelineMetrics(read_manifest(TableStore.at(out)))
 
     def at_point(point: str) -> None:
-        if point == COMMITTED and (manifest := read_manifest(out)) is not None:
+        if point == COMMITTED and (manifest := read_manifest(TableStore.at(out))) is not None:
             metrics.committed(manifest)
 
     loop = asyncio.new_event_loop()

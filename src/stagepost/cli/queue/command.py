@@ -22,8 +22,10 @@ _HEADER = ("index", "message", "pool", "bytes", "received", "from", "expires")
 
 @click.group()
 def queue() -> None:
-    """Show and handle what waits: in a DMQ node's mempool, a validator's queue or a full node (ls, show --data), and in the outbox of a
-    publisher (all others, and ls --outbox), with the dead letters.
+    """List and handle waiting messages.
+
+    `ls` and `show --data` read a running node: the mempool of a DMQ node, the queues of a validator, the open messages of a
+    full node. `ls --outbox` and all other commands work on the outbox of a publisher and its dead letters.
 
     \b
     Example:
@@ -37,15 +39,19 @@ for command in (show, flush, replay, check_balance):
 
 @queue.command()
 @data_option
+@click.option("--outbox", type=click.Path(path_type=Path), help="List this outbox instead of a running node.")
+@click.option("--dead", is_flag=True, help="With --outbox: list the dead letters.")
 @click.option(
-    "--outbox", type=click.Path(path_type=Path), help="List this outbox instead of a node's mempool."
+    "--after", type=click.IntRange(min=0), default=0, help="Begin after the message with this index."
 )
-@click.option("--dead", is_flag=True, help="With --outbox: the messages that failed.")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin behind this index.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=ENTRIES_SHOWN, show_default=True, help="How many to show."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=ENTRIES_SHOWN,
+    show_default=True,
+    help="Number of messages to list.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show all of them.")
+@click.option("--all", "everything", is_flag=True, help="List all messages.")
 @json_option
 @click.pass_context
 def ls(
@@ -58,9 +64,9 @@ def ls(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """List the messages in a running node, in order of arrival; or in an outbox, in order of sending.
+    """List the messages of a running node in order of arrival, or of an outbox in order of sending.
 
-    A DMQ node shows its mempool, a validator its queues, a full node the messages that have no end yet.
+    For a DMQ node these are its mempool, for a validator its queues, for a full node the messages that have not ended.
 
     \b
     Example:
@@ -81,7 +87,7 @@ def ls(
 
     from stagepost.cli.options.shared import print_table
     from stagepost.ground.files.running_nodes import DATA_DIR, find_node, find_remp_node
-    from stagepost.ground.telemetry.status import held_messages
+    from stagepost.ground.telemetry.status_reading import held_messages
 
     remp_node = find_remp_node(data or Path(DATA_DIR))
     if remp_node is not None:

@@ -29,7 +29,9 @@ from stagepost.ground.files.running_nodes import (
     find_node,
     find_remp_node,
 )
-from stagepost.ground.telemetry.status import QueuedMessage, held_messages, queued_messages
+from stagepost.ground.telemetry.status import QueuedMessage
+from stagepost.ground.telemetry.status_reading import held_messages, queued_messages
+from stagepost.topics.log.file_topic import TOPICS_FOLDER
 
 TEXT_SHOWN_MAX = 60
 
@@ -189,9 +191,17 @@ class UnknownMessage(click.ClickException):
         click.echo(f"{self.message}\n  {self._advice}", err=True)
 
 
-def find_entries(content: OutboxContent, name: EntryName) -> list[OutboxRecord | DeadLetter]:
-    """Return every copy of the one message that `name` fits; `UnknownMessage` if there is none, or more than one."""
+def find_entries(
+    content: OutboxContent, name: EntryName, folder: Path | None = None
+) -> list[OutboxRecord | DeadLetter]:
+    """Return every copy of the one message that `name` fits; `UnknownMessage` if there is none, or more than one.
+
+    `folder` is that of the outbox: its topic of delivery events knows the ids that the message has on the network.
+    """
     matches = _matching(content, name)
+    if not matches and folder is not None:
+        for delivery_id in other_names(folder, name.prefix):
+            matches += _matching(content, EntryName(delivery_id, name.place))
     if not matches:
         raise UnknownMessage(
             f"no message in this outbox has an id that begins with {name.prefix}"
@@ -233,6 +243,18 @@ def _matching(content: OutboxContent, name: EntryName) -> list[OutboxRecord | De
     ]
 
 
+def other_names(folder: Path, prefix: str) -> set[str]:
+    """Return the ids, in all layers, of the messages of which one id begins with `prefix`, as far as topics tell."""
+    from stagepost.trace.index import MessageIndex
+
+    if not (folder / TOPICS_FOLDER).is_dir():
+        return set()
+    with MessageIndex(folder) as index:
+        index.catch_up()
+        found = index.find(prefix)
+    return {name for ids in found for name in (*ids.message_ids, *ids.delivery_ids, *ids.dmq_ids)}
+
+
 def _ago(unix_ms: int, now: float) -> str:
     return f"{format_duration(max(0.0, now - unix_ms / 1_000))} ago"
 
@@ -247,7 +269,12 @@ PAGE_ENTRIES = 1_000
 
 def show_held(data: Path, prefix: str, *, as_json: bool) -> int:
     """The exit code: 1 if nothing that is held begins so, or more than one message does."""
-    found = [facts for facts in _held(data) if facts["message_id"].startswith(prefix)]
+    names = other_names(data, prefix)
+    found = [
+        facts
+        for facts in _held(data)
+        if facts["message_id"].startswith(prefix) or facts["message_id"] in names
+    ]
     if len(found) != 1:
         what = "holds no message" if not found else f"holds {len(found)} messages"
         click.echo(f"the node in {data} {what} whose id begins with {prefix}", err=True)

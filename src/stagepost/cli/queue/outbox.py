@@ -10,12 +10,16 @@ import click
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.delivery import (
     EntryName,
+    SigningSource,
     delivery_settings,
     entry_given,
+    kes_clock_given,
+    keys_given,
     keys_option,
     outbox_option,
     publisher_config,
     with_settings_file,
+    with_signing_source,
 )
 from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
 
@@ -28,7 +32,7 @@ _timeout_option = click.option(
     default=FLUSH_TIMEOUT,
     show_default=True,
     callback=duration_given,
-    help="How long to try; what is not sent by then stays.",
+    help="How long to try; messages not sent by then stay in the outbox.",
 )
 
 
@@ -39,14 +43,14 @@ _timeout_option = click.option(
     "--data",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Show what the node that runs in this folder holds instead: its mempool, or a validator's queue.",
+    help="Show a message of the node that runs in this folder instead.",
 )
 @json_option
 @click.pass_context
 def show(context: click.Context, message: EntryName, outbox: Path, data: Path | None, as_json: bool) -> int:
     """Show one message of an outbox, waiting or failed, or of a running node. ID is at least the first eight digits.
 
-    A message that failed several times is shown with all its copies; ID@PLACE shows one of them.
+    A message that failed several times has several dead letters, and all are shown; ID@PLACE shows one of them.
 
     \b
     Example:
@@ -61,7 +65,7 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
 
         if message.place is not None:
             raise click.UsageError(
-                "ID@PLACE names a copy in an outbox; give the ID alone with --data", context
+                "ID@PLACE names a dead letter of an outbox; with --data give the ID only", context
             )
         return show_held(data, message.prefix, as_json=as_json)
 
@@ -70,7 +74,7 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
 
     content = read_outbox(outbox)
     try:
-        show_entries(find_entries(content, message), time.time(), as_json)
+        show_entries(find_entries(content, message, outbox), time.time(), as_json)
     except UnknownMessage:
         # In a damaged outbox nobody knows whether the message is there.
         if not content.damage:
@@ -82,39 +86,42 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
 @keys_option
 @outbox_option
 @with_local_node
+@with_signing_source
 @_timeout_option
 @with_settings_file
 @json_option
 @click.pass_context
 def flush(
     context: click.Context,
-    folder: Path,
+    folder: Path | None,
     outbox: Path,
     socket: str | None,
     network_magic: int | None,
     profile: str,
     data: Path | None,
+    signing: SigningSource,
     timeout_s: float,
     config_file: Path | None,
     config_context: str | None,
     as_json: bool,
 ) -> None:
-    """Send everything that waits in an outbox. Exit code 1 if something is left, or failed.
+    """Send all messages that wait in an outbox. Exit code 1 if a message is left or has failed.
 
     \b
     Example:
       stagepost queue flush --keys my-pool
     """
     node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
-    _send_all(context, folder, outbox, node, settings, None, timeout_s, as_json)
+    _send_all(context, folder, outbox, node, signing, settings, None, timeout_s, as_json)
 
 
 @click.command()
 @click.argument("message", metavar="[ID]", required=False, callback=entry_given)
-@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.option("--all", "everything", is_flag=True, help="Replay all dead letters.")
 @keys_option
 @outbox_option
 @with_local_node
+@with_signing_source
 @_timeout_option
 @with_settings_file
 @json_option
@@ -123,20 +130,21 @@ def replay(
     context: click.Context,
     message: EntryName | None,
     everything: bool,
-    folder: Path,
+    folder: Path | None,
     outbox: Path,
     socket: str | None,
     network_magic: int | None,
     profile: str,
     data: Path | None,
+    signing: SigningSource,
     timeout_s: float,
     config_file: Path | None,
     config_context: str | None,
     as_json: bool,
 ) -> None:
-    """Try a failed message again, or all of them. Receivers that have it already do not handle it twice.
+    """Send a dead letter again, or all of them. A receiver that has handled the message does not handle it twice.
 
-    A message that failed several times is tried again for all its copies; ID@PLACE takes one of them.
+    A message that failed several times has several dead letters, and all are replayed; ID@PLACE replays one of them.
 
     \b
     Example:
@@ -147,7 +155,7 @@ def replay(
         raise click.UsageError("give the ID of one dead letter, or --all", context)
     wanted = EntryName("") if message is None else message
     node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
-    _send_all(context, folder, outbox, node, settings, wanted, timeout_s, as_json)
+    _send_all(context, folder, outbox, node, signing, settings, wanted, timeout_s, as_json)
 
 
 @click.command(name="check")
@@ -155,16 +163,16 @@ def replay(
 @json_option
 @click.pass_context
 def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
-    """Verify an outbox: every row whole, and published = acked + sent + failed + waiting. Exit code 1 if not, 3 if the
-    outbox cannot be read at all.
+    """Verify that every row of an outbox is whole, and that published = acked + sent + failed + waiting. Exit code 1 if not,
+    3 if the outbox cannot be read.
 
-    Reads beside a running publisher as well, and changes nothing.
+    The command changes nothing, and works while the publisher runs.
 
     \b
     Example:
       stagepost queue check --outbox stagepost-outbox
     """
-    from stagepost.cli.check.findings import print_check
+    from stagepost.cli.queue.totals import print_check
     from stagepost.delivery.stores.reading import check_outbox
 
     if not print_check(check_outbox(outbox), as_json):
@@ -173,9 +181,10 @@ def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
 
 def _send_all(
     context: click.Context,
-    folder: Path,
+    folder: Path | None,
     outbox: Path,
     node: tuple[str | None, int | None, str, Path | None],
+    signing: SigningSource,
     settings: dict[str, Any],
     replayed: EntryName | None,
     timeout_s: float,
@@ -189,7 +198,9 @@ def _send_all(
     from stagepost.cli.queue.sending import empty_outbox
     from stagepost.cli.send.reliably import DeliverySession
     from stagepost.delivery.stores.reading import read_outbox
+    from stagepost.ground.files.audit import record_action, user_name
 
+    keys = keys_given(context, folder, signing)
     disable_core_dumps()
     content = read_outbox(outbox)
     try:
@@ -201,7 +212,11 @@ def _send_all(
     socket, network_magic, profile, data = node
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     # Messages that wait for acknowledgement keep the critical peers whom they were published with.
-    session = DeliverySession(socket_path, magic, profile, folder, publisher_config(outbox, settings), data)
+    kes_clock = kes_clock_given(signing, magic, socket_path, data)
+    config = publisher_config(outbox, settings)
+    session = DeliverySession(socket_path, magic, profile, keys, config, kes_clock, data)
+    what = "queue flush" if replayed is None else f"queue replay {str(replayed) or '--all'}"
+    record_action(outbox, what, through="cli", who=user_name())
     tiers = {record.delivery_id.hex(): record.tier for record in content.records}
     again = [letter.record for letter in letters]
     status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json))

@@ -87,15 +87,18 @@ def is_external(context: click.Context, keys: Path | None, data: Path | None) ->
             return False
     if keys is not None:
         raise click.UsageError(
-            "an external message is not signed here: --keys does not go with --to, nor with --wait "
+            "an external message is not signed: --keys cannot be used with --to or with --wait "
             + ", ".join(sorted(EXTERNAL_WAITS)),
             context,
         )
     given = next((name for name in _NOT_EXTERNAL if is_given(context, name)), None)
     if given is not None:
-        raise click.UsageError(f"{_NOT_EXTERNAL[given]} is not for external messages", context)
+        raise click.UsageError(f"{_NOT_EXTERNAL[given]} cannot be used with external messages", context)
     if wait == "acked":
-        raise click.UsageError("an external message is not acknowledged: wait for queued … final", context)
+        raise click.UsageError(
+            "an external message is not acknowledged: --wait takes queued, optimistic, accepted or final",
+            context,
+        )
     return True
 
 

@@ -16,7 +16,9 @@ from stagepost.cli.send import lines as rejections
 from stagepost.client import Accepted, AsyncClient, DmqMessage, Rejected
 from stagepost.delivery.envelope import DataEnvelope
 from stagepost.delivery.identity import NONCE_BYTES
-from stagepost.dmq.keys.signing_pair import kes_schedule_for, load_signing_pair
+from stagepost.dmq.keys.kes_agent import KesAgent
+from stagepost.dmq.keys.kes_clock import KesClock
+from stagepost.dmq.keys.signing_pair import load_signing_pair
 from stagepost.ground.files.durations import format_duration
 from stagepost.ground.identifiers import abbreviated
 
@@ -31,25 +33,27 @@ class NodeAddress:
 
 
 @dataclass(frozen=True)
-class Signer:
+class MessageSigner:
     """Keys and dates of a message that is signed here."""
 
-    folder: Path
+    keys: Path | KesAgent
     evolved_key: Path | None
     kes_period: int | None
     ttl_s: float
+    kes_clock: KesClock
 
-    def sign(self, content: bytes, topic: str | None, network_magic: int) -> tuple[DmqMessage, bytes | None]:
+    def sign(self, content: bytes, topic: str | None) -> tuple[DmqMessage, bytes | None]:
         """Return the message and its delivery id. Without a topic, `content` is the whole body and there is no id."""
+        schedule = asyncio.run(self.kes_clock.schedule())
         now = time.time()
-        pair = load_signing_pair(self.folder, self.evolved_key)
+        pair = load_signing_pair(self.keys, self.evolved_key)
         try:
             body, delivery_id = content, None
             if topic is not None:
                 envelope = DataEnvelope(topic, secrets.token_bytes(NONCE_BYTES), int(now * 1_000), content)
                 body = envelope.encode()
                 delivery_id = envelope.delivery_id(pair.pool_id)
-            period = pair.period_at(kes_schedule_for(network_magic), now, asked_for=self.kes_period)
+            period = pair.period_at(schedule, now, asked_for=self.kes_period)
             message = pair.sign(body, kes_period=period, expires_at=int(now + self.ttl_s))
         finally:
             pair.erase()
@@ -57,10 +61,15 @@ class Signer:
 
 
 def sign_and_submit(
-    content: bytes, topic: str | None, signer: Signer, node: NodeAddress, timeout_s: float, as_json: bool
+    content: bytes,
+    topic: str | None,
+    signer: MessageSigner,
+    node: NodeAddress,
+    timeout_s: float,
+    as_json: bool,
 ) -> int:
     """Submit `content`, in the delivery envelope of `topic` or raw without one. Return the exit status."""
-    message, delivery_id = signer.sign(content, topic, node.network_magic)
+    message, delivery_id = signer.sign(content, topic)
     return submit_once(message, delivery_id, signer.ttl_s, node, timeout_s, as_json)
 
 

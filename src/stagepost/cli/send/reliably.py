@@ -29,15 +29,14 @@ from stagepost.cli.send.lines import (
 )
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError, ErrNoConnectedPeers
-from stagepost.delivery.shell.events import JsonLinesEventSink, NoEventSink
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.transports.dmq import TTL_S, DmqTransport
+from stagepost.dmq.keys.kes_agent import KesAgent
+from stagepost.dmq.keys.kes_clock import KesClock
 from stagepost.errors import ErrorCode, StagepostError, TransportError
 from stagepost.ground.files.durations import format_duration
-
-EVENTS_FILE = "events.jsonl"
-"""In the outbox folder: every change of status, as the topic of delivery events has it."""
+from stagepost.trace.layer_topics import events_log
 
 
 def quiet_logs() -> None:
@@ -60,8 +59,9 @@ class DeliverySession:
     socket_path: str
     network_magic: int
     profile: str
-    keys: Path
+    keys: Path | KesAgent
     config: ReliablePublisherConfig
+    kes_clock: KesClock
     node_data: Path | None = None
     ttl_s: float = TTL_S
 
@@ -69,7 +69,10 @@ class DeliverySession:
     def flush_command(self) -> str:
         """Return the command that sends what waits in the outbox."""
         node = f"--socket {self.socket_path}" if self.node_data is None else f"--data {self.node_data}"
-        return f"stagepost queue flush --outbox {self.config.queue_path} --keys {self.keys} {node}"
+        keys = f"--keys {self.keys}"
+        if isinstance(self.keys, KesAgent):
+            keys = f"--kes-agent {self.keys.socket} --cold-vkey FILE"
+        return f"stagepost queue flush --outbox {self.config.queue_path} {keys} {node}"
 
     def nobody_there(self, transport: DmqTransport | None) -> StagepostError | None:
         """Why nothing can be sent at present, and what to do; None if it can."""
@@ -83,7 +86,7 @@ class DeliverySession:
             return None
         return TransportError(
             "the node runs, but no peer is connected to it",
-            advice="`stagepost peers` and its topology file say why; --tier queued keeps messages meanwhile",
+            advice="check `stagepost peers` and the topology file; --tier queued keeps messages until a peer is connected",
         )
 
     @asynccontextmanager
@@ -97,14 +100,13 @@ class DeliverySession:
             profile=self.profile,
             ttl_s=self.ttl_s,
             node_data=self.node_data,
+            kes_clock=self.kes_clock,
         )
         quiet_logs()
         async with AsyncExitStack() as parts:
             await parts.enter_async_context(transport)
-            events: JsonLinesEventSink | NoEventSink = NoEventSink()
-            if self.config.queue_path is not None:
-                Path(self.config.queue_path).mkdir(mode=0o700, parents=True, exist_ok=True)
-                events = JsonLinesEventSink(Path(self.config.queue_path) / EVENTS_FILE)
+            events = events_log(self.node_data, self.config.queue_path)
+            if events is not None:
                 parts.callback(events.close)
             publisher = ReliablePublisher(
                 transport, self.config, events=events, on_storage_error=_report_storage_error
@@ -128,7 +130,7 @@ class Delivery:
     as_json: bool
 
 
-class Progress:
+class ProgressLines:
     """Follows one message among all that a publisher reports, and tells each of its steps once."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -194,7 +196,7 @@ def peers_text(transport: DmqTransport | None) -> str:
 
 async def deliver(session: DeliverySession, delivery: Delivery) -> int:
     """The exit status. Everything has been told by then."""
-    progress = Progress(delivery)
+    progress = ProgressLines(delivery)
     try:
         async with session.open(progress.note) as (publisher, transport):
             progress.peers = transport
@@ -210,7 +212,7 @@ async def deliver(session: DeliverySession, delivery: Delivery) -> int:
 
 
 async def _deliver(
-    publisher: ReliablePublisher, delivery: Delivery, progress: Progress, session: DeliverySession
+    publisher: ReliablePublisher, delivery: Delivery, progress: ProgressLines, session: DeliverySession
 ) -> int:
     topic, content = delivery.topic, delivery.content
     match delivery.tier:
@@ -239,7 +241,7 @@ async def _deliver(
 
 
 async def _deliver_queued(
-    publisher: ReliablePublisher, delivery: Delivery, progress: Progress, session: DeliverySession
+    publisher: ReliablePublisher, delivery: Delivery, progress: ProgressLines, session: DeliverySession
 ) -> int:
     message_id = await publisher.publish_queued(delivery.topic, delivery.content, key=delivery.key)
     if progress.message_id is None:
@@ -270,7 +272,9 @@ async def _deliver_queued(
     return DONE
 
 
-def _still_waiting(message_id: str, delivery: Delivery, progress: Progress, session: DeliverySession) -> None:
+def _still_waiting(
+    message_id: str, delivery: Delivery, progress: ProgressLines, session: DeliverySession
+) -> None:
     assert delivery.timeout_s is not None
     nobody = session.nobody_there(progress.peers)
     failure = None if progress.peers is None else progress.peers.last_failure
@@ -288,7 +292,9 @@ def _still_waiting(message_id: str, delivery: Delivery, progress: Progress, sess
     click.echo(str(code), err=True)
 
 
-def _fail(error: DeliveryError, progress: Progress, delivery: Delivery, session: DeliverySession) -> None:
+def _fail(
+    error: DeliveryError, progress: ProgressLines, delivery: Delivery, session: DeliverySession
+) -> None:
     message_id = error.message_id or progress.message_id
     nobody = session.nobody_there(progress.peers) if isinstance(error, ErrNoConnectedPeers) else None
     if not delivery.as_json:

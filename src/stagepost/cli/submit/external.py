@@ -7,6 +7,7 @@ import json
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
+from math import ceil, isinf
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import click
 import msgspec
 
-from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
+from stagepost.cli.exit_codes import DONE, NOT_KNOWN_YET, NOT_THAT_OUTCOME
 from stagepost.cli.options.shared import printable
 from stagepost.cli.send.reliably import quiet_logs
 from stagepost.errors import ErrorCode, ProtocolTimeout, StagepostError
-from stagepost.full_node.local_client import ExternalMessages, Progress, RefusedByFullNode
+from stagepost.full_node.local_client import ExternalMessages, RefusedByFullNode, StatusUpdate
 from stagepost.ground.files.durations import format_duration
 from stagepost.ground.files.running_nodes import find_full_node
 from stagepost.ground.identifiers import abbreviated
@@ -27,7 +28,7 @@ from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
-from stagepost.remp.verdict.words import silent_words, verdict_words
+from stagepost.remp.verdict.words import end_words, silent_words, verdict_words
 
 ANSWER_TIMEOUT_S = 30.0
 """Seconds, for a full node to take the message."""
@@ -39,11 +40,12 @@ _CODES = {
     Conclusion.EXPIRED.value: ErrorCode.MSG_EXPIRED,
     Conclusion.REJECTED.value: ErrorCode.PROTOCOL_REQUEST,
     Conclusion.REJECTED_BY_FULLNODE.value: ErrorCode.PROTOCOL_REQUEST,
+    Conclusion.EXECUTED_AS.value: ErrorCode.MSG_DUPLICATE,
 }
 
 
 @dataclass(frozen=True)
-class Submission:
+class SubmitRequest:
     """Message and outcome that a user asked for. `data` is the full node's folder. `awaited` None: do not wait."""
 
     data: Path
@@ -53,7 +55,7 @@ class Submission:
     as_json: bool
 
 
-async def submit_and_follow(submission: Submission) -> int:
+async def submit_and_follow(submission: SubmitRequest) -> int:
     """Submit the message, print every stage, and return the exit status."""
     quiet_logs()
     messages = ExternalMessages(find_full_node(submission.data))
@@ -68,7 +70,7 @@ async def submit_and_follow(submission: Submission) -> int:
 
 
 async def _submit_and_follow(
-    messages: ExternalMessages, submission: Submission, report: ProgressReport
+    messages: ExternalMessages, submission: SubmitRequest, report: ProgressReport
 ) -> int:
     taken = await messages.submit(submission.content, submission.timeout_s)
     report.taken(taken.message_id, is_new=taken.is_new)
@@ -85,7 +87,11 @@ async def _submit_and_follow(
                 found = MessageVerdict(
                     taken.message_id.hex(), submission.awaited, progress.verdict, progress.as_of_ms
                 )
-                if found.is_reached or found.has_ended:
+                if found.has_ended:
+                    proof = await messages.proof(taken.message_id, submission.timeout_s)
+                    found = msgspec.structs.replace(found, proof=proof)
+                    break
+                if found.is_reached:
                     break
     except TimeoutError:
         if found is None:
@@ -101,7 +107,7 @@ async def _submit_and_follow(
 class ProgressReport:
     """Printer of the stages of one message: each stage once, when the message reaches it."""
 
-    def __init__(self, submission: Submission) -> None:
+    def __init__(self, submission: SubmitRequest) -> None:
         self._as_json = submission.as_json
         self._timeout_s = submission.timeout_s
         self._data = submission.data
@@ -134,7 +140,7 @@ class ProgressReport:
         shown = "" if error.message_id is None else f" {abbreviated(error.message_id)}"
         _show_fault(f"refused{shown}: {error.text}", error.advice, error.code)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: StatusUpdate) -> None:
         self._receipts += _receipts(progress.records)
         row = progress.verdict
         if row is None:
@@ -154,10 +160,18 @@ class ProgressReport:
         if self._as_json:
             facts = {} if row is None else msgspec.to_builtins(row)
             waited = {"stage": "end", "awaited": found.awaited.value, "is_reached": found.is_reached}
-            self._print({**waited, **facts, "missing": list(found.missing), "as_of_ms": found.as_of_ms})
+            known = {"has_ended": found.has_ended, "end": end_words(row)}
+            self._print(
+                {**waited, **known, **facts, "missing": list(found.missing), "as_of_ms": found.as_of_ms}
+            )
         elif not found.is_reached:
             self._not_reached(found)
-        return DONE if found.is_reached else NOT_THAT_OUTCOME
+        elif found.has_ended:
+            self._line("proved", f"{end_words(row)}   {self._prove_command(found)} writes the proof")
+        if found.is_reached:
+            return DONE
+        is_open = found.awaited is Awaited.FINAL and not found.has_ended
+        return NOT_KNOWN_YET if is_open else NOT_THAT_OUTCOME
 
     def _stage(self, stage: str, at_ms: int, row: Verdict) -> None:
         began_ms = self._began_ms if self._is_new else min(self._times(row))
@@ -201,11 +215,21 @@ class ProgressReport:
             reasons = sorted({one.status.error for one in self._receipts if isinstance(one.status, Rejected)})
             why = f": {'; '.join(filter(None, reasons))}" if any(reasons) else ""
             words = verdict_words(row)
-            text = f"{words.split()[0].lower():<8} {shown}: {words.lower()}{why}"
-            advice = f"{self._trace_command(found)} shows who said what"
+            text = f"{words.split()[0].lower():<8} {shown}: {end_words(row)}{why}"
+            advice = f"{self._prove_command(found)} writes the proof"
             _show_fault(text, advice, _CODES.get(row.verdict, ErrorCode.PROTOCOL_REQUEST))
             return
         silent = silent_words(row)
+        if found.awaited is Awaited.FINAL:
+            claims = "no validator has said anything" if row is None else verdict_words(row).lower()
+            _show_fault(
+                f"waiting  {shown}: not known yet; claimed so far: {claims}"
+                + (f"; {silent}" if silent else ""),
+                "do not send it again under another id; ask later with "
+                f"`stagepost trace {found.message_id} --data {quote(str(self._data))}`",
+                ErrorCode.PROTOCOL_TIMEOUT,
+            )
+            return
         text = f"waiting  {shown}: not {found.awaited.value} within {format_duration(self._timeout_s)}; "
         text += verdict_words(row).lower() if row is not None else "no validator has said anything"
         _show_fault(
@@ -213,6 +237,9 @@ class ProgressReport:
             f"it may still come: {self._trace_command(found)} --follow",
             ErrorCode.PROTOCOL_TIMEOUT,
         )
+
+    def _prove_command(self, found: MessageVerdict) -> str:
+        return f"stagepost prove {found.message_id} --data {quote(str(self._data))}"
 
     def _trace_command(self, found: MessageVerdict) -> str:
         return f"stagepost trace {found.message_id[:16]} --data {quote(str(self._data))}"
@@ -240,18 +267,21 @@ def _show_fault(text: str, advice: str, code: ErrorCode) -> None:
 # Messages of the embedded chain
 
 
-def sum_message(to: str, number: int, context: click.Context) -> bytes:
-    """Return a message of the embedded chain that adds the primes up to `number` to the account `to`.
+def sum_message(to: str, number: int, life_s: float, context: click.Context) -> bytes:
+    """Return a message of the embedded chain that adds the primes up to `number` to the account `to`, and expires
+    after `life_s`; never, if that is infinite.
 
-    The account is named by its address or by any word. It takes the same number once: the chain knows a body that it
-    has carried out.
+    The account is named by its address or by any word. A later call makes another message, with another expiry, which
+    the account takes too.
     """
     from stagepost.chain.contracts import PRIMES_UP_TO_MAX, primes_body
+    from stagepost.chain.message_values import NEVER
     from stagepost.chain.messages import CanonicalMessage
 
     if not 2 <= number <= PRIMES_UP_TO_MAX:
         raise click.UsageError(f"--number is 2 to {PRIMES_UP_TO_MAX}", context)
-    return CanonicalMessage(account_named(to), primes_body(number)).encode()
+    expires_at_s = NEVER if isinf(life_s) else ceil(time.time() + life_s)
+    return CanonicalMessage(account_named(to), primes_body(number), expires_at_s).encode()
 
 
 def account_named(to: str) -> bytes:

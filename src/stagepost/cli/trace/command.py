@@ -17,55 +17,76 @@ if TYPE_CHECKING:
     from stagepost.trace.reading import NotOneMessage
 
 PREFIX_DIGITS_MIN = 8
+KEY_CHARACTERS_MAX = 255
 
-_PREFIX = re.compile(rf"[0-9a-fA-F]{{{PREFIX_DIGITS_MIN},64}}")
+_HEX = re.compile(r"[0-9a-fA-F]+")
 
 
-def _prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if _PREFIX.fullmatch(value) is None:
+def _name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Take any id, or a key: only what can be neither is refused here."""
+    if (
+        not value
+        or len(value) > KEY_CHARACTERS_MAX
+        or (_HEX.fullmatch(value) and len(value) < PREFIX_DIGITS_MIN)
+    ):
         raise click.BadParameter(
-            f"{value!r} is not a message id; give at least {PREFIX_DIGITS_MIN} of its hexadecimal digits",
+            f"{value[:KEY_CHARACTERS_MAX]!r} is not a message id; give at least {PREFIX_DIGITS_MIN} of its hexadecimal digits, "
+            "or the idempotency key",
             context,
             parameter,
         )
-    return value.lower()
+    return value
 
 
 @click.command()
-@click.argument("prefix", metavar="ID", callback=_prefix)
+@click.argument("prefix", metavar="ID", callback=_name)
 @click.option(
     "--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder of a full node or devnet."
+)
+@click.option(
+    "--outbox",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the outbox, if it lies outside of --data.",
 )
 @click.option(
     "--dump",
     metavar="FILE|-",
     type=click.Path(allow_dash=True, readable=False),
-    help="Dump of topics, or a file of receipts. [from --data]",
+    help="Dump of a topic, or a file of receipts, to read instead of --data.",
 )
 @click.option(
     "--validator-sets",
     "sets_path",
     type=click.Path(path_type=Path),
-    help="Who may sign: the validator-sets file. [from --data]",
-)
-@click.option("--as-of", "as_of_ms", type=click.IntRange(min=0), help="Unix milliseconds; default: now.")
-@click.option(
-    "--svg", "drawing_path", type=click.Path(path_type=Path), help="Draw the lanes into this file instead."
+    help="Validator-sets file: the keys that may sign receipts. [from --data]",
 )
 @click.option(
-    "--only-trouble", is_flag=True, help="Only lanes in which something went wrong, or nothing came."
+    "--as-of", "as_of_ms", type=click.IntRange(min=0), help="Time of the verdict, in Unix milliseconds. [now]"
 )
 @click.option(
-    "--follow", is_flag=True, help="Go on until it has ended: drawn anew, or a line for each change."
+    "--svg",
+    "drawing_path",
+    type=click.Path(path_type=Path),
+    help="Write the lanes as a drawing to this file instead of printing them.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: the row of `messages`, and all receipts."
+    "--only-trouble", is_flag=True, help="Show only lanes with a fault, and lanes without any receipt."
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Continue until the message has ended: redraw on a terminal, else print a line for each change.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object: the row of `messages`, and all receipts."
 )
 @click.pass_context
 def trace(
     context: click.Context,
     prefix: str,
     data: Path | None,
+    outbox: Path | None,
     dump: str | None,
     sets_path: Path | None,
     as_of_ms: int | None,
@@ -74,7 +95,8 @@ def trace(
     follow: bool,
     as_json: bool,
 ) -> int:
-    """Every receipt of one message. ID may be the beginning of an id, eight digits or more.
+    """Show the life of one message, from the program to the proof. ID is any of its ids (delivery id, DMQ id, external
+    message id), at least eight of the first digits of one, or its idempotency key.
 
     \b
     Example:
@@ -91,11 +113,13 @@ def trace(
     try:
         if follow:
             if data is None or dump or sets_path or drawing_path or as_of_ms is not None:
-                raise click.UsageError("--follow reads what grows in --data, and nothing else", context)
+                raise click.UsageError("--follow needs --data, and cannot be used with --dump", context)
             from stagepost.cli.trace.follow import follow_trace
 
-            return follow_trace(data, prefix, only_trouble=only_trouble, as_json=as_json, color=context.color)
-        result = _read(data, dump, sets_path, prefix, now_ms)
+            return follow_trace(
+                data, prefix, outbox=outbox, only_trouble=only_trouble, as_json=as_json, color=context.color
+            )
+        result = _read(data, outbox, dump, sets_path, prefix, now_ms)
     except NotOneMessage as error:
         return _not_one(error)
     if drawing_path is not None:
@@ -108,16 +132,35 @@ def trace(
     return 0
 
 
-def _read(data: Path | None, dump: str | None, sets_path: Path | None, prefix: str, as_of_ms: int) -> Trace:
+def _read(
+    data: Path | None,
+    outbox: Path | None,
+    dump: str | None,
+    sets_path: Path | None,
+    prefix: str,
+    as_of_ms: int,
+) -> Trace:
     from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
     from stagepost.remp.verdict.trace import trace_of
-    from stagepost.trace.reading import dump_records, matching, only_one, read_trace, topic_records
+    from stagepost.trace.reading import (
+        NotAMessageId,
+        dump_records,
+        matching,
+        only_one,
+        read_trace,
+        require_prefix,
+        topic_records,
+    )
 
     if data is not None and dump is None and sets_path is None:
-        return read_trace(data, prefix, as_of_ms)
+        return read_trace(data, prefix, as_of_ms, outbox)
     if data is not None:
         sets_path = sets_path or data / SETS_FILE
     assert sets_path is not None, "one of the two was given"
+    try:
+        prefix = require_prefix(prefix)
+    except NotAMessageId as error:
+        raise click.UsageError(f"{error.text}; a key needs --data alone") from error
     sets = ValidatorSets.load(sets_path)
     if dump is not None:
         records, source = dump_records(dump), dump

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import click
 
-from stagepost.cli.trace.lanes import headline, trace_lines
+from stagepost.cli.trace.lanes import end_line, headline, trace_lines
 from stagepost.remp.verdict.trace import Trace
-from stagepost.remp.verdict.words import silent_words, verdict_words
+from stagepost.trace.kept_proofs import keeps_proofs
 from stagepost.trace.reading import TraceTail, trace_object
+from stagepost.trace.reasons import why
 
 POLL_S = 0.2
 DRAWN_AGAIN_AFTER_S = 1.0
@@ -26,13 +27,14 @@ def follow_trace(
     data: Path,
     prefix: str,
     *,
+    outbox: Path | None = None,
     only_trouble: bool,
     as_json: bool,
     color: bool | None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Also waits for a message of which nothing is known yet. `NotOneMessage` if several begin so."""
-    tail = TraceTail(data, prefix)
+    tail = TraceTail(data, prefix, outbox)
     is_terminal = sys.stdout.isatty() and not as_json
     show: _Drawing | _Lines = _Drawing(only_trouble, color) if is_terminal else _Lines(as_json=as_json)
     while True:
@@ -41,8 +43,12 @@ def follow_trace(
             show.nothing(prefix)
         else:
             show.trace(trace)
-            if trace.verdict is not None and not trace.is_open:
+            if trace.proved is not None:
                 return 0
+            if trace.verdict is None and trace.way.has_ended:
+                return 0
+            if trace.verdict is not None and not trace.is_open and not keeps_proofs(data):
+                return 0  # claims are all that this folder will ever hold
         sleep(POLL_S)
 
 
@@ -56,18 +62,17 @@ class _Lines:
     def nothing(self, prefix: str) -> None:
         if not self._said:
             self._said = "nothing"
-            click.echo(f"no receipt is of a message that begins with {prefix} yet", err=True)
+            click.echo(f"no record is of a message that begins with {prefix} yet", err=True)
 
     def trace(self, trace: Trace) -> None:
-        words = verdict_words(trace.verdict)
-        if words == self._said:
+        said = f"{trace.words}, {end_line(trace)}"
+        if said == self._said:
             return
-        self._said = words
+        self._said = said
         if self._as_json:
             click.echo(json.dumps(trace_object(trace), ensure_ascii=False))
         else:
-            silent = silent_words(trace.verdict) if trace.is_open else ""
-            click.echo("   ".join(filter(None, [headline(trace), silent])))
+            click.echo("   ".join(filter(None, [headline(trace), end_line(trace), why(trace)])))
         sys.stdout.flush()
 
 
@@ -83,11 +88,11 @@ class _Drawing:
 
     def nothing(self, prefix: str) -> None:
         if not self._height:
-            self._show([f"no receipt is of a message that begins with {prefix} yet"])
+            self._show([f"no record is of a message that begins with {prefix} yet"])
 
     def trace(self, trace: Trace) -> None:
-        is_old = trace.is_open and time.monotonic() - self._drawn_at >= DRAWN_AGAIN_AFTER_S
-        if len(trace.points) == self._points and trace.is_open and not is_old:
+        is_old = time.monotonic() - self._drawn_at >= DRAWN_AGAIN_AFTER_S
+        if len(trace.points) == self._points and trace.proved is None and not is_old:
             return
         self._points = len(trace.points)
         self._show(list(trace_lines(trace, only_trouble=self._only_trouble)))

@@ -14,7 +14,7 @@ _TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 
 @click.group()
 def wire() -> None:
-    """Explain what was said on a connection.
+    """Explain the bytes of a connection.
 
     \b
     Example:
@@ -24,15 +24,15 @@ def wire() -> None:
 
 @wire.command()
 @click.argument("source", metavar="FILE|-")
-@click.option("--hex/--raw", "as_hex", default=None, help="How the capture is written. Default: recognised.")
+@click.option("--hex/--raw", "as_hex", default=None, help="Form of the capture. [recognised by itself]")
 @click.option(
     "--one-direction/--both-directions",
     "one_direction",
     default=None,
-    help="What the capture holds. Default: recognised. The order of messages is checked only with both.",
+    help="Sides that the capture holds. The order of messages is checked only with both. [recognised by itself]",
 )
-@click.option("--segments", "show_segments", is_flag=True, help="Show every segment too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, ids in full.")
+@click.option("--segments", "show_segments", is_flag=True, help="Show every segment as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with whole ids.")
 @click.pass_context
 def inspect(
     context: click.Context,
@@ -42,15 +42,15 @@ def inspect(
     show_segments: bool,
     as_json: bool,
 ) -> None:
-    """Name segments, protocols, profile and flavour of a captured byte stream, decode every message, and point at
-    the first violation.
+    """Decode every message of a captured byte stream, name its protocols and wire profile, and show the first
+    violation.
 
     FILE holds multiplexer segments from the start of a connection: what one side sent, or both sides' segments in
     the order in which they passed. It is raw, or hex digits with blanks and `#` comments between them. If both
-    sides opened the same mini-protocol (a connection used both ways), inspect what each side sent by itself.
+    sides opened the same mini-protocol (a connection used both ways), inspect the bytes of each side in a file of its own.
 
-    Exit code 0 if all is well, 1 if a rule was broken or the stream ends in the middle of something. A DMQ message
-    whose proof is not valid is reported, and breaks no rule of the protocols.
+    Exit code 0 if no rule was broken, 1 if one was or if the stream ends within a segment or message. A DMQ message
+    with an invalid proof is reported, but breaks no rule of the protocols.
 
     \b
     Example:
@@ -60,14 +60,14 @@ def inspect(
     from stagepost.cli.wire import json as wire_json
     from stagepost.cli.wire import text as wire_text
     from stagepost.dmq.inspection.inspector import inspect_stream
-    from stagepost.dmq.inspection.report import Verdict
+    from stagepost.dmq.inspection.report import InspectionResult
 
     data = _bytes_meant(read_input(source), source, as_hex)
     report = inspect_stream(data, one_direction=one_direction)
     show = wire_json.lines if as_json else wire_text.lines
     for line in show(report, data, with_segments=show_segments):
         click.echo(line)
-    if report.verdict is not Verdict.CLEAN:
+    if report.verdict is not InspectionResult.CLEAN:
         context.exit(NOT_THAT_OUTCOME)
 
 

@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from stagepost.cli.wire.fields import whole
-from stagepost.dmq.inspection.report import BrokenRule, MessageFinding, MessageRecord, Report, SegmentRecord
+from stagepost.dmq.inspection.report import (
+    BrokenRule,
+    InspectionReport,
+    MessageFinding,
+    ProtocolRecord,
+    SegmentRecord,
+)
 from stagepost.ground.crypto.pool_ids import format_pool_id
 
 
-def lines(report: Report, data: bytes, *, with_segments: bool) -> Iterator[str]:
+def lines(report: InspectionReport, data: bytes, *, with_segments: bool) -> Iterator[str]:
     yield json.dumps(_summary(report))
     if with_segments:
         for index, segment in enumerate(report.segments):
@@ -25,7 +31,7 @@ def lines(report: Report, data: bytes, *, with_segments: bool) -> Iterator[str]:
         yield json.dumps({"kind": report.verdict.value, "offset": end.offset, "text": end.text})
 
 
-def _summary(report: Report) -> dict[str, Any]:
+def _summary(report: InspectionReport) -> dict[str, Any]:
     return {
         "kind": "summary",
         "verdict": report.verdict.value,
@@ -68,7 +74,7 @@ def _segment(index: int, segment: SegmentRecord) -> dict[str, Any]:
     }
 
 
-def _message(record: MessageRecord) -> dict[str, Any]:
+def _message(record: ProtocolRecord) -> dict[str, Any]:
     return {
         "kind": "message",
         "offset": record.offset,

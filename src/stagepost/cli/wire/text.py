@@ -9,11 +9,11 @@ import click
 from stagepost.cli.wire.fields import short
 from stagepost.dmq.inspection.report import (
     BrokenRule,
+    InspectionReport,
+    InspectionResult,
     MessageFinding,
-    MessageRecord,
-    Report,
+    ProtocolRecord,
     SegmentRecord,
-    Verdict,
 )
 from stagepost.ground.crypto.pool_ids import format_pool_id
 from stagepost.ground.identifiers import abbreviated
@@ -21,16 +21,16 @@ from stagepost.ground.wire.mux import Direction
 
 _ARROWS = {Direction.INITIATOR: "→", Direction.RESPONDER: "←"}
 _COLOURS = {
-    Verdict.CLEAN: "green",
-    Verdict.VIOLATION: "red",
-    Verdict.TRUNCATED: "yellow",
-    Verdict.STOPPED: "yellow",
+    InspectionResult.CLEAN: "green",
+    InspectionResult.VIOLATION: "red",
+    InspectionResult.TRUNCATED: "yellow",
+    InspectionResult.STOPPED: "yellow",
 }
 _BYTES_AROUND = 8
 _LABEL_WIDTH = 10
 
 
-def lines(report: Report, data: bytes, *, with_segments: bool) -> Iterator[str]:
+def lines(report: InspectionReport, data: bytes, *, with_segments: bool) -> Iterator[str]:
     yield from _header(report)
     if report.messages or (with_segments and report.segments):
         yield ""
@@ -44,7 +44,7 @@ def lines(report: Report, data: bytes, *, with_segments: bool) -> Iterator[str]:
         yield f"{verdict} at byte {_place(report.unfinished.offset)}: {report.unfinished.text}"
 
 
-def _header(report: Report) -> Iterator[str]:
+def _header(report: InspectionReport) -> Iterator[str]:
     verdict = click.style(report.verdict.value.upper(), fg=_COLOURS[report.verdict], bold=True)
     parts = [
         verdict,
@@ -72,7 +72,7 @@ def _header(report: Report) -> Iterator[str]:
         yield _labelled("proofs", text)
 
 
-def _exchange(report: Report, with_segments: bool) -> Iterator[str]:
+def _exchange(report: InspectionReport, with_segments: bool) -> Iterator[str]:
     protocols = [segment.protocol.value for segment in report.segments]
     protocol_width = max(map(len, protocols), default=0)
     state_width = max((len(record.state or "?") for record in report.messages), default=0)
@@ -102,7 +102,7 @@ def _segment_line(index: int, segment: SegmentRecord, offset_width: int) -> str:
     return click.style(text, dim=True)
 
 
-def _message_line(record: MessageRecord, offset_width: int, protocol_width: int, state_width: int) -> str:
+def _message_line(record: ProtocolRecord, offset_width: int, protocol_width: int, state_width: int) -> str:
     name = click.style(type(record.message).__name__, bold=True)
     again = f" (run {record.instance})" if record.instance > 1 else ""
     line = (

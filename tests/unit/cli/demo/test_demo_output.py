@@ -32,7 +32,7 @@ def test_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     output.sent(2, 2)
     output.findings(FOUND, REFUSED)
     output.no_tables("left out, as asked")
-    output.next_steps(Path("here"), "16923245" + "0" * 56, is_serving=False)
+    output.next_steps(Path("here"), "16923245" + "0" * 56)
 
     shown = capsys.readouterr()
     assert shown.err == "", "the bar is for terminals"
@@ -45,6 +45,7 @@ def test_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "tables      left out, as asked",
         "next        stagepost serve --data here                     the same in a browser",
         "            stagepost trace 16923245 --data here",
+        "            stagepost demo --live                           a network that runs, and that you can break",
     ]
 
 
@@ -81,7 +82,7 @@ def test_tables_that_do_not_come_are_told_apart_from_those_that_cannot(
     real = subprocess.Popen
 
     def other(command: list[str], **options: object) -> object:
-        assert command[3:5] == ["pipeline", "run"]
+        assert command[3:6] == ["-q", "pipeline", "run"]
         return real(["sh", "-c", f"echo no Java here; {script}"], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr("stagepost.cli.demo.tables.subprocess.Popen", other)

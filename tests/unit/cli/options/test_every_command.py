@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from stagepost.cli import main
-from stagepost.cli.main import Common, file_and_context
+from stagepost.cli.main import CommandContext, file_and_context
 from stagepost.cli.options.completion import COMPLETE_VARIABLE, SHELLS, place_for
 
 VERBS = (
@@ -24,6 +24,7 @@ VERBS = (
         "send",
         "submit",
         "listen",
+        "observe",
         "trace",
         "verify",
         "queue",
@@ -52,6 +53,7 @@ WITHOUT_JSON = {
     "node validator": "runs until it is ended, and logs",
     "topic dump": "its lines are JSON anyway",
     "sets export": "what it writes is JSON anyway",
+    "pipeline catalog": "its lines are SQL",
     "pipeline report": "writes a page for people",
     "pipeline submit": "what it runs says --json for itself",
     "serve": "runs until it is ended",
@@ -232,7 +234,7 @@ def test_settings_file_and_context_may_stand_before_the_command(
 def test_outside_of_a_command_nothing_was_given() -> None:
     assert file_and_context("a", "b") == ("a", "b")
     assert file_and_context(None, None) == (None, None)
-    assert Common().is_used is False
+    assert CommandContext().is_used is False
 
 
 # Completion

@@ -15,7 +15,7 @@ from stagepost.errors import ConfigError
 from stagepost.ground.files.data_folder import DataFolder
 from stagepost.ground.files.local_paths import require_local_path
 from stagepost.pipeline.sources.topic_places import place_of
-from stagepost.pipeline.tables.own_files import require_own_folder
+from stagepost.pipeline.tables.store import TableStore
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
 
@@ -61,7 +61,7 @@ def test_the_pipeline_refuses_before_anything_starts_and_names_the_option(
     need_packages()
     (tmp_path / "sets.json").write_bytes(sets_bytes())
     (tmp_path / "dump.jsonl").touch()
-    given = {"--input": "dump.jsonl", "--validator-sets": "sets.json", "--out": "tables"}
+    given = {"--input": "dump.jsonl", "--validator-sets": "sets.json", "--tables": "tables"}
 
     for option in given:
         line = [word for pair in {**given, option: REMOTE}.items() for word in pair]
@@ -92,8 +92,8 @@ def test_what_has_no_scheme_is_a_path(text: str) -> None:
 
 
 def test_programs_that_use_the_parts_are_refused_alike() -> None:
-    with pytest.raises(ConfigError, match="scheme s3a"):
-        require_own_folder(Path(REMOTE))
+    with pytest.raises(ConfigError, match="its scheme is s3a"):
+        TableStore.at(REMOTE)
     with pytest.raises(ConfigError, match="scheme s3a"):
         place_of({"path": REMOTE})
     with pytest.raises(ConfigError, match="data folder s3a:/bucket/tables is an address"):

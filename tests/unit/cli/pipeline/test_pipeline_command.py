@@ -14,11 +14,12 @@ import pytest
 from stagepost.cli.main import run
 from stagepost.cli.pipeline.watch import COMMITTED, watched
 from stagepost.pipeline.metrics import PIPELINE_METRICS, QUARANTINE_REASONS, STALE_AFTER_S, PipelineMetrics
-from stagepost.pipeline.tables.manifest import Batch, Manifest, write_manifest
+from stagepost.pipeline.tables.manifest import Batch, Manifest
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.names import STATUSES
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
+from tests.worlds.pipeline.written_tables import write_lake
 
 
 @pytest.fixture
@@ -101,8 +102,8 @@ def test_without_the_extra_it_says_what_to_install(
 
 def a_manifest(rows: int, bad: int, **changes: Any) -> Manifest:
     reasons = {"RECEIPT_SIGNATURE": bad} if bad else {}
-    batch = Batch({}, rows, rows - bad, reasons, other_rows=2, other_quarantined={"KES_SIGNATURE": 1})
-    return Manifest(batches=[batch], **changes)
+    total = Batch([], rows, rows - bad, reasons, other_rows=2, other_quarantined={"KES_SIGNATURE": 1})
+    return Manifest(total=total, **changes)
 
 
 def lines_of(metrics: PipelineMetrics) -> dict[str, float]:
@@ -143,7 +144,7 @@ def test_metrics_are_served_at_a_port_of_this_machine_while_it_runs(tmp_path: Pa
         assert said == [f"metrics at http://127.0.0.1:{port}/metrics"]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30)
-        write_manifest(tmp_path, a_manifest(5, 1))
+        write_lake(tmp_path, {}, a_manifest(5, 1))
         at_point("before manifest")
         at_point(COMMITTED)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import pytest
 
 from rigs.remp_world import MESSAGE, seed_of
 from stagepost.chain.contracts import ContractKind
+from stagepost.chain.message_values import NEVER
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
 from stagepost.cli.options import http as http_options
-from stagepost.cli.submit.external import ProgressReport, Submission, account_named, sum_message
+from stagepost.cli.submit.external import ProgressReport, SubmitRequest, account_named, sum_message
 from stagepost.errors import ConfigError, ErrorCode
-from stagepost.full_node.local_client import Progress
+from stagepost.full_node.local_client import StatusUpdate
 from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Receipt
@@ -33,14 +36,14 @@ ROW = Verdict("sent", 1, None, None, None, None, None, None, "ab" * 32, 7, (), (
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("x", "--wait", "final", "--keys", "k"), "not signed here"),
-        (("x", "--wait", "final", "--tier", "queued"), "--tier is not for external messages"),
-        (("x", "--wait", "optimistic", "--topic", "t"), "--topic is not for external messages"),
-        (("x", "--wait", "final", "--raw"), "--raw is not for external messages"),
+        (("x", "--wait", "final", "--keys", "k"), "is not signed"),
+        (("x", "--wait", "final", "--tier", "queued"), "--tier cannot be used with external messages"),
+        (("x", "--wait", "optimistic", "--topic", "t"), "--topic cannot be used with external messages"),
+        (("x", "--wait", "final", "--raw"), "--raw cannot be used with external messages"),
         (("--wait", "final"), "give either a message"),
         (("x", "--to", "alice", "--number", "5"), "give either a message"),
-        (("--to", "alice"), "--to and --number belong together"),
-        (("--number", "5"), "--to and --number belong together"),
+        (("--to", "alice"), "--to and --number need each other"),
+        (("--number", "5"), "--to and --number need each other"),
         (("--to", "alice", "--number", "1"), "--number is 2 to 10000"),
         (("--to", "alice", "--number", "10001"), "--number is 2 to 10000"),
         (("--to", "alice", "--number", "5", "--wait", "acked"), "not acknowledged"),
@@ -69,8 +72,8 @@ def test_options_that_do_not_go_together_are_told_before_anything_is_done(
         ((), "give either a message"),
         (("--wait", "final"), "give either a message"),
         (("x", "--to", "alice", "--number", "5"), "give either a message"),
-        (("--to", "alice"), "--to and --number belong together"),
-        (("--number", "5"), "--to and --number belong together"),
+        (("--to", "alice"), "--to and --number need each other"),
+        (("--number", "5"), "--to and --number need each other"),
         (("--to", "alice", "--number", "1"), "--number is 2 to 10000"),
         (("--to", "alice", "--number", "10001"), "--number is 2 to 10000"),
     ],
@@ -138,7 +141,7 @@ def test_without_keys_the_full_node_of_the_folder_is_meant(
     assert command.run(["send", "some words", "--data", str(tmp_path)]) == 3
     assert "there is no such socket" in capsys.readouterr().err
     assert command.run(["send", "some words", "--data", str(tmp_path), "--raw"]) == 2
-    assert "--raw is not for external messages" in capsys.readouterr().err
+    assert "--raw cannot be used with external messages" in capsys.readouterr().err
     assert command.run(["send", str(tmp_path / "no.bin"), "--data", str(tmp_path)]) == 3
     assert "there is no file" in capsys.readouterr().err
 
@@ -158,12 +161,34 @@ def test_accounts_are_named_by_address_or_by_any_word() -> None:
     assert account_named("alice") != account_named("bob")
     for name in ("alice", "z" * 64):
         assert account_named(name)[31] == ContractKind.SUM_OF_PRIMES
-    message = CanonicalMessage.decode(sum_message("alice", 100, click.Context(click.Command("x"))))
+    context = click.Context(click.Command("x"))
+    message = CanonicalMessage.decode(sum_message("alice", 100, 60.0, context))
     assert message.account == account_named("alice")
 
 
+def test_a_message_expires_after_the_given_time_or_never() -> None:
+    context, before_s = click.Context(click.Command("x")), time.time()
+    message = CanonicalMessage.decode(sum_message("alice", 100, 60.0, context))
+    assert before_s + 60 <= message.expires_at_s <= time.time() + 61
+    assert CanonicalMessage.decode(sum_message("alice", 100, inf, context)).expires_at_s == NEVER
+
+
+def test_an_expiry_is_given_for_messages_that_the_command_makes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "message").write_bytes(b"x")
+    assert (
+        command.run(["submit", str(tmp_path / "message"), "--expires", "60s", "--data", str(tmp_path)]) == 2
+    )
+    assert "--expires needs --to and --number" in capsys.readouterr().err
+    assert command.run(["submit", "--to", "alice", "--number", "5", "--expires", "soon"]) == 2
+    assert "soon" in capsys.readouterr().err
+    command.run(["submit", "--to", "a", "--number", "5", "--expires", "never", "--data", str(tmp_path)])
+    assert "never that it will not be executed" in capsys.readouterr().err
+
+
 def a_telling(*, as_json: bool = False) -> ProgressReport:
-    report = ProgressReport(Submission(Path("a folder"), b"", Awaited.FINAL, 30.0, as_json))
+    report = ProgressReport(SubmitRequest(Path("a folder"), b"", Awaited.FINAL, 30.0, as_json))
     report.taken(MESSAGE, is_new=True)
     return report
 
@@ -182,42 +207,76 @@ def test_a_rejection_is_told_with_the_reasons_and_cannot_steer_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = a_telling()
-    report.progress(Progress((rejection("no funds\x1b[2J"), rejection("no funds\x1b[2J")), None, 1))
-    assert report.end(an_end(Conclusion.REJECTED)) == 1
+    report.progress(StatusUpdate((rejection("no funds\x1b[2J"), rejection("no funds\x1b[2J")), None, 1))
+    assert report.end(an_end(Conclusion.REJECTED, proof="never", proof_block=7)) == 1
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("rejected ")
-    assert said[0].endswith(": rejected: no funds·[2J")
+    assert said[0].endswith(": proved never executed, in master block 7: no funds·[2J")
     assert said[-1] == "PROTOCOL_REQUEST"
 
 
 @pytest.mark.parametrize(
-    ("conclusion", "words", "code"),
+    ("conclusion", "words"),
     [
-        (Conclusion.EXPIRED, "expired", "MSG_EXPIRED"),
-        (
-            Conclusion.QUEUED,
-            "not final within 30 s; queued at 0 of 7; 2 of 7 silent (V2, V6)",
-            "PROTOCOL_TIMEOUT",
-        ),
-        (None, "not final within 30 s; no validator has said anything", "PROTOCOL_TIMEOUT"),
+        (Conclusion.FINALIZED, "not known yet; claimed so far: finalized; 2 of 7 silent (V2, V6)"),
+        (Conclusion.EXPIRED, "not known yet; claimed so far: expired; 2 of 7 silent (V2, V6)"),
+        (Conclusion.REJECTED, "not known yet; claimed so far: rejected; 2 of 7 silent (V2, V6)"),
+        (Conclusion.QUEUED, "not known yet; claimed so far: queued at 0 of 7; 2 of 7 silent (V2, V6)"),
+        (None, "not known yet; claimed so far: no validator has said anything"),
     ],
 )
-def test_what_did_not_come_is_told_with_who_is_silent(
-    conclusion: Conclusion | None, words: str, code: str, capsys: pytest.CaptureFixture[str]
+def test_without_a_proof_the_end_is_not_known_yet_whatever_is_claimed(
+    conclusion: Conclusion | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert a_telling().end(an_end(conclusion)) == 1
+    assert a_telling().end(an_end(conclusion)) == 4
     said = capsys.readouterr().err.splitlines()
-    assert words in said[0]
-    assert f"stagepost trace {MESSAGE.hex()[:16]} --data 'a folder'" in said[1]
-    assert said[-1] == code
+    assert said[0].endswith(words)
+    assert said[1] == (
+        "  do not send it again under another id; ask later with "
+        f"`stagepost trace {MESSAGE.hex()} --data 'a folder'`"
+    )
+    assert said[-1] == "PROTOCOL_TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "proof", "status", "begins", "code"),
+    [
+        (Conclusion.FINALIZED, {"proof": "executed"}, 0, "proved ", None),
+        (Conclusion.EXPIRED, {"proof": "never"}, 1, "expired ", "MSG_EXPIRED"),
+        (
+            Conclusion.EXECUTED_AS,
+            {"proof": "executed_as", "executed_as": "cd" * 32},
+            1,
+            "executed ",
+            "MSG_DUPLICATE",
+        ),
+    ],
+)
+def test_a_proof_decides_the_exit_code_and_names_the_end(
+    conclusion: Conclusion,
+    proof: dict[str, str],
+    status: int,
+    begins: str,
+    code: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = a_telling()
+    capsys.readouterr()
+    assert report.end(an_end(conclusion, proof_block=7, **proof)) == status
+    shown = capsys.readouterr()
+    said = (shown.err or shown.out).splitlines()
+    assert said[0].startswith(begins)
+    assert "in master block 7" in said[0]
+    assert proof.get("executed_as", "") in said[0]
+    assert code is None or said[-1] == code
 
 
 def test_each_stage_is_told_once_in_order_of_time(capsys: pytest.CaptureFixture[str]) -> None:
     report = a_telling(as_json=True)
     capsys.readouterr()
     first = msgspec.structs.replace(ROW, sent_ms=300, queued_ms=100)
-    report.progress(Progress((), first, 1))
-    report.progress(Progress((), msgspec.structs.replace(first, included_ms=200), 1))
+    report.progress(StatusUpdate((), first, 1))
+    report.progress(StatusUpdate((), msgspec.structs.replace(first, included_ms=200), 1))
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["stage"] for one in said] == ["queued", "sent", "included"]
     assert {one["message_id"] for one in said} == {MESSAGE.hex()}
@@ -239,7 +298,7 @@ def test_an_http_address_that_others_reach_is_refused_without_token_and_tls(
 ) -> None:
     assert command.run(["devnet", "--data", str(tmp_path / "d"), "--http", "0.0.0.0:0"]) == 2
     err = capsys.readouterr().err
-    assert "0.0.0.0 can be reached by others, and a token and a TLS certificate are missing" in err
+    assert "0.0.0.0 can be reached by other machines, and a token and a TLS certificate are missing" in err
     assert err.splitlines()[-1] == "CONFIG_INVALID"
     assert not (tmp_path / "d").exists(), "nothing was started"
 
@@ -249,6 +308,17 @@ def test_addresses_are_passed_on_to_another_process_as_they_were_given(tmp_path:
     flags = ("--http", "[::1]:0", "--http-certificate", str(tmp_path / "c"))
     assert http_options.http_flags(settings) == (*flags, "--http-private-key", str(tmp_path / "k"))
     assert http_options.http_flags(None) == ()
+
+
+def test_a_token_of_the_data_folder_is_asked_for_at_a_loopback_address_too(tmp_path: Path) -> None:
+    from stagepost.web.access.security import is_token, write_token
+
+    token = write_token(tmp_path)
+    settings = http_options.http_settings(("127.0.0.1", 0), None, None, tmp_path)
+    assert settings is not None
+    assert settings.token_hash is not None
+    assert is_token(token, settings.token_hash)
+    assert settings.reads_need_token
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(

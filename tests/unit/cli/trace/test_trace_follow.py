@@ -1,4 +1,4 @@
-"""`stagepost trace` over a growing topic: one partition for a whole id, nothing read twice, drawn anew or line by line."""
+"""`stagepost trace` over a growing topic: by a whole id or its beginning, drawn anew or line by line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE
-from stagepost.topics.log.file_topic import FileTopicReader, create_topic
-from stagepost.topics.topic import Record, partition_of
+from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.topic import Record
 from stagepost.trace.reading import NotOneMessage, TraceTail, read_trace, require_prefix
 
 START_MS = 1_700_000_000_000
@@ -53,36 +53,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     return Folder(tmp_path)
 
 
-@pytest.fixture
-def read_partitions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Every reading: the partition, and from where."""
-    found: list[tuple[int, int]] = []
-    batches = FileTopicReader.batches
-
-    def noted(self: FileTopicReader, partition: int, start: int, end: int | None = None):  # type: ignore[no-untyped-def]
-        found.append((partition, start))
-        return batches(self, partition, start, end)
-
-    monkeypatch.setattr(FileTopicReader, "batches", noted)
-    return found
-
-
-def test_a_whole_id_is_looked_for_in_its_own_partition_and_a_beginning_in_all(
-    folder: Folder, read_partitions: list[tuple[int, int]]
-) -> None:
+def test_a_whole_id_and_its_beginning_find_the_same_trace(folder: Folder) -> None:
     folder.say(0, New(), 10)
     folder.say(0, New(), 10, of=OTHER)
     whole = read_trace(folder.data, MESSAGE.hex().upper(), START_MS)
-    assert read_partitions == [(partition_of(MESSAGE.hex().encode(), PARTITIONS), 0)]
-    read_partitions.clear()
     beginning = read_trace(folder.data, MESSAGE.hex()[:12], START_MS)
-    assert len(read_partitions) == PARTITIONS
     assert beginning == whole
     assert len(whole.points) == 1
 
 
 def test_none_and_several_are_told_apart(folder: Folder) -> None:
-    with pytest.raises(NotOneMessage, match="no receipt") as none:
+    with pytest.raises(NotOneMessage, match="no record") as none:
         read_trace(folder.data, MESSAGE.hex(), START_MS)
     assert none.value.message_ids == {}
     folder.say(0, New(), 10)
@@ -96,16 +77,14 @@ def test_none_and_several_are_told_apart(folder: Folder) -> None:
             require_prefix(wrong)
 
 
-def test_a_tail_reads_nothing_twice(folder: Folder, read_partitions: list[tuple[int, int]]) -> None:
+def test_a_tail_follows_what_the_topic_gains(folder: Folder) -> None:
     tail = TraceTail(folder.data, MESSAGE.hex())
-    partition = partition_of(MESSAGE.hex().encode(), PARTITIONS)
     assert tail.trace(START_MS) is None
     for count in (1, 2, 3):
         folder.say(count, New(), count)
         trace = tail.trace(START_MS)
         assert trace is not None
         assert len(trace.points) == count
-    assert read_partitions == [(partition, start) for start in (0, 0, 1, 2)]
 
 
 def steps(*actions: Callable[[], None]) -> Callable[[float], None]:
@@ -139,7 +118,7 @@ def test_without_a_terminal_each_change_is_a_line(folder: Folder, capsys: pytest
     lines = said.out.splitlines()
     assert len(lines) == len(words)
     assert all(word in line for word, line in zip(words, lines, strict=True))
-    assert "6 of 7 silent (V2, V3, V4, V5, V6, V7)" in lines[1]
+    assert "waiting for V2, V3, V4 and 3 more, silent for" in lines[1]
 
 
 def test_in_json_each_change_is_an_object(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:

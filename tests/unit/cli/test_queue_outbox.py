@@ -15,11 +15,19 @@ import msgspec
 import pytest
 
 from stagepost.cli import main as command
-from stagepost.cli.check.findings import OLDEST_CRITICAL_S, OLDEST_WARNING_S, Level, finding_of
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.ground.telemetry.health import (
+    OLDEST_CRITICAL_S,
+    OLDEST_WARNING_S,
+    Finding,
+    HealthFacts,
+    Severity,
+    judge,
+)
+from stagepost.trace.folder_health import outbox_reading
 from tests.worlds.ground.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 
 NOW_MS = int(time.time() * 1_000)
@@ -38,6 +46,12 @@ def record(number: int, *, age_s: float = 2.0, tier: Tier = Tier.QUEUED, topic: 
         ackers=PEERS if tier is Tier.ACKED else (),
         required=1 if tier is Tier.ACKED else 0,
     )
+
+
+def finding_in(folder: Path, queue_size: int, now_s: float) -> Finding:
+    report = judge(HealthFacts(outbox=outbox_reading(folder, queue_size, now_s)), now_s)
+    (finding,) = report.findings
+    return finding
 
 
 def buried(one: OutboxRecord, error: str = "ErrAckTimeout", *, ago_s: float = 60.0) -> DeadLetter:
@@ -244,7 +258,7 @@ def test_damaged_row_is_told_with_exit_1(outbox: Path, capsys: pytest.CaptureFix
     assert facts["sound"] is False
     assert facts["damaged_rows"] == 1
     assert facts["damage"]
-    assert run("check", "--outbox", outbox) == 2
+    assert run("check", "--outbox", outbox) == 3
     assert "queue check" in capsys.readouterr().out
 
 
@@ -326,7 +340,7 @@ def test_a_part_of_an_outbox_is_never_shown_as_the_whole(
         change_row(copy / "outbox.sqlite", PARTLY_READABLE[what])
         status = run(*(str(copy) if argument == str(outbox) else argument for argument in arguments))
         said = capsys.readouterr()
-        assert status == {"check": 2, "queue check": 1}.get(
+        assert status == {"check": 3, "queue check": 1}.get(
             " ".join(arguments[: 1 + (arguments[0] == "queue")]), 3
         )
         assert re.search("a row of|rows of|rows are damaged", said.out + said.err), arguments
@@ -343,12 +357,12 @@ def test_totals_that_cannot_be_read_are_unknown(outbox: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("waiting", "level"), [(0, Level.OK), (7, Level.OK), (8, Level.WARNING), (10, Level.CRITICAL)]
+    ("waiting", "level"), [(0, Severity.OK), (7, Severity.OK), (8, Severity.WARNING), (10, Severity.CRITICAL)]
 )
-def test_full_queue_is_told(waiting: int, level: Level, tmp_path: Path) -> None:
+def test_full_queue_is_told(waiting: int, level: Severity, tmp_path: Path) -> None:
     outbox = make_outbox(tmp_path / "outbox", [record(number) for number in range(1, waiting + 1)])
 
-    finding = finding_of(outbox, 10, NOW_MS / 1_000)
+    finding = finding_in(outbox, 10, NOW_MS / 1_000)
     assert (finding.level, finding.part) == (level, "queue")
     assert finding.text.startswith(f"outbox {waiting} of 10")
 
@@ -356,16 +370,16 @@ def test_full_queue_is_told(waiting: int, level: Level, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("age_s", "level"),
     [
-        (OLDEST_WARNING_S - 1, Level.OK),
-        (OLDEST_WARNING_S, Level.WARNING),
-        (OLDEST_CRITICAL_S - 1, Level.WARNING),
-        (OLDEST_CRITICAL_S, Level.CRITICAL),
+        (OLDEST_WARNING_S - 1, Severity.OK),
+        (OLDEST_WARNING_S, Severity.WARNING),
+        (OLDEST_CRITICAL_S - 1, Severity.WARNING),
+        (OLDEST_CRITICAL_S, Severity.CRITICAL),
     ],
 )
-def test_old_queue_is_told(age_s: float, level: Level, tmp_path: Path) -> None:
+def test_old_queue_is_told(age_s: float, level: Severity, tmp_path: Path) -> None:
     outbox = make_outbox(tmp_path / "outbox", [record(1, age_s=age_s), record(2)])
 
-    assert finding_of(outbox, 1_000, NOW_MS / 1_000).level is level
+    assert finding_in(outbox, 1_000, NOW_MS / 1_000).level is level
 
 
 def test_evictions_of_the_last_hour_are_a_warning_and_older_ones_are_not(tmp_path: Path) -> None:
@@ -373,8 +387,8 @@ def test_evictions_of_the_last_hour_are_a_warning_and_older_ones_are_not(tmp_pat
     lately = [buried(records[0], "ErrQueueEvicted"), buried(records[1], "ErrQueueEvicted", ago_s=3_601)]
     outbox = make_outbox(tmp_path / "outbox", records, lately)
 
-    finding = finding_of(outbox, 1_000, NOW_MS / 1_000)
-    assert finding.level is Level.WARNING
+    finding = finding_in(outbox, 1_000, NOW_MS / 1_000)
+    assert finding.level is Severity.WARNING
     assert finding.text == "outbox 1 of 1000, oldest 2 s, 1 evicted in the last hour, 2 dead letters"
 
 
@@ -384,7 +398,7 @@ def test_check_of_an_outbox_needs_no_node_of_its_own(
     monkeypatch.chdir(tmp_path)
 
     assert run("check", "--outbox", outbox) == 0
-    assert capsys.readouterr().out.startswith("ok        queue     outbox 2 of 1000, oldest ")
+    assert "\nok        queue       outbox 2 of 1000, oldest " in capsys.readouterr().out
     assert run("check", "--outbox", outbox, "--data", tmp_path) == 3, "a node that is asked for must be there"
     assert run("check", "--outbox", tmp_path / "nowhere") == 3
 

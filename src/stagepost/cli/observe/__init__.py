@@ -1,0 +1,1 @@
+"""`stagepost observe`: Mithril on DMQ by stake, live."""

@@ -1,0 +1,104 @@
+"""`stagepost prove`: the proof of a message's end, from a full node's data folder or over HTTP, as a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from stagepost.cli.exit_codes import DONE, NOT_KNOWN_YET
+from stagepost.cli.options.shared import data_option, json_option
+
+ANSWER_TIMEOUT_S = 30.0
+FILE_MODE = 0o644
+
+
+@click.command()
+@click.argument("message_id", metavar="ID")
+@data_option
+@click.option("--address", metavar="URL", help="HTTP address of a full node, instead of --data.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Where to write the proof. [ID.proof.json, in this folder]"
+)
+@json_option
+@click.pass_context
+def prove(
+    context: click.Context,
+    message_id: str,
+    data: Path | None,
+    address: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Write the proof of an external message's end to a file, which anybody can check offline: stagepost verify.
+
+    ID are all 64 digits of the message's id. The proof says that the message was executed, that it was executed as another
+    one with the same content, or that it never was and never will be.
+
+    Exit code 0 means that the file is written; 4 that the end is not known yet: ask later, and do not send the message
+    again under another id.
+
+    \b
+    Example:
+      stagepost prove 330a447e… --data stagepost-devnet --out proof.json
+      stagepost verify proof.json --genesis stagepost-devnet/network.json
+    """
+    from stagepost.full_node.local_client import id_bytes
+    from stagepost.ground.files.running_nodes import DATA_DIR
+    from stagepost.ground.files.small_files import replace_file
+    from stagepost.trace.kept_proofs import kept_proof_file
+
+    if data is not None and address is not None:
+        raise click.UsageError("give either --data or --address", context)
+    identifier = id_bytes(message_id.lower())
+    if address is None:
+        found = kept_proof_file(data or Path(DATA_DIR), identifier)
+    else:
+        found = _fetched(address, identifier)
+    if found is None:
+        if as_json:
+            click.echo(json.dumps({"id": identifier.hex(), "is_known": False}))
+        click.echo(f"the end of message {identifier.hex()} is not known yet", err=True)
+        click.echo("  do not send it again under another id; ask later", err=True)
+        return NOT_KNOWN_YET
+    path = out or Path(f"{identifier.hex()[:16]}.proof.json")
+    replace_file(path, found, FILE_MODE)
+    if as_json:
+        click.echo(
+            json.dumps({"id": identifier.hex(), "is_known": True, "file": str(path), "bytes": len(found)})
+        )
+    else:
+        click.echo(f"proof     {path}   {len(found)} bytes")
+    return DONE
+
+
+def _fetched(address: str, message_id: bytes) -> bytes | None:
+    """Return the proof that the full node at an HTTP address has; None if it has none yet."""
+    from http import HTTPStatus
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    from stagepost.chain.proofs.proof_files import FILE_BYTES_MAX
+    from stagepost.errors import ConfigError, TransportError
+
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{address} is not a valid HTTP address",
+            advice="give it as http://HOST:PORT, as the full node prints it",
+        )
+    url = f"{address.rstrip('/')}/api/v1/messages/{message_id.hex()}/proof"
+    try:
+        with urlopen(url, timeout=ANSWER_TIMEOUT_S) as answer:
+            content: bytes = answer.read(FILE_BYTES_MAX)
+            return content
+    except HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:
+            return None
+        raise TransportError(
+            f"{url} answers {error.code}", advice="check that a full node serves this address"
+        ) from error
+    except (URLError, OSError) as error:
+        raise TransportError(
+            f"{url} cannot be reached: {error}", advice="check that a full node serves this address"
+        ) from error
